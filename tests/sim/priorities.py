@@ -9,15 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from unittest.mock import patch
 
+from services.broker.calls.server import BrokerServer
 from services.broker.pop.pops import Pops
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common.contract import names
+from services.common.contract.pop_answer import PopAnswer
 from services.common.contract.priority import level_of
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
 from tests.sim.clients import Producer
 from tests.sim.history import History
 from tests.sim.stored import StoredMessage
@@ -123,14 +125,16 @@ class PriorityWatch:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Watch while the run lasts."""
-        pop = Pops.pop
+        pop = BrokerServer._pop_once
 
-        def watched(broker: Pops, request: Any, turn: int) -> Any:
+        def watched(server: BrokerServer, request: PopRequest, turn: int) -> PopAnswer:
             if request.topic != PRIORITY_TOPIC:
-                return pop(broker, request, turn)
+                return pop(server, request, turn)
+            broker = server._core.pops
+            server._core.settlement.settle((request.topic,), (request.group,))
             before = dict(_next_offsets(broker, request.group))
             found = {queue: queue.max_offset for queue in before}
-            answer = pop(broker, request, turn)
+            answer = pop(server, request, turn)
             after = dict(_next_offsets(broker, request.group))
             levels = tuple(
                 Level(queue.queue_id, queue.topic, at, after.get(queue, at), found[queue], broker.stands_still(queue))
@@ -142,7 +146,7 @@ class PriorityWatch:
             )
             return answer
 
-        with patch.object(Pops, "pop", watched):
+        with patch.object(BrokerServer, "_pop_once", watched):
             yield
 
     def violations(self, stored: Sequence[StoredMessage], history: History) -> list[str]:

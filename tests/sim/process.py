@@ -156,6 +156,10 @@ class ProcessDisk:
         self.die_at_operation = -1
         self.is_out_of_files = False
         """Whether the process has as many files open as it may have (EMFILE)."""
+        self.appending: Callable[[int, Sequence[int]], None] = lambda position, lengths: None
+        """Told of each append to the commit log before its bytes are written: where, each record's length."""
+        self.appended: Callable[[int], None] = lambda position: None
+        """Told where the commit log ends then."""
 
     @property
     def may_die(self) -> bool:
@@ -225,6 +229,7 @@ class _ProcessFile:
         self._disk = disk
         self._file = file
         self.path = path
+        self._log_start = int(path.stem) if path.parent.name == "commitlog" and path.suffix == ".log" else None
 
     def size(self) -> int:
         self._disk.check()
@@ -242,7 +247,15 @@ class _ProcessFile:
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         self._disk.step()
+        if self._log_start is None or len(buffers) == 1:  # records from a master are one piece
+            self._file.write(offset, buffers)
+            return
+        sizes = [len(each) for each in buffers]
+        lengths = [head + rest for head, rest in zip(sizes[::2], sizes[1::2], strict=True)]
+        position = self._log_start + offset
+        self._disk.appending(position, lengths)
         self._file.write(offset, buffers)
+        self._disk.appended(position + sum(lengths))
 
     async def sync(self) -> None:
         self._disk.step()

@@ -121,7 +121,7 @@ class World:
                 self._worse,
             )
             self.cluster = cluster
-            self._watch_arrivals(cluster)
+            self._watch_arrivals(cluster, disk)
             await cluster.start()
         except (CorruptDataError, UnknownFormatError, OSError) as error:
             if isinstance(error, OSError):
@@ -145,7 +145,7 @@ class World:
         assert self.process is not None
         return InnerChannel(channel, self._chance, self.weather)
 
-    def _watch_arrivals(self, cluster: InProcessCluster) -> None:
+    def _watch_arrivals(self, cluster: InProcessCluster, disk: ProcessDisk) -> None:
         store = cluster.broker.core.store
         told = store._on_arrival
 
@@ -155,20 +155,17 @@ class World:
             told(queue, tag_hashes)
 
         store._on_arrival = arrived
-        log = store.log
-        end = self.log_end
-        append = log.append
 
-        def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
-            append(lengths, buffers)
-            position = log.end_position
-            end.position = position
+        def appending(position: int, lengths: Sequence[int]) -> None:
             now = self.machine.wall_ms(), self.loop.time()
-            for length in reversed(lengths):
-                position -= length
+            for length in lengths:
                 self.appends[position] = now
+                position += length
 
-        log.append = appended  # type: ignore[method-assign]
+        def appended(position: int) -> None:
+            self.log_end.position = position
+
+        disk.appending, disk.appended = appending, appended
 
     async def _watch_failure(self, cluster: InProcessCluster) -> None:
         """What `services.cli.process.run` does: end loudly when the broker cannot go on."""

@@ -62,4 +62,7 @@ class LogCleaner:
         if position > self._superblock.contents.log_start:
             await self._superblock.change(log_start=position)
         # More may be needed since.
-        return await reads.run(lambda: self._core().store.delete_before(min(position, start())))
+        return await reads.run(lambda: self._delete_oldest(min(position, start())))
+
+    def _delete_oldest(self, position: int) -> int:
+        return self._core().store.delete_before(position)

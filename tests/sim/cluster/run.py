@@ -63,7 +63,7 @@ def run_seed(
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
     try:
         asyncio.set_event_loop(loop)
-        with swarm.limits(), CapturedLog(trace, world.findings.append) as log:
+        with swarm.limits(), world.sightings.on(), CapturedLog(trace, world.findings.append) as log:
             try:
                 loop.run_until_complete(run.live())
                 verdict = run.judge()

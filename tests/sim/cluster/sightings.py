@@ -1,9 +1,12 @@
 """What is seen of the services from within, with no part in it: when messages could be had, who knew of whom."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 from services.broker.app import BrokerApp
+from services.broker.calls.server import BrokerServer
 from services.broker.store.consume_queue import ConsumeQueue
 from services.common.contract import names
 from services.common.contract.pop_answer import PopAnswer
@@ -79,7 +82,6 @@ class Sightings:
 
         def watch(broker: BrokerApp) -> None:
             self._watch_arrivals(name, broker)
-            self._watch_pops(name, broker)
             spans = self.ready.setdefault(name, [])
 
             def heard(_: ClusterUpdate) -> None:
@@ -147,12 +149,14 @@ class Sightings:
 
         store._on_arrival = arrived
 
-    def _watch_pops(self, name: str, broker: BrokerApp) -> None:
-        popping = broker.core.pops
-        pop = popping.pop
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch the pops of all brokers while the run lasts."""
+        pop = BrokerServer._pop_once
 
-        def popped(request: PopRequest, turn: int) -> PopAnswer:
-            answer = pop(request, turn)
+        def popped(server: BrokerServer, request: PopRequest, turn: int) -> PopAnswer:
+            answer = pop(server, request, turn)
+            name = server._options.name
             for receipt in answer.handles:
                 handle = Handle.read(receipt)
                 topic = names.retry_topic(request.group, request.topic) if handle.from_retry else request.topic
@@ -160,7 +164,8 @@ class Sightings:
                 self.given.setdefault((request.group, entry), self.loop.time())
             return answer
 
-        popping.pop = popped  # type: ignore[method-assign]
+        with patch.object(BrokerServer, "_pop_once", popped):
+            yield
 
 
 def watch_sends(taken: list[str], proxy: ProxyApp) -> None:

@@ -16,6 +16,7 @@ from services.rpc.service import Call
 from tests.sim.cluster.programs import Place
 from tests.sim.history import Disaster
 from tests.sim.loop import SimLoop
+from tests.sim.process import ProcessDisk
 from tests.sim.replicas.promises import Promises
 from tests.sim.trace import Trace
 
@@ -150,19 +151,19 @@ class Watch:
         file.store = stored  # type: ignore[method-assign]
 
     def _watch_deletions(self, name: str, number: int, app: BrokerApp) -> None:
-        log = app.files.log
-        remove_before = log.remove_before
+        log, cleaner = app.files.log, app.files._cleaner
+        delete_oldest = cleaner._delete_oldest
 
-        def removed(position: int) -> int:
+        def deleted(position: int) -> int:
             if position > log.start_position:
                 self.before_deletion(number)
             self.look()  # what goes was confirmed, and is to be known
-            count = remove_before(position)
+            count = delete_oldest(position)
             if count:
                 self._trace.add(name, "deleted", log.start_position)
             return count
 
-        log.remove_before = removed  # type: ignore[method-assign]
+        cleaner._delete_oldest = deleted  # type: ignore[method-assign]
 
     def appends(self, log: Sequence[StoredRecord]) -> dict[int, tuple[int, float]]:
         """When the records of a log were appended, by position: wall clock of that machine, virtual time."""
@@ -194,13 +195,12 @@ class Watch:
         self._checkpoints.pop(name, None)
 
     def _watch_appends(self, name: str, app: BrokerApp, place: Place) -> None:
-        log = app.files.log
-        append = log.append
+        disk = place.disk
+        assert isinstance(disk, ProcessDisk)
 
-        def appended(lengths: Sequence[int], buffers: Sequence[bytes]) -> None:
+        def appending(position: int, lengths: Sequence[int]) -> None:
             now = place.clock.wall_ms(), self._loop.time()
             epoch = app.files.core.store.epoch
-            position = log.end_position
             for length in lengths:  # noted first: the process may die when the bytes are written
                 self._appends[epoch, position] = now
                 position += length
@@ -211,10 +211,8 @@ class Watch:
                     "S5",
                     f"{name} in its life {me[1]} writes in epoch {epoch}, as {self._writers[epoch]} did",
                 )
-            append(lengths, buffers)
-            self.promises.appended(position)
 
-        log.append = appended  # type: ignore[method-assign]
+        disk.appending, disk.appended = appending, self.promises.appended
 
     def group_changed(self, old: Document | None, new: Document) -> None:
         """The stored state of the group has taken a step (C1, S5)."""
