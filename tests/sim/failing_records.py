@@ -20,6 +20,8 @@ _STEPS = ("redelivery", "answer", "firing")
 _LATER_STEPS = ("scheduling", "rolling")
 _LATEST_STEPS = ("retention", "folding", "replication")
 """Each drawn after the others, so that the seeds of before are what they were but for these."""
+SHARE = 0.4
+"""Of the seeds in which any faults may be on."""
 _ONE_IN = 8
 
 
@@ -40,7 +42,7 @@ class FailingRecords:
         self._error = chance.choice(ERRORS)
         self.steps = tuple(step for step in _STEPS if chance.random() < 0.6)
         self._for_ever = chance.random() < 0.3
-        self._strikes = (chance.random() < 0.4 if only is None else NAME in only) and bool(self.steps)
+        self._strikes = (chance.random() < SHARE if only is None else NAME in only) and bool(self.steps)
         self.steps += tuple(step for step in _LATER_STEPS if chance.random() < 0.3)
         self._recalls_fail = chance.random() < 0.5
         self.steps += tuple(step for step in _LATEST_STEPS if chance.random() < 0.3)

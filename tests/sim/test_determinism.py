@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.compiled import is_compiled
 from tests.sim.run import run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +39,3 @@ def digests_here() -> str:
 def test_other_processes_with_other_hash_seeds_give_the_same_traces() -> None:
     first, second = (digests({**os.environ, "PYTHONHASHSEED": seed}) for seed in ("1", "2"))
     assert first == second == digests_here()
-
-
-@pytest.mark.skipif(not is_compiled(), reason="of compiled modules: make test-compiled")
-def test_compiled_modules_give_the_same_traces_as_their_sources() -> None:
-    pure = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    assert digests(pure) == digests_here()

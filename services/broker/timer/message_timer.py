@@ -232,8 +232,8 @@ class MessageTimer:
         refused = False
         try:
             put = self._put_message.step(now_ms, fired_at_once)
-        except StatusError as error:
-            refusals.append(error.message)
+        except StatusError as refusal:
+            refusals.append(refusal.message)
             refused = True
         return Step(bool(done or put) and not refused, bool(put), "; ".join(refusals) or None)
 

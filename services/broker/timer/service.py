@@ -146,8 +146,8 @@ class TimerService:
                 await self.save_in_turn()
             except OSError as error:
                 _log.error("the timer's progress could not be saved, trying again", error=str(error))
-            except StatusError as error:
-                _log.info("the timer's progress is not saved any more", why=error.message)
+            except StatusError as refusal:
+                _log.info("the timer's progress is not saved any more", why=refusal.message)
                 return
 
     async def save_in_turn(self) -> None:

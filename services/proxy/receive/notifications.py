@@ -201,8 +201,8 @@ class _Link:
         self._outbox = [_registration(interest) for interest in self._book.registered_at(self.name)]
         try:
             stream = self.stream = self.channel.open(NOTIFY)
-        except RpcError as error:
-            return str(error)
+        except RpcError as refusal:
+            return str(refusal)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
         refused = False
         try:

@@ -291,10 +291,10 @@ class Batcher:
                 if not shipment.stored.done():
                     shipment.stored.set_exception(error)
             return
-        except BaseException as error:
+        except BaseException as failure:
             self.is_putting = False
             for shipment in batch:
-                _fail(shipment, error)
+                _fail(shipment, failure)
             raise
         self.is_putting = False
         faulty = False
