@@ -140,7 +140,7 @@ class LiteSubscriptions:
             self._counts.give(key.group, len(wanted))
             client = self._clients[key] = LiteClient(key, now_ms)
         client.seen_ms = now_ms
-        gone = [each for each in client.lite_topics if each not in wanted]
+        gone = sorted(each for each in client.lite_topics if each not in wanted)
         new = self.add(client, wanted)
         self.remove(client, gone)
         return client, new
@@ -170,7 +170,7 @@ class LiteSubscriptions:
         """A client reads nothing any more, and is gone."""
         client = self._clients.pop(key, None)
         if client is not None:
-            self.remove(client, list(client.lite_topics))
+            self.remove(client, sorted(client.lite_topics))
             self._counts.give(key.group)
 
     def forget(self, topic: str = "", group: str = "") -> None:

@@ -144,7 +144,7 @@ class LiteSync:
                 undo = partial(book.replace, reader, book.names(reader), now)
                 book.replace(reader, names, now)
                 asked.action = broker.LITE_SET
-                asked.lite_topics.extend(book.names(reader))
+                asked.lite_topics.extend(sorted(book.names(reader)))
             case _:
                 book.end(reader)
                 asked.action = broker.LITE_END
@@ -239,7 +239,7 @@ class LiteSync:
 
     def _everything(self, reader: Reader, without: Sequence[str] = ()) -> broker.SyncLiteRequest:
         request = _request(reader, broker.LITE_SET)
-        request.lite_topics.extend(self._book.names(reader).difference(without))
+        request.lite_topics.extend(sorted(self._book.names(reader).difference(without)))
         return request
 
     def _tell_later(self, reader: Reader, name: str, *, everything: bool) -> None:
