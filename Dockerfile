@@ -4,6 +4,7 @@ ARG PYTHON=3.14
 
 FROM python:${PYTHON}-slim AS build
 ARG PYTHON
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 # Libraries first: they change only with pyproject.toml, so that a change of code makes one small layer anew.
 COPY pyproject.toml ./
@@ -11,7 +12,10 @@ COPY tools/image_root.py tools/
 RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages --only-libraries
 COPY README.md LICENSE ./
 COPY services services
-RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages
+COPY tools/compile.py tools/
+# What compiles the modules must know the libraries' types.
+RUN pip install --no-cache-dir '.[kubernetes,compile]' && python tools/compile.py build/compiled
+RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages --compiled build/compiled
 
 FROM python:${PYTHON}-slim
 COPY --from=build /image/libraries /

@@ -46,9 +46,9 @@ run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
 
-test-compiled: setup build/compiled/made ## Run the tests of units on compiled modules (needs a C compiler; ARGS="tests/integration")
+test-compiled: setup build/compiled/made ## Run tests on compiled modules: units, traces of simulators, servers (needs a C compiler; ARGS="tests/unit -k pop")
 	@PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
-		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit)
+		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
 
 wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)
 	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
@@ -113,8 +113,8 @@ image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker
 
 LIBRARIES := localhost/popwheel-libraries:testbed
 
-image-on-test-bed: setup build/image/loaded
-	@$(BIN)/python tools/image_root.py build/image
+image-on-test-bed: setup build/image/loaded build/compiled/made
+	@$(BIN)/python tools/image_root.py build/image --compiled build/compiled
 	@$(KUBE) layer $(IMAGE) $(LIBRARIES) build/image/code popwheel
 
 # The libraries are a layer of their own, made anew and loaded only when they may have changed.

@@ -74,17 +74,21 @@ def make_libraries(packages: Path) -> None:
     made.touch()
 
 
-def make_code(root: Path, packages: Path, libraries: Path) -> None:
+def make_code(root: Path, packages: Path, libraries: Path, compiled: Path | None) -> None:
     """Install the package itself and its command, and see that every module of it can be imported.
 
     Args:
         root: of the folder.
         packages: the folder of packages within.
         libraries: that of the libraries.
+        compiled: where tools/compile.py has put compiled modules for this Python; None for an image without any.
     """
     shutil.rmtree(root, ignore_errors=True)
     _pip(packages, "--no-deps", str(_SOURCE))
     shutil.rmtree(packages / "bin")
+    if compiled is not None:
+        for path in compiled.rglob("*.so"):
+            shutil.copy(path, packages / path.relative_to(compiled))
     command = root / "usr/local/bin/popwheel"
     command.parent.mkdir(parents=True)
     command.write_text(_COMMAND, encoding="utf-8")
@@ -109,6 +113,7 @@ def main() -> int:
         default=Path("usr/local/lib/python3.11/dist-packages"),
         help="the base's folder of packages; that of Debian 12 if not given",
     )
+    parser.add_argument("--compiled", type=Path, help="a folder that tools/compile.py has made, with the same Python")
     words = parser.parse_args()
     ours = f"python{sys.version_info.major}.{sys.version_info.minor}"
     if ours not in words.packages.parts:
@@ -119,7 +124,7 @@ def main() -> int:
     libraries, code = words.folder / "libraries", words.folder / "code"
     make_libraries(libraries / words.packages)
     if not words.only_libraries:
-        make_code(code, code / words.packages, libraries / words.packages)
+        make_code(code, code / words.packages, libraries / words.packages, words.compiled)
     return 0
 
 
