@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import access, bulk, checkpoints, failover, fifo, many, process, promotion, requests, spark, timers
+from bench import access, bulk, checkpoints, failover, fifo, many, process, promotion, requests, soak, spark, timers
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -44,6 +44,7 @@ TOPICS = (
     "bench-idle",
     "bench-memory",
     fifo.TOPIC,
+    soak.TOPIC,
     *timers.TOPICS,
     *many.TOPICS,
 )
@@ -267,6 +268,7 @@ CASES: dict[str, Case] = {
     "idle-polls": partial(idle, None),
     "memory": memory,
     "crash": crash,
+    **soak.CASES,
     **fifo.CASES,
     **timers.CASES,
     **bulk.CASES,
