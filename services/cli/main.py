@@ -14,6 +14,8 @@ from services.common.errors import ConfigurationError
 
 Function = TypeVar("Function", bound=Any)
 
+_WORKERS_MAX = 64
+
 
 class _OneSentenceGroup(click.Group):
     """Says what went wrong in one line, without the usage text around it."""
@@ -40,6 +42,23 @@ class _OneSentenceGroup(click.Group):
             click.echo("popwheel: interrupted", err=True)
             sys.exit(1)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+class _WorkerCount(click.ParamType[int]):
+    """A number of processes, or `auto`."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; that of usable cores if it is `auto`."""
+        if value == "auto":
+            from services.cli.process.cores import usable_cores
+
+            return min(_WORKERS_MAX, usable_cores())
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _WORKERS_MAX):
+            self.fail(f"must be a number from 1 to {_WORKERS_MAX}, or auto, not {text[:20]!r}", param, ctx)
+        return int(text)
 
 
 def _with_settings(function: Function) -> Function:
@@ -80,16 +99,25 @@ def main() -> None:
 @click.option("--host", metavar="ADDRESS", help="Address to listen on, for both ports.  [default: 127.0.0.1]")
 @click.option("--grpc-port", type=int, metavar="PORT", help="Port for clients.  [default: 8081]")
 @click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API and metrics.  [default: 8080]")
+@click.option(
+    "--workers",
+    type=_WorkerCount(),
+    default="1",
+    show_default=True,
+    metavar="N|auto",
+    help="Proxy processes on the port for clients, beside one broker process; auto: one for each core.",
+)
 @_with_settings
 def standalone(
     data_dir: Path,
     host: str | None,
     grpc_port: int | None,
     http_port: int | None,
+    workers: int,
     file: Path | None,
     assignments: Sequence[str],
 ) -> int:
-    """Run everything in one process."""
+    """Run everything in one process, or on every core."""
     from services.cli.options import StandaloneOptions
     from services.cli.process.run import run
 
@@ -100,6 +128,15 @@ def standalone(
         "controller.http_port": http_port,
     }
     options = _load(StandaloneOptions, file, assignments, flags)
+
+    if workers > 1:
+        from services.cli.cluster.standalone_workers import StandaloneWorkers, stop_s_max_of_all
+        from services.cli.settings import given
+
+        words = given(file, assignments)
+        return run(
+            lambda: StandaloneWorkers(options, words, workers, data_dir), options.log, stop_s_max_of_all(options)
+        )
 
     from services.cli.process.standalone import Standalone
 
@@ -188,9 +225,10 @@ def proxy(workers: int, shared_port: bool, file: Path | None, assignments: Seque
 
 @main.command()
 @_data_dir
+@click.option("--lock-held", is_flag=True, hidden=True, help="For a child: its parent has the folder, and so has it.")
 @_parent
 @_with_settings
-def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int:
+def broker(data_dir: Path, lock_held: bool, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a broker of a cluster."""
     from services.cli.options import ClusterOptions
     from services.cli.process.run import run
@@ -199,7 +237,7 @@ def broker(data_dir: Path, file: Path | None, assignments: Sequence[str]) -> int
 
     from services.cli.process.service_process import BrokerProcess, stop_s_max
 
-    return run(lambda: BrokerProcess(options, data_dir), options.log, stop_s_max(options.broker))
+    return run(lambda: BrokerProcess(options, data_dir, lock_held=lock_held), options.log, stop_s_max(options.broker))
 
 
 @main.command()

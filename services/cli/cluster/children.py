@@ -34,6 +34,7 @@ class Child:
         port: the same.
         page: answers 200 when the child counts as started: `/readyz` or `/healthz`.
         log: where its output goes; None: where ours goes.
+        files: open files of ours that it has as well, under the same numbers.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Child:
     port: int
     page: str
     log: Path | None
+    files: Sequence[int] = ()
 
 
 class Children:
@@ -51,7 +53,7 @@ class Children:
         tiers: the children, tier by tier (`Supervisor`).
         clock: the time.
         stop_s_max: how long one may take to end when asked.
-        restarted: called whenever one is started again.
+        restarted: called with the name of each that is started again.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Children:
         tiers: Sequence[Sequence[Child]],
         clock: Clock,
         stop_s_max: float,
-        restarted: Callable[[], None] = lambda: None,
+        restarted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._children = {child.name: child for tier in tiers for child in tier}
         self._supervisor = Supervisor([[child.name for child in tier] for tier in tiers], stop_s_max)
@@ -118,7 +120,7 @@ class Children:
                     self._begin(self._live(self._children[name]))
                 case Restart(name, wait_s):
                     _logger.warning("starting it again", process=name, in_s=wait_s)
-                    self._restarted()
+                    self._restarted(name)
                 case GiveUp(name):
                     if self._complete is not None and not self._complete.done():
                         self._complete.set_exception(self._refusal(name))
@@ -182,11 +184,13 @@ class Children:
     async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
         words = [sys.executable, "-m", "services.cli.main", *child.words, "--parent", str(os.getpid())]
         if child.log is None:
-            return await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, process_group=0)
+            return await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, process_group=0, pass_fds=child.files
+            )
         with child.log.open("ab") as log:
             self._log_begins[child.name] = log.tell()
             return await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, pass_fds=child.files
             )
 
     async def _look(self, child: Child) -> None:

@@ -4,7 +4,7 @@ They share nothing but the port: a proxy is stateless, so any of them answers an
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.cli.cluster.children import Child, Children
-from services.cli.cluster.health import fetch, why_not_ready
 from services.cli.cluster.ports import Ports
-from services.cli.cluster.worker_metrics import WorkerMetrics
+from services.cli.cluster.worker_metrics import ChildPages
 from services.cli.options import ClusterOptions
 from services.cli.process.listeners import (
     client_certificate,
@@ -27,14 +26,14 @@ from services.cli.process.listeners import (
 )
 from services.cli.settings import assigned
 from services.common.clock import SystemClock
+from services.common.settings.access_options import AccessOptions
+from services.proxy.options import ProxyOptions, TlsOptions
 
 if TYPE_CHECKING:
     from services.common.http import HttpServer
 
 STOP_S_MAX = 10.5
 """How long a worker may take to end: a little longer than it gives itself."""
-
-_ASK_S = 2.0
 
 _logger = structlog.get_logger()
 
@@ -55,11 +54,7 @@ class ProxyWorkers:
         self._given = given
         self._count = count
         self._registry = CollectorRegistry()
-        self._page = WorkerMetrics()
         self._stack = AsyncExitStack()
-        self._workers: dict[str, Child] = {}
-        self._children: Children | None = None
-        self._reasons: dict[str, str] = {}
         self._draining = False
         self._http: HttpServer | None = None
 
@@ -72,42 +67,33 @@ class ProxyWorkers:
         """
         options, stack = self._options, self._stack
         # What is wrong is said once, not by each worker.
-        client_certificate(options.tls, self._access.client_authority_file)
+        check_files(self._access, options.tls)
         cluster_certificate(self._tls)
-        if self._access.file:
-            from services.proxy.access.access_file import access_file  # it takes a while to load, and few need it
-
-            access_file(self._access.file)
         warn_of_open_clients(self._access, options.grpc_host)
         self._stack.push_async_callback(self._stop_http)
         ports = stack.enter_context(Ports())
         grpc_port = ports.reserve(options.grpc_host, options.grpc_port, "proxy.grpc_port")
         own_name = options.name or f"{host_in_address(options.grpc_host)}:{grpc_port}"
-        for number in range(self._count):
-            name = f"{own_name}/{number}"
-            http_port = ports.reserve(options.http_host, 0, "proxy.http_host")
-            settings = assigned({"proxy.name": name, "proxy.grpc_port": grpc_port, "proxy.http_port": http_port})
-            words = ("proxy", *self._given, *settings, "--shared-port")
-            self._workers[name] = Child(name, words, reached_here(options.http_host), http_port, "/healthz", None)
-        restarts = Counter(
-            "popwheel_proxy_worker_restarts", "Workers that had ended and were started again", registry=self._registry
-        )
-        Gauge("popwheel_proxy_workers", "Worker processes that run now", registry=self._registry).set_function(
-            lambda: sum(map(self._runs, self._workers))
-        )
-        self._registry.register(self._page)
-        self._children = Children([list(self._workers.values())], SystemClock(), STOP_S_MAX, restarts.inc)
-        stack.push_async_callback(self._children.stop)
-        await self._children.start()
+        workers = worker_children(ports, own_name, self._count, options, self._given, {"proxy.grpc_port": grpc_port})
+        pages = ChildPages(workers)
+        self._registry.register(pages.metrics)
+        restarts = worker_restarts(self._registry)
+        children = Children([list(workers.values())], SystemClock(), STOP_S_MAX, restarted=lambda _: restarts.inc())
+        show_workers(self._registry, children, workers)
+        stack.push_async_callback(children.stop)
+        await children.start()
         await load_http()
-        checks = {"process": lambda: "the process is draining" if self._draining else None, "workers": self._trouble}
+        checks = {
+            "process": lambda: "the process is draining" if self._draining else None,
+            "workers": lambda: trouble_of(pages.reasons),
+        }
         self._http = await serve_http(
             self._registry,
             checks,
             options.http_host,
             options.http_port,
             "proxy.http_port",
-            before={"/readyz": self._ask_all, "/metrics": self._read_all},
+            before={"/readyz": pages.ask, "/metrics": pages.read},
         )
         _logger.info(
             "popwheel proxy serves",
@@ -128,34 +114,66 @@ class ProxyWorkers:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
-    def _runs(self, name: str) -> bool:
-        return self._children is not None and self._children.running(name)
-
-    def _trouble(self) -> str | None:
-        """Why not all workers are ready."""
-        return "; ".join(f"worker {name}: {reason}" for name, reason in self._reasons.items() if reason) or None
-
-    async def _ask_all(self) -> None:
-        workers = list(self._workers.values())
-        answers = await asyncio.gather(*(why_not_ready(each.host, each.port, _ASK_S) for each in workers))
-        self._reasons = {worker.name: answer for worker, answer in zip(workers, answers, strict=True)}
-
-    async def _read_all(self) -> None:
-        workers = list(self._workers.values())
-        pages = await asyncio.gather(*map(_metrics_of, workers))
-        self._page.pages = {
-            worker.name.rpartition("/")[2]: page for worker, page in zip(workers, pages, strict=True) if page
-        }
-
     async def _stop_http(self) -> None:
         if self._http is not None:
             await self._http.stop()
 
 
-async def _metrics_of(worker: Child) -> str:
-    """What a worker counts; nothing of one that is just being started again."""
-    try:
-        status, page = await fetch(worker.host, worker.port, "/metrics", _ASK_S)
-    except OSError:
-        return ""
-    return page.decode() if status == 200 else ""
+def check_files(access: AccessOptions, tls: TlsOptions) -> None:
+    """See that what all workers read can be read, so that what is wrong is said once, and not by each.
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
+    client_certificate(tls, access.client_authority_file)
+    if access.file:
+        from services.proxy.access.access_file import access_file  # it takes a while to load, and few need it
+
+        access_file(access.file)
+
+
+def worker_children(
+    ports: Ports,
+    name: str,
+    count: int,
+    options: ProxyOptions,
+    given: Sequence[str],
+    settings: Mapping[str, object],
+    files: Sequence[int] = (),
+) -> dict[str, Child]:
+    """The workers of a proxy, by what tells them apart: "0", "1" ...
+
+    Args:
+        ports: where their HTTP ports are reserved.
+        name: of the proxy.
+        count: how many.
+        options: the proxy's.
+        given: words of the command line that gave the settings.
+        settings: further ones, the port among them, which say more than those.
+        files: open files of ours that they have as well.
+    """
+    workers = {}
+    for number in map(str, range(count)):
+        http_port = ports.reserve(options.http_host, 0, "proxy.http_host")
+        own = {"proxy.name": f"{name}/{number}", **settings, "proxy.http_port": http_port}
+        words = ("proxy", *given, *assigned(own), "--shared-port")
+        host = reached_here(options.http_host)
+        workers[number] = Child(f"{name}/{number}", words, host, http_port, "/healthz", None, files)
+    return workers
+
+
+def worker_restarts(registry: CollectorRegistry) -> Counter:
+    """Counts workers that are started again."""
+    return Counter("popwheel_proxy_worker_restarts", "Workers that had ended and were started again", registry=registry)
+
+
+def show_workers(registry: CollectorRegistry, children: Children, workers: Mapping[str, Child]) -> None:
+    """Show how many of the workers run."""
+    Gauge("popwheel_proxy_workers", "Worker processes that run now", registry=registry).set_function(
+        lambda: sum(children.running(worker.name) for worker in workers.values())
+    )
+
+
+def trouble_of(reasons: Mapping[str, str]) -> str | None:
+    """Why not all workers are ready."""
+    return "; ".join(f"worker {number}: {reason}" for number, reason in reasons.items() if reason) or None

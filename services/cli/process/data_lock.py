@@ -46,6 +46,17 @@ class DataLock:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
+    @property
+    def descriptor(self) -> int:
+        """The file that is locked. A child that is handed it holds the folder as well, for as long as it lives.
+
+        Raises:
+            ValueError: the folder is not held.
+        """
+        if self._descriptor is None:
+            raise ValueError("take the folder first")
+        return self._descriptor
+
     def release(self) -> None:
         """Let others have the folder."""
         if self._descriptor is not None:

@@ -48,7 +48,7 @@ from services.rpc.socket.certificate_files import CertificateMetrics
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from services.common.http import HttpServer, ReadinessChecks
+    from services.common.http import Before, HttpServer, ReadinessChecks
 
 _GRACE_S = 3.0
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -56,8 +56,8 @@ _EVERYWHERE = ("0.0.0.0", "::", "")
 _logger = structlog.get_logger()
 
 
-class _ServiceProcess:
-    """What the three have in common: a clock, chance, metrics, the way to the others, an HTTP port, an end in the
+class ServiceProcess:
+    """What they have in common: a clock, chance, metrics, the way to the others, an HTTP port, an end in the
     right order.
 
     Args:
@@ -138,12 +138,15 @@ class _ServiceProcess:
         key: str,
         router: "APIRouter | None" = None,
         tokens: Tokens | None = None,
+        registry: CollectorRegistry | None = None,
+        before: "Before | None" = None,
     ) -> str:
-        """Serve health and metrics; the address of it."""
+        """Serve health and metrics; the address of it. `registry` is its own if not given."""
         await load_http()
         all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
         routers = [] if router is None else [router]
-        self._http = await serve_http(self._registry, all_checks, host, port, key, routers, tokens=tokens)
+        shown = self._registry if registry is None else registry
+        self._http = await serve_http(shown, all_checks, host, port, key, routers, before, tokens)
         return f"http://{host_in_address(host)}:{self._http.port}"
 
     async def _stop_http(self) -> None:
@@ -151,7 +154,7 @@ class _ServiceProcess:
             await self._http.stop()
 
 
-class ControllerProcess(_ServiceProcess):
+class ControllerProcess(ServiceProcess):
     """`popwheel controller`.
 
     Args:
@@ -209,17 +212,19 @@ def stop_s_max(options: BrokerOptions) -> float:
     return options.replication.leaving_ms_max / 1000 + _GRACE_S
 
 
-class BrokerProcess(_ServiceProcess):
+class BrokerProcess(ServiceProcess):
     """`popwheel broker`.
 
     Args:
         options: settings of the cluster.
         data_dir: folder of the broker's files.
+        lock_held: whether its parent has locked the folder, and has handed the lock on to this process.
     """
 
-    def __init__(self, options: ClusterOptions, data_dir: Path) -> None:
+    def __init__(self, options: ClusterOptions, data_dir: Path, *, lock_held: bool = False) -> None:
         super().__init__(options)
         self._data_dir = data_dir
+        self._lock_held = lock_held
         self._app: BrokerApp | None = None
 
     async def start(self) -> None:
@@ -230,7 +235,8 @@ class BrokerProcess(_ServiceProcess):
                 "broker.advertised_address",
                 f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
             )
-        self._lock(self._data_dir)
+        if not self._lock_held:
+            self._lock(self._data_dir)
         controller = self._to_controllers(options.controller_address, "broker.controller_address")
         stack.push_async_callback(controller.close)
         app = BrokerApp(
@@ -277,7 +283,7 @@ class BrokerProcess(_ServiceProcess):
         return await asyncio.shield(self._app.failure)  # who waits here may be cancelled, the broker goes on
 
 
-class ProxyProcess(_ServiceProcess):
+class ProxyProcess(ServiceProcess):
     """`popwheel proxy`.
 
     Args:

@@ -1,0 +1,174 @@
+"""`popwheel standalone --workers N`: N proxy processes on one port, a broker process, and their parent.
+
+The parent is the controller. It serves HTTP for all, and starts again what ends.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from services.cli.cluster.children import Child, Children
+from services.cli.cluster.ports import Ports
+from services.cli.cluster.worker_metrics import ChildPages
+from services.cli.cluster.workers import (
+    STOP_S_MAX,
+    check_files,
+    show_workers,
+    trouble_of,
+    worker_children,
+    worker_restarts,
+)
+from services.cli.options import StandaloneOptions
+from services.cli.process.data_lock import DataLock
+from services.cli.process.listeners import (
+    CONTROLLER_LIMITS,
+    host_in_address,
+    listen,
+    tokens_of,
+    warn_of_open_admin,
+    warn_of_open_clients,
+)
+from services.cli.process.service_process import ServiceProcess, stop_s_max
+from services.cli.settings import assigned
+from services.controller.app import ControllerApp
+
+_BROKER = "broker"
+_INSIDE = "127.0.0.1"
+_GRACE_S = 1.0
+
+_logger = structlog.get_logger()
+
+
+def stop_s_max_of_all(options: StandaloneOptions) -> float:
+    """How long all may take to end, one tier after the other."""
+    return STOP_S_MAX + _child_stop_s_max(options) + 2 * _GRACE_S
+
+
+class StandaloneWorkers(ServiceProcess):
+    """The parent.
+
+    Args:
+        options: settings of everything.
+        given: words of the command line that gave them, for the children.
+        count: how many workers.
+        data_dir: folder of all that must last, the same as that of one process; nobody else may have it.
+
+    Raises:
+        ConfigurationError: the certificate between services cannot be used.
+    """
+
+    def __init__(self, options: StandaloneOptions, given: Sequence[str], count: int, data_dir: Path) -> None:
+        super().__init__(options)
+        self._stop_s_max = _child_stop_s_max(options)
+        self._given = given
+        self._count = count
+        self._data_dir = data_dir
+
+    async def start(self) -> None:
+        """Serve the controller, start broker and workers, then serve HTTP for all.
+
+        Raises:
+            ConfigurationError: the data folder or a port cannot be had.
+            CorruptDataError, UnknownFormatError: what the controller has in the data folder cannot be used.
+            CommandError: the broker or a worker cannot start.
+        """
+        options, stack = self._options, self._stack
+        proxy, controller = options.proxy, options.controller
+        lock = DataLock(self._data_dir)
+        lock.acquire()
+        stack.callback(lock.release)
+        check_files(options.access, proxy.tls)
+        tokens = tokens_of(options.access, self._clock, self._registry)
+        ports = stack.enter_context(Ports())
+        grpc_port = ports.reserve(proxy.grpc_host, proxy.grpc_port, "proxy.grpc_port")
+        http_port = ports.reserve(controller.http_host, controller.http_port, "controller.http_port")
+        address = f"{_INSIDE}:{ports.reserve(_INSIDE, 0, 'controller.grpc_port')}"
+        app = ControllerApp(
+            controller,
+            self._data_dir / "controller",
+            self._clock,
+            self._secrets,
+            self._registry,
+            self._to_broker,
+            address=address,
+            admin_address=f"{host_in_address(controller.http_host)}:{http_port}",
+        )
+        await app.start()
+        server = self._server(app.service, CONTROLLER_LIMITS)
+        await listen(server, _INSIDE, int(address.rpartition(":")[2]), "controller.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
+
+        warn_of_open_clients(options.access, proxy.grpc_host)
+        warn_of_open_admin(options.access, controller.http_host)
+        # Each child has the lock as well: the folder is free when all are gone, also after a kill -9 of this process.
+        files = (lock.descriptor,)
+        broker = self._broker(ports, address, files)
+        settings = {
+            "proxy.grpc_host": proxy.grpc_host,
+            "proxy.grpc_port": grpc_port,
+            "proxy.http_host": _INSIDE,
+            "proxy.controller": address,
+            "proxy.auto_create_topics": proxy.auto_create_topics,
+            "proxy.auto_create_groups": proxy.auto_create_groups,
+        }
+        inside = proxy.model_copy(update={"http_host": _INSIDE})
+        name = proxy.name or f"{host_in_address(proxy.grpc_host)}:{grpc_port}"
+        workers = worker_children(ports, name, self._count, inside, self._given, settings, files)
+        pages = ChildPages({_BROKER: broker, **workers}, own=self._registry)
+        children = Children([[broker], list(workers.values())], self._clock, self._stop_s_max, self._count_restarts())
+        show_workers(self._registry, children, workers)
+        stack.push_async_callback(children.stop)
+        await children.start()
+
+        shown = CollectorRegistry()
+        shown.register(pages.metrics)
+        http = await self._serve_http(
+            {
+                "controller": app.health,
+                "broker": lambda: pages.reasons.get(_BROKER) or None,
+                "workers": lambda: trouble_of({number: pages.reasons.get(number, "") for number in workers}),
+            },
+            controller.http_host,
+            http_port,
+            "controller.http_port",
+            app.admin,
+            tokens,
+            shown,
+            before={"/readyz": pages.ask, "/metrics": pages.read},
+        )
+        _logger.info(
+            "popwheel standalone serves",
+            grpc=f"{host_in_address(proxy.grpc_host)}:{grpc_port}",
+            http=http,
+            data=str(self._data_dir),
+            workers=self._count,
+        )
+
+    def _broker(self, ports: Ports, controller: str, files: Sequence[int]) -> Child:
+        port, http_port = (ports.reserve(_INSIDE, 0, "broker.grpc_port") for _ in range(2))
+        settings: dict[str, object] = {
+            "broker.grpc_host": _INSIDE,
+            "broker.grpc_port": port,
+            "broker.http_port": http_port,
+            "broker.advertised_address": "",
+            "broker.controller_address": controller,
+        }
+        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-held")
+        return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)
+
+    def _count_restarts(self) -> Callable[[str], None]:
+        workers = worker_restarts(self._registry)
+        broker = Counter(
+            "popwheel_standalone_broker_restarts",
+            "Times that the broker's process had ended and was started again",
+            registry=self._registry,
+        )
+        return lambda name: (broker if name == _BROKER else workers).inc()
+
+
+def _child_stop_s_max(options: StandaloneOptions) -> float:
+    """How long one child may take to end: a little longer than it gives itself."""
+    return max(STOP_S_MAX, stop_s_max(options.broker) + 1.5)

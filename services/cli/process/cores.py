@@ -1,0 +1,38 @@
+"""How many cores this process may use, so that as many workers can be started."""
+
+import os
+from pathlib import Path
+
+_CGROUP_2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_1 = Path("/sys/fs/cgroup/cpu")
+
+
+def usable_cores() -> int:
+    """Those that the system lets this process run on, at most as many as a container's limit of CPU time comes to."""
+    return cores_within(len(os.sched_getaffinity(0)), _limit())
+
+
+def cores_within(cores: int, limit: str) -> int:
+    """Whole cores within a limit; at least one.
+
+    Args:
+        cores: that there are.
+        limit: as `cpu.max` of a cgroup has it: microseconds of CPU time, or `max`, in a period of so many
+            microseconds. What is not of that form is no limit.
+    """
+    quota, _, period = limit.partition(" ")
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
+        return max(1, cores)
+    return max(1, min(cores, int(quota) // int(period)))
+
+
+def _limit() -> str:
+    """The limit of the cgroup that a container sees as its own; empty if there is none."""
+    try:
+        return _CGROUP_2.read_text().strip()
+    except OSError:
+        pass
+    try:
+        return " ".join((_CGROUP_1 / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    except OSError:
+        return ""
