@@ -224,11 +224,11 @@ class Children:
         child = self._children[name]
         lines = self._last_lines(child)
         said = [line.removeprefix("popwheel: ") for line in lines if line.startswith("popwheel: ")]
+        kind = WrongUseError if self._codes.get(name) == WrongUseError.exit_code else CommandError
         if said:
-            kind = WrongUseError if self._codes.get(name) == WrongUseError.exit_code else CommandError
             return kind(f"{name}: {said[-1]}")
-        where = "" if child.log is None else f"; see {child.log}"
-        return CommandError(f"{name} has ended before it was ready{where}")
+        where = "as it said above" if child.log is None else f"see {child.log}"
+        return kind(f"{name} has ended before it was ready; {where}")
 
 
 def how_it_ended(code: int | None) -> str:
