@@ -33,6 +33,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--compiled", type=Path, metavar="FOLDER", help="beside each server the same one on these modules"
     )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="beside each server the same one with N proxy processes"
+    )
     parser.add_argument("--way", action="append", choices=many.WAYS, help="only this poll_mode; may be repeated")
     parser.add_argument("--failovers", type=int, default=Scale.failovers, help="in one run of failover-...")
     parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
@@ -90,7 +93,13 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     names = options.case or list(CASES)
     alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
     codes = [None, options.compiled] if options.compiled else [None]
-    own = [OwnServer(flush, folder, (), code) for flush in options.flush or FLUSHES for code in codes] if alone else []
+    counts = [1, options.workers] if options.workers > 1 else [1]
+    own = [
+        OwnServer(flush, folder, (), code, workers)
+        for flush in (options.flush or FLUSHES if alone else ())
+        for code in codes
+        for workers in counts
+    ]
     peers = peers_of(options)
     for name in names:
         if name in failover.SIDE_BY_SIDE and not all(peer.has_replicas for peer in peers):

@@ -55,21 +55,33 @@ def resident_mib(pids: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds used so far by the server, by this process, and by everything on the machine."""
+    """CPU seconds used so far by the server, by this process, and by everything on the machine.
+
+    Args:
+        server_s: of all processes of the server.
+        loader_s: of this process.
+        machine_s: of everything.
+        each_s: of each process of the server, in their order.
+    """
 
     server_s: float
     loader_s: float
     machine_s: float
+    each_s: tuple[float, ...] = ()
 
     @classmethod
     def now(cls, pids: Sequence[int]) -> Self:
         """What was used up to now."""
-        return cls(cpu_s(pids), time.process_time(), machine_cpu_s())
+        each_s = tuple(cpu_s([pid]) for pid in pids)
+        return cls(sum(each_s), time.process_time(), machine_cpu_s(), each_s)
 
     def since(self, before: "Usage") -> "Usage":
         """What was used after `before`."""
         return Usage(
-            self.server_s - before.server_s, self.loader_s - before.loader_s, self.machine_s - before.machine_s
+            self.server_s - before.server_s,
+            self.loader_s - before.loader_s,
+            self.machine_s - before.machine_s,
+            tuple(now - then for now, then in zip(self.each_s, before.each_s, strict=True)),
         )
 
     @property

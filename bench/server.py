@@ -14,7 +14,7 @@ from bench.client import CallFailedError, Client
 from bench.connection import ConnectionFailedError
 from bench.headers import NOBODY
 from services.proxy.access.signature import Credentials
-from tests.harness.standalone import StandaloneProcess
+from tests.harness.standalone import READY, StandaloneProcess, child_pids
 
 _PROBE_PAUSE_S = 0.005
 _FIRST_SEND_TIMEOUT_S = 60.0
@@ -78,22 +78,35 @@ class PeerServer:
 
 
 class OwnServer:
-    """`popwheel standalone` as a process of its own.
+    """`popwheel standalone` as a process of its own, or as several.
 
     Args:
         flush: `sync` or `async`, the value of `broker.flush`; also its name here.
         folder: for its data and its log.
         settings: further ones, as `--set` takes them.
         compiled: where its modules are compiled (`tools/compile.py`); it runs on those of this checkout if not given.
+        workers: proxy processes; one is one process for all.
     """
 
-    def __init__(self, flush: str, folder: Path, settings: Sequence[str] = (), compiled: Path | None = None) -> None:
+    def __init__(
+        self,
+        flush: str,
+        folder: Path,
+        settings: Sequence[str] = (),
+        compiled: Path | None = None,
+        workers: int = 1,
+    ) -> None:
         self.flush = flush
         self.compiled = compiled
+        self.workers = workers
         self.name = flush if compiled is None else f"{flush}-compiled"
         self.words = f"--flush {flush}" if compiled is None else f"--flush {flush} --compiled {compiled}"
+        if workers > 1:
+            self.name += f"-{workers}w"
+            self.words += f" --workers {workers}"
         self.data_dir = folder / f"data-{self.name}"
         words = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
+        words += ["--workers", str(workers)]
         # Without the second the folder that the process starts in comes first, which has the modules as they stand.
         environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
         self._process = StandaloneProcess(self.data_dir, words, environment=environment)
@@ -111,8 +124,10 @@ class OwnServer:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The one process."""
-        return [self._process.pid]
+        """The one process; of several, the parent, the broker and the workers."""
+        if self.workers == 1:
+            return [self._process.pid]
+        return [self._process.pid, *sorted(child_pids(self._process.pid), key=_is_worker)]
 
     @property
     def log_mib(self) -> float:
@@ -126,7 +141,8 @@ class OwnServer:
     async def start(self, credentials: Credentials = NOBODY) -> float:
         """Start it on the data there is; seconds until a first send, with these credentials, was answered with OK."""
         began = time.perf_counter()
-        self._process.start(until="")
+        # One that shares a port shall not get all connections because it is the first to listen.
+        self._process.start(until="" if self.workers == 1 else READY)
         self._runs = True
         await first_send(self.address, credentials=credentials)
         return time.perf_counter() - began
@@ -148,6 +164,11 @@ class OwnServer:
             self._runs = False
             # The server waits for its clients to go, and they go only if this process's loop runs on.
             await asyncio.to_thread(self._process.stop)
+
+
+def _is_worker(pid: int) -> bool:
+    """Whether a child is a worker, and not the broker."""
+    return b"--shared-port" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 async def _exit_code(words: Sequence[str]) -> int:

@@ -213,3 +213,8 @@ class StandaloneProcess:
 
     def _log_tail(self) -> str:
         return self.log_text()[-_LOG_TAIL_CHARACTERS:]
+
+
+def child_pids(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

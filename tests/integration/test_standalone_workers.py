@@ -21,7 +21,7 @@ from tests.harness.client import MessagingClient, bodies, delayed_message, half_
 from tests.harness.cluster import wait_until_gone
 from tests.harness.load import Ledger, Load, receive_and_ack_all
 from tests.harness.programs import run_program
-from tests.harness.standalone import ROOT, StandaloneProcess
+from tests.harness.standalone import ROOT, StandaloneProcess, child_pids
 from tests.integration.conftest import QUICK
 
 SOON = (
@@ -63,8 +63,7 @@ def processes(server: StandaloneProcess) -> dict[str, int]:
 
 def all_pids(server: StandaloneProcess) -> list[int]:
     """The parent and its children."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
-    return [server.pid, *map(int, children.split())]
+    return [server.pid, *child_pids(server.pid)]
 
 
 def events(server: StandaloneProcess) -> list[dict[str, object]]:
