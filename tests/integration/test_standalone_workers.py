@@ -17,6 +17,11 @@ import pytest
 
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
+from services.rpc.client.socket_channel import connect
+from services.rpc.methods import GET_OFFSET
+from services.rpc.status import RpcError
+from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient, bodies, delayed_message, half_message, lite_message
 from tests.harness.cluster import wait_until_gone
 from tests.harness.load import Ledger, Load, receive_and_ack_all
@@ -184,7 +189,9 @@ async def test_one_port_shows_all_processes(server: StandaloneProcess) -> None:
 
 
 async def test_a_worker_and_the_broker_that_die_are_started_again(tmp_path: Path) -> None:
-    with StandaloneProcess(tmp_path / "data", (*SOON, *TWO)) as server:
+    authority, volume = new_authority(), CertificateVolume(tmp_path / "tls")
+    volume.hold(certificate_by(authority), authority)
+    with StandaloneProcess(tmp_path / "data", (*SOON, *TWO, *volume.settings)) as server:
         async with MessagingClient(server.grpc_address) as client:
             assert (await client.send("Kept", b"before")).status.code == Code.OK
         for name in ("0", "broker"):
@@ -202,6 +209,11 @@ async def test_a_worker_and_the_broker_that_die_are_started_again(tmp_path: Path
         assert "popwheel_standalone_broker_restarts_total 1.0" in page
         ended = [event for event in events(server) if event["event"] == "a process has ended"]
         assert [event["how"] for event in ended] == ["SIGKILL"] * 2
+        broker = [event for event in events(server) if event["event"] == "popwheel broker serves"][-1]
+        plain = connect(str(broker["grpc"]))
+        with pytest.raises(RpcError, match=r"was closed|was lost"):  # with certificates only workers get through to it
+            await plain.call(GET_OFFSET, GetOffsetRequest(), timeout_s=5)
+        await plain.close()
 
 
 async def test_sigterm_ends_workers_then_the_broker_and_answers_polls(tmp_path: Path) -> None:
