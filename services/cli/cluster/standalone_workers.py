@@ -104,7 +104,7 @@ class StandaloneWorkers(ServiceProcess):
         warn_of_open_clients(options.access, proxy.grpc_host)
         warn_of_open_admin(options.access, controller.http_host)
         if options.access.file and not options.tls.certificate_file:
-            _logger.warning("who runs programs here can call the broker, past access.file: give tls.*, or use one worker")
+            _logger.warning("local programs can call the broker past access.file: give tls.*, or use one worker")
         # Each child has the lock as well: the folder is free when all are gone, also after a kill -9 of this process.
         files = (lock.descriptor,)
         broker = self._broker(ports, address, files)
