@@ -1,8 +1,9 @@
 """Files, as they are handed to the stores (DESIGN 3): the simulator hands in a disk that tears and loses.
 
 Writing is a plain call: it copies into the page cache, which costs some 2 us, far less than the way to a thread and
-back (80 us). Syncing waits for the device, so it runs in a thread and is awaited. Reading is a plain call, too, which
-waits for the device unless it is run by `Disk.reads`.
+back (80 us). Syncing waits for the device, so it runs in a thread and is awaited. Where the device is known to be quick
+a little may be synced by a plain call (`File.sync_quickly`). Reading is a plain call, too, which waits for the device
+unless it is run by `Disk.reads`.
 """
 
 import asyncio
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from services.common.clock import SystemClock
 from services.common.cold_reads import AT_ONCE_MAX, ColdReads, Range
 
+QUICK_SYNC_S: Final = 0.001
+"""Syncs that take no longer may hold the loop up: the way to a thread and back costs about as much."""
+_PACE_WEIGHT: Final = 1 / 16
 _BUFFERS_PER_WRITE = 512
 _NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP)
 """A file system that can't tell what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
@@ -61,6 +66,11 @@ class File(Protocol):
 
     async def sync(self) -> None:
         """Return when all that was written before the call is on the device."""
+
+    def sync_quickly(self) -> bool:
+        """Bring all that was written to the device without a thread, if the device is quick; else nothing is done, and
+        `sync` will have to do it. Whether it was done.
+        """
 
     def truncate(self, size: int) -> None:
         """Cut the file off at `size`."""
@@ -171,13 +181,44 @@ async def _replace_file(disk: Disk, path: Path, data: bytes) -> None:
     await disk.sync_folder(path.parent)
 
 
-class SystemFile:
-    """A file of the operating system."""
+class SyncPace:
+    """Whether the loop itself may wait for the syncs of a device: they take `QUICK_SYNC_S` at most on average.
 
-    def __init__(self, path: Path, executor: ThreadPoolExecutor, reads: ColdReads) -> None:
+    A slow device is never waited for. One that is slow now and then is, but for a while after each slow sync.
+    """
+
+    def __init__(self) -> None:
+        self._mean_s = -1.0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the loop may wait for the next sync."""
+        return 0.0 <= self._mean_s <= QUICK_SYNC_S
+
+    def took(self, seconds: float) -> None:
+        """A sync of a little has taken so long, by the loop or in a thread."""
+        self._mean_s = seconds if self._mean_s < 0 else self._mean_s + _PACE_WEIGHT * (seconds - self._mean_s)
+
+
+class SystemFile:
+    """A file of the operating system.
+
+    Args:
+        path: its name.
+        executor: where it is synced.
+        reads: runs what reads it.
+        pace: of its device.
+        clock: by which the device is measured.
+    """
+
+    def __init__(
+        self, path: Path, executor: ThreadPoolExecutor, reads: ColdReads, pace: SyncPace, clock: SystemClock
+    ) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._executor = executor
         self._reads = reads
+        self._pace = pace
+        self._clock = clock
         self.path = path
 
     def size(self) -> int:
@@ -224,7 +265,19 @@ class SystemFile:
             offset += written
 
     async def sync(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, os.fdatasync, self._descriptor)
+        self._pace.took(await asyncio.get_running_loop().run_in_executor(self._executor, self._sync))
+
+    def sync_quickly(self) -> bool:
+        if not self._pace.is_quick:
+            return False
+        self._pace.took(self._sync())
+        return True
+
+    def _sync(self) -> float:
+        """Sync, and say how many seconds that took."""
+        began = self._clock.monotonic()
+        os.fdatasync(self._descriptor)
+        return self._clock.monotonic() - began
 
     def truncate(self, size: int) -> None:
         self._reads.changed(self.path)
@@ -241,6 +294,8 @@ class SystemDisk:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="disk-sync")
         self._readers = ThreadPoolExecutor(max_workers=AT_ONCE_MAX, thread_name_prefix="disk-read")
         self._reads = ColdReads(self._fetch)
+        self._clock = SystemClock()
+        self._pace = SyncPace()
 
     @property
     def reads(self) -> ColdReads:
@@ -250,7 +305,7 @@ class SystemDisk:
         return await asyncio.get_running_loop().run_in_executor(self._readers, _read_all, ranges)
 
     def open(self, path: Path) -> File:
-        return SystemFile(path, self._executor, self._reads)
+        return SystemFile(path, self._executor, self._reads, self._pace, self._clock)
 
     def exists(self, path: Path) -> bool:
         return path.exists()

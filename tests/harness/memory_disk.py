@@ -233,6 +233,8 @@ class MemoryDisk:
         """So much of each file's end is in memory."""
         self.may_block = True
         """Whether a plain call may read what is not in memory."""
+        self.quick = False
+        """Whether it syncs by plain calls, too (`File.sync_quickly`)."""
         self.syncs_begun = 0
         """How often a file was synced or was to be; folders do not count."""
         self.syncs_done = 0
@@ -442,6 +444,19 @@ class MemoryDisk:
         self.syncs_begun += 1
         await self._through(partial(self.end_sync, path, inode, inode.changes, life))
 
+    def sync_inode_quickly(self, path: Path, inode: _Inode, life: int) -> bool:
+        """What `MemoryFile.sync_quickly` does."""
+        if not self.is_quick:
+            return False
+        self.syncs_begun += 1
+        self.end_sync(path, inode, inode.changes, life)
+        return True
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the device takes so little time for the next sync that the loop may wait for it."""
+        return self.quick and self._held_syncs is None
+
     async def _through(self, sync: Callable[[], None]) -> None:
         """Do a sync when it is its turn, whoever waits then."""
         if self._held_syncs is None:
@@ -512,6 +527,10 @@ class MemoryFile:
     async def sync(self) -> None:
         self._check()
         await self._disk.sync_inode(self.path, self._inode, self._life)
+
+    def sync_quickly(self) -> bool:
+        self._check()
+        return self._disk.sync_inode_quickly(self.path, self._inode, self._life)
 
     def truncate(self, size: int) -> None:
         self._check()

@@ -261,6 +261,10 @@ class _ProcessFile:
         self._disk.step()
         await self._file.sync()
 
+    def sync_quickly(self) -> bool:
+        self._disk.step()
+        return self._file.sync_quickly()
+
     def truncate(self, size: int) -> None:
         self._disk.step()
         self._disk.reads.changed(self.path)

@@ -121,6 +121,8 @@ class Flusher:
                 await self.held(position)
             self._store.confirm(position)
         elif self._store.confirmed_position < position:
+            if self._sync_quickly() and self._store.confirmed_position >= position:
+                return
             self._wanted.set()
             await _wait(self._waiting, position)
 
@@ -179,6 +181,23 @@ class Flusher:
                 self._synced()  # the device went on to the end, and no later sync may be needed that would tell of it
                 raise
         self._synced()
+
+    def _sync_quickly(self) -> bool:
+        """Sync at once if the device is quick, and let those go who waited for it; whether it was done.
+
+        Raises:
+            WriterStoppedError: the device refused.
+        """
+        if self._syncing.locked():
+            return False
+        try:
+            if not self._store.log.sync_quickly():
+                return False
+        except OSError as error:
+            self._fail(error)
+            raise WriterStoppedError(str(error), in_doubt=True) from error
+        self._synced()
+        return True
 
     def _synced(self) -> None:
         synced = self._store.log.synced_position

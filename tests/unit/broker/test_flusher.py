@@ -92,6 +92,17 @@ async def test_those_who_come_while_the_device_is_busy_share_the_next_sync(each:
     await each.flusher.stop()
 
 
+async def test_where_the_device_is_quick_nobody_waits_for_a_turn_of_the_loop(each: Flushing) -> None:
+    each.disk.quick = True
+    each.put()
+    await each.flusher.sync()  # the segment's name, which goes through a thread
+    begun = each.disk.syncs_begun - each.readable()
+    for count in (2, 3):
+        with pytest.raises(StopIteration):
+            each.flusher.durable(each.put()).send(None)
+        assert (each.readable(), each.disk.unsynced_bytes, each.disk.syncs_begun) == (count, 0, begun + count)
+
+
 async def test_a_sync_lets_nobody_go_whose_record_came_after_it_began(each: Flushing) -> None:
     each.flusher.start()
     await each.waiter()
@@ -131,6 +142,32 @@ async def test_after_a_failure_all_fail_and_nothing_is_confirmed(each: Flushing)
         await each.flusher.sync()
     await each.flusher.stop()
     assert (each.readable(), len(each.failures)) == (0, 1)
+
+
+async def test_a_quick_sync_that_fails_ends_the_writing_as_any_other(each: Flushing) -> None:
+    each.disk.quick = True
+    each.put()
+    await each.flusher.sync()
+    each.disk.fail_syncs(1)
+    with pytest.raises(WriterStoppedError):
+        await each.flusher.durable(each.put())
+    assert (each.readable(), [type(failure) for failure in each.failures]) == (1, [OSError])
+    with pytest.raises(WriterStoppedError):
+        each.put()
+    await each.flusher.stop()
+
+
+async def test_much_is_synced_in_a_thread_though_the_device_is_quick(each: Flushing) -> None:
+    each.disk.quick = True
+    each.put()
+    await each.flusher.sync()
+    end = each.store.put([Record(RecordKind.MESSAGE, "t", 0, bytes(300_000))]).end_position
+    waiting = asyncio.create_task(each.flusher.durable(end))
+    await turns()
+    assert not waiting.done()
+    each.flusher.start()
+    await waiting
+    await each.flusher.stop()
 
 
 async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked_for(each: Flushing) -> None:

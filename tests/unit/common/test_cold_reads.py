@@ -243,7 +243,8 @@ def test_what_the_system_refuses_is_an_error(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.EIO, "broken")
 
     system = SystemDisk()
-    file = disk.SystemFile(tmp_path / "file", system._executor, system.reads)
+    file = system.open(tmp_path / "file")
+    assert isinstance(file, disk.SystemFile)
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(OSError, match="broken"):
         file.read_cached(0, 10)

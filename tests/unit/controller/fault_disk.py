@@ -102,6 +102,9 @@ class _FaultFile:
         self._disk.step()
         self._contents.synced = self._contents.now
 
+    def sync_quickly(self) -> bool:
+        return False
+
     def truncate(self, size: int) -> None:
         self._disk.step()
         self._contents.now = self._contents.now[:size]
