@@ -216,8 +216,7 @@ class InterestBook:
         # The answer to a pop may have counted these messages already.
         waiting.messages = max(waiting.messages, messages) if waiting.answered else waiting.messages + messages
         waiting.answered = False
-        self._wake(interest, waiting, now)
-        return waiting.pops > 0
+        return self._wake(interest, waiting, now) or waiting.pops > 0
 
     def register(self, interest: Interest, brokers: Iterable[str]) -> None:
         """All brokers are being asked to notify for an interest."""
@@ -343,10 +342,13 @@ class InterestBook:
         if interest.left_over.get(waiting.broker) is waiting:
             del interest.left_over[waiting.broker]
 
-    def _wake(self, interest: Interest, waiting: Waiting, now: float) -> None:
-        """Wake as many polls as messages are left over and pops may be under way."""
+    def _wake(self, interest: Interest, waiting: Waiting, now: float) -> bool:
+        """Wake as many polls as messages are left over and pops may be under way; whether any was. Their pops may have
+        ended already.
+        """
+        has_woken = False
         if interest.waiting.get(waiting.broker) is not waiting:
-            return  # the broker has left, and may even be back
+            return False  # the broker has left, and may even be back
         while waiting.may_wake(now):
             waiters = interest.at_broker.get(waiting.broker) or interest.waiters
             if not waiters:
@@ -354,7 +356,9 @@ class InterestBook:
             waiter = next(iter(waiters))
             self.stop_waiting(interest, waiter)
             waiter(self.begin(interest, waiting.broker))
+            has_woken = True
         self._weigh(interest, waiting)
+        return has_woken
 
     def _weigh(self, interest: Interest, waiting: Waiting) -> None:
         if waiting.messages or waiting.pops:

@@ -150,7 +150,7 @@ class Poll:
             ticket, self._ticket = self._ticket, None
             if ticket is None:
                 ticket = tools.book.begin(self._interest, effect.broker)
-            tools.background.start(self._pop(ticket))
+            tools.background.start_at_once(self._pop(ticket))
         elif effect is Do.WAIT:
             self._first = False  # what is found from now on was waited for
             if not self._notified:

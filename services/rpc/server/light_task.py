@@ -1,7 +1,7 @@
 """A coroutine that runs without a Task: its first step at once, every later one when what it waits for is done."""
 
 import asyncio
-from asyncio import CancelledError
+from asyncio import CancelledError, current_task
 from asyncio.tasks import _enter_task, _leave_task  # the documented hooks for other task classes
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
@@ -54,6 +54,18 @@ class LightTask:
     def start(self) -> None:
         """Take the first step. No other task may be running: call it from a callback of the loop."""
         self._context.run(self._step)
+
+    def start_within(self) -> None:
+        """Take the first step inside that of the task which runs now, if one does; it goes on afterwards."""
+        outer = current_task(self._loop)
+        if outer is None:
+            self.start()
+            return
+        _leave_task(self._loop, outer)
+        try:
+            self.start()
+        finally:
+            _enter_task(self._loop, outer)
 
     def cancel(self, msg: Any = None) -> bool:
         """Raise CancelledError where it waits, in a later turn of the loop; False if it has ended."""

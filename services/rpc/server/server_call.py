@@ -320,7 +320,11 @@ class StreamCall(ServerCall):
         self._senders: list[asyncio.Future[None]] = []
 
     def begin(self) -> None:
-        """Send the response headers, which some clients wait for before all else, and start the handler."""
+        """Send the response headers, which some clients wait for before all else, and start the handler; but not of a
+        call that is over already.
+        """
+        if self._over:
+            return
         self._connection.http2.send_headers(self.stream_id, RESPONSE_HEADERS)
         self._headers_sent = True
         self._connection.flush_soon()

@@ -41,7 +41,8 @@ class ServerConnection(Carrier):
 
     What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
     the end of `data_received`, all others join the write of the turn in which they end. The last answer that is due
-    is written at once.
+    is written at once. Handlers of streams start at the end of `data_received`: as a rule they need not wait for their
+    first message then.
 
     Args:
         server: what it belongs to.
@@ -52,6 +53,8 @@ class ServerConnection(Carrier):
         self._detected = False
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc | DelayedEnd] = {}
+        self._opened: list[StreamCall] = []
+        """Their handlers start when all that came in with their headers has been dealt with."""
         self._unary_calls = 0
         self._lingering: set[object] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
@@ -99,6 +102,8 @@ class ServerConnection(Carrier):
             if data:
                 for event in self.http2.receive(data, self.now):
                     self._dispatch(event)
+                if self._opened:
+                    self._begin_opened()
         except ssl.SSLError as error:
             log.info("tls handshake failed", peer=self.peer, reason=reason_of(error))
             self._close()
@@ -204,13 +209,19 @@ class ServerConnection(Carrier):
             self._calls[event.stream_id] = stream
             if event.ended:
                 stream.ended()
-            stream.begin()
+            self._opened.append(stream)
             return
         unary = UnaryCall(self, event.stream_id, head, method, handler, deadline)
         self._calls[event.stream_id] = unary
         self._unary_calls += 1
         if event.ended:
             unary.ended()
+
+    def _begin_opened(self) -> None:
+        """Start the handlers of streams: as a rule their first message is there, so none of them waits for it."""
+        opened, self._opened = self._opened, []
+        for stream in opened:
+            stream.begin()
 
     def _refuse(self, event: RequestReceived, error: RpcError) -> None:
         if event.ended:

@@ -154,6 +154,18 @@ def test_a_burst_wakes_no_more_than_may_pop_at_once_and_each_pop_wakes_the_next(
     assert woken(waiters) == POPS_AT_ONCE_MAX + 1
 
 
+def test_a_poll_that_has_popped_before_its_wake_returns_counts_as_woken() -> None:
+    book = InterestBook(10, 10_000, 5.0)
+    interest = book.enter("t", "g", ALL)
+
+    def pop_at_once(ticket: Ticket) -> None:
+        book.finish(ticket, 1, 0, 0.0)
+
+    assert book.wait(interest, pop_at_once, 0.0) is None
+    assert book.notified(interest.id, "a", 1, 0.0)
+    assert not book.notified(interest.id, "a", 1, 0.0), "nobody waits any more"
+
+
 def test_a_poll_that_stays_at_one_broker_is_woken_for_no_other() -> None:
     book, interest, (anywhere,) = waiting_book(1)
     book.enter("t", "g", ALL)

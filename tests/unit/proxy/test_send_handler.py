@@ -70,6 +70,16 @@ async def test_sends_of_one_turn_join_and_those_that_come_meanwhile_join_the_nex
         assert sorted(answer.entries[0].offset for answer in answers) == list(range(12))
 
 
+async def test_a_send_that_is_alone_waits_for_no_others_and_notices_when_they_come() -> None:
+    async with world() as w:
+        for _ in range(4):
+            await w.send(message())
+        for _ in range(16):
+            await asyncio.gather(w.send(message()), w.send(message()))
+        sizes = put_sizes(w.broker)
+        assert (sizes[:8], sizes[-8:]) == ([1] * 8, [2] * 8)
+
+
 async def test_a_put_is_bounded_in_messages_and_in_bytes() -> None:
     async with world(send={"put_messages_max": 4}) as w:
         await asyncio.gather(*(w.send(message()) for _ in range(10)))

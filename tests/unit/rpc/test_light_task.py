@@ -50,6 +50,33 @@ async def test_one_that_never_waits_has_ended_when_start_returns() -> None:
     assert ended == [(42, None), "returned"]
 
 
+async def test_one_that_starts_within_another_is_the_current_task_only_for_its_steps() -> None:
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[None] = loop.create_future()
+    seen: list[object] = []
+
+    async def inner() -> None:
+        seen.append(asyncio.current_task())
+        await gate
+        seen.append(asyncio.current_task())
+
+    async def outer() -> None:
+        task = LightTask(loop, inner(), lambda result, error: seen.append((result, error)))
+        current = asyncio.current_task()
+        task.start_within()
+        assert asyncio.current_task() is current
+        assert seen == [task]
+        async with asyncio.timeout(5):
+            gate.set_result(None)
+            await asyncio.sleep(0.001)
+        assert seen == [task, task, (None, None)]
+
+    await outer()  # in a Task
+    seen.clear()
+    gate = loop.create_future()
+    await run(outer())
+
+
 async def test_results_and_errors() -> None:
     async def wait_and(outcome: Exception | int) -> int:
         await asyncio.sleep(0)
