@@ -71,6 +71,17 @@ STORE = [
         SERVER,
     ),
     Mutant(
+        "quick-sync-left-out",
+        "A send is answered as if a quick device had been synced.",
+        "S1",
+        "services/broker/store/commit_log.py",
+        "CommitLog.sync_quickly",
+        "if not self._dirty[0].sync_quickly():",
+        "if False:",
+        "broker/test_flusher.py",
+        SERVER,
+    ),
+    Mutant(
         "ack-answered-before-set",
         "Pops and acks are answered before the sync-state set has them.",
         "P2 P3",

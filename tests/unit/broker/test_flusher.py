@@ -157,6 +157,32 @@ async def test_a_quick_sync_that_fails_ends_the_writing_as_any_other(each: Flush
     await each.flusher.stop()
 
 
+async def test_the_name_of_a_new_segment_is_synced_in_a_thread(each: Flushing) -> None:
+    each.disk.quick = True
+    waiting = each.waiter()
+    await turns()
+    assert not waiting.done()
+    each.flusher.start()
+    await waiting
+    await each.flusher.stop()
+
+
+async def test_what_is_being_synced_in_a_thread_is_waited_for_there(each: Flushing) -> None:
+    each.flusher.start()
+    await each.waiter()
+    each.disk.hold_syncs()
+    first = each.waiter()
+    await turns()
+    each.disk.quick = True
+    begun = each.disk.syncs_begun
+    second = each.waiter()
+    await turns()
+    assert (each.disk.syncs_begun, second.done()) == (begun, False)
+    each.disk.release_syncs()
+    await asyncio.gather(first, second)
+    await each.flusher.stop()
+
+
 async def test_much_is_synced_in_a_thread_though_the_device_is_quick(each: Flushing) -> None:
     each.disk.quick = True
     each.put()

@@ -26,23 +26,30 @@ def out_of_files(path: Path) -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
 
+@pytest.mark.parametrize("is_quick", [False, True])
 @pytest.mark.parametrize("is_out_of_files", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_the_next_process_reads_is_on_the_device_once_it_has_synced(
-    seed: int, is_out_of_files: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, is_out_of_files: bool, is_quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = MemoryDisk(random.Random(seed))
+    disk.quick = is_quick
     log = CommitLog(disk, FOLDER, 4096)
     append(log, 3)
     await log.sync()
     known_good = log.synced_position
-    append(log, 5)
+    append(log, 3 if is_quick else 5)  # the first three are in one segment with those before
     disk.fail_syncs(1)
     with monkeypatch.context() as patch:
         if is_out_of_files:
             patch.setattr(disk, "open", out_of_files)
         with pytest.raises(OSError, match="Input/output"):
-            await log.sync()
+            if not is_quick:
+                await log.sync()
+            elif log.sync_quickly():
+                pytest.fail("it was not refused")
+        assert log.stopped is not None
+        assert not log.sync_quickly()
     disk.crash("process")
 
     again = CommitLog(disk, FOLDER, 4096)
