@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from typing import Final
 
 from services.common.contract.names import NameTooLongError, checked_lite_topic, shown
 from services.common.errors import StatusError
@@ -18,23 +19,23 @@ from services.proxy.errors import LimitError
 from services.proxy.options import MessageLimits, ReceiveOptions
 from services.proxy.payload import ClientMessage
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_NOT_IN_TAGS = re.compile(r"[\x00-\x1f\x7f|]")
-_ALL = broker.Filter(kind=broker.FilterKind.ALL)
-_EXPRESSION_LENGTH_MAX = 8_192
-_NORMAL = MessageType.NORMAL  # looked up once: enum wrappers are slow
-_DELAY = MessageType.DELAY
-_TRANSACTION = MessageType.TRANSACTION
-_FIRST_CHECK_MS_MAX = 3_600_000
-_FIFO = MessageType.FIFO
-_PRIORITY = MessageType.PRIORITY
-_PRIORITY_TOPIC = TopicType.PRIORITY
-_LITE = MessageType.LITE
-_LITE_TOPIC = TopicType.LITE
-_MESSAGE_GROUP_LENGTH_MAX = 64
-_SECONDS_MAX = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
-_NANOS_PER_S = 1_000_000_000
-_NANOS_PER_MS = 1_000_000
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_IN_TAGS: Final = re.compile(r"[\x00-\x1f\x7f|]")
+_ALL: Final = broker.Filter(kind=broker.FilterKind.ALL)
+_EXPRESSION_LENGTH_MAX: Final = 8_192
+_NORMAL: Final = MessageType.NORMAL  # looked up once: enum wrappers are slow
+_DELAY: Final = MessageType.DELAY
+_TRANSACTION: Final = MessageType.TRANSACTION
+_FIRST_CHECK_MS_MAX: Final = 3_600_000
+_FIFO: Final = MessageType.FIFO
+_PRIORITY: Final = MessageType.PRIORITY
+_PRIORITY_TOPIC: Final = TopicType.PRIORITY
+_LITE: Final = MessageType.LITE
+_LITE_TOPIC: Final = TopicType.LITE
+_MESSAGE_GROUP_LENGTH_MAX: Final = 64
+_SECONDS_MAX: Final = 253_402_300_799  # the last second of the year 9999, as google.protobuf.Timestamp has it
+_NANOS_PER_S: Final = 1_000_000_000
+_NANOS_PER_MS: Final = 1_000_000
 
 ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
     TopicType.NORMAL: (MessageType.NORMAL,),
@@ -48,11 +49,19 @@ ACCEPTED_TYPES: dict[int, tuple[MessageType.ValueType, ...]] = {
 }
 """A topic's type -> the types of the messages it takes."""
 
-_READ_AS_LITE = "consume it with a LitePushConsumer or a LiteSimpleConsumer"
+_READ_AS_LITE: Final = "consume it with a LitePushConsumer or a LiteSimpleConsumer"
 
 
-def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -> int | None:
+def check_message(
+    message: ClientMessage, topic: Topic, limits: MessageLimits, *, head_is_checked: bool = False
+) -> int | None:
     """Check everything about one message of a send.
+
+    Args:
+        message: the message.
+        topic: its topic.
+        limits: how large it may be.
+        head_is_checked: whether one with the same head was found good just before.
 
     Returns:
         When it is to be delivered, in milliseconds of the wall clock; None for one that is not delayed. One of a
@@ -70,8 +79,7 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
         )
     if body_bytes == 0:
         raise StatusError(Code.MESSAGE_BODY_EMPTY, "the body is empty; a message needs at least one byte")
-    properties = message.properties
-    message_id = properties.message_id
+    message_id = message.message_id
     if len(message_id) > limits.id_length_max or not _is_plain(message_id):
         raise _illegal_message_id(message_id, limits)
     # Before the tag, as tags that were found good are remembered.
@@ -82,12 +90,21 @@ def check_message(message: ClientMessage, topic: Topic, limits: MessageLimits) -
             f"{limits.system_properties_bytes_max} are taken",
             "message.system_properties_bytes_max",
         )
-    if properties.HasField("tag"):
-        _check_tag(properties.tag)
-    for key in properties.keys:
+    if message.tag is not None:
+        _check_tag(message.tag)
+    for key in message.keys:
         if not _is_plain(key):
             raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
-    _check_properties(message, limits)
+    if not head_is_checked:
+        _check_properties(message, limits)
+    plain = message.plain
+    if plain is not None:
+        # None of its fields shows it to be anything but an ordinary one.
+        topic_type: int = topic.type
+        _check_accepted(_NORMAL, topic, topic_type)
+        message.priority = 0 if topic_type == _PRIORITY_TOPIC else -1
+        return None
+    properties = message.properties
     due_ms = _check_type(message, topic)
     message.priority = properties.priority if topic.type == _PRIORITY_TOPIC else -1
     if properties.message_type == _TRANSACTION:
@@ -231,18 +248,23 @@ def _check_properties(message: ClientMessage, limits: MessageLimits) -> None:
             )
 
 
-def _check_type(message: ClientMessage, topic: Topic) -> int | None:
-    """Check a message's type; the delivery time of a delayed one. One that keeps its order is told its lane."""
-    properties = message.properties
-    shown = _shown_type(properties)
-    kind = properties.message_type or shown or _NORMAL
-    accepted = ACCEPTED_TYPES.get(topic.type, ())
+def _check_accepted(kind: int, topic: Topic, topic_type: int) -> None:
+    """Check that a topic of this type takes messages of this kind."""
+    accepted = ACCEPTED_TYPES.get(topic_type, ())
     if kind not in accepted:
         raise StatusError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message is of type {_type_name(kind)}, the topic {topic.name} takes "
             f"{' and '.join(_type_name(one) for one in accepted) or 'none'}",
         )
+
+
+def _check_type(message: ClientMessage, topic: Topic) -> int | None:
+    """Check a message's type; the delivery time of a delayed one. One that keeps its order is told its lane."""
+    properties = message.properties
+    shown = _shown_type(properties)
+    kind = properties.message_type or shown or _NORMAL
+    _check_accepted(kind, topic, topic.type)
     if kind == _DELAY:
         return _due_ms(properties)
     if kind == _FIFO:

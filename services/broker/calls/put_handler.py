@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Final
 
 from services.broker.calls.dedup import Dedup, Stored
 from services.broker.calls.metrics import BrokerStatistics
@@ -20,10 +21,12 @@ from services.common.errors import CorruptDataError, StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.rpc.service import Call
 
-_OK = int(Code.OK)
+_OK: Final = int(Code.OK)
 _AT_ONCE, _DELAYED, _HALF = range(3)
-_CANNOT_TELL = "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
-_NOT_TOGETHER = (
+_CANNOT_TELL: Final = (
+    "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
+)
+_NOT_TOGETHER: Final = (
     "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
 )
 _Found = Sequence[Stored | None] | CorruptDataError

@@ -6,6 +6,7 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from services.broker.progress.check_point import CheckPoint
 from services.broker.records.record import StoredRecord
@@ -15,14 +16,14 @@ from services.common.contract.send_id import without_send_id
 from services.common.contract.wire_format import varint
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 
-_SYSTEM_PROPERTIES_TAG = b"\x1a"
-_RECEIPT_HANDLE_TAG = b"\x62"
-_QUEUE_ID_TAG = b"\x68"
-_QUEUE_OFFSET_TAG = b"\x70"
-_DELIVERY_ATTEMPT_TAG = b"\x80\x01"
-_STORE_TIMESTAMP_TAG = b"\x4a"
-_SECONDS_TAG = b"\x08"
-_NANOS_TAG = b"\x10"
+_SYSTEM_PROPERTIES_TAG: Final = b"\x1a"
+_RECEIPT_HANDLE_TAG: Final = b"\x62"
+_QUEUE_ID_TAG: Final = b"\x68"
+_QUEUE_OFFSET_TAG: Final = b"\x70"
+_DELIVERY_ATTEMPT_TAG: Final = b"\x80\x01"
+_STORE_TIMESTAMP_TAG: Final = b"\x4a"
+_SECONDS_TAG: Final = b"\x08"
+_NANOS_TAG: Final = b"\x10"
 
 
 def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> HandleMaker:

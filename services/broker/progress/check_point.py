@@ -20,38 +20,39 @@ one. An id names a CK within its broker for good; its remainder by the number of
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from services.broker.records.record import Record, RecordKind
 
-REVIVE_QUEUES = 8
+REVIVE_QUEUES: Final = 8
 
-_ORDERED_REVIVE_QUEUE = 999
+_ORDERED_REVIVE_QUEUE: Final = 999
 """What receipt handles of ordered groups say, as in the articles; the CK's id tells the real one."""
 
-_CHECK_POINT = struct.Struct(">QQQQQQQHHBBBB")
-_ORIGIN = struct.Struct(">QH")
-_ACK = struct.Struct(">Q")
-_RENEWAL = struct.Struct(">QQ")
-_OFFSET = struct.Struct(">QHB")
-_CALL = struct.Struct(">Q")
-_REDRIVEN = struct.Struct(">QI")
-_MEMBER = struct.Struct(">QHQH")
-_ATTEMPTS_MASK = 0xFFFF
+_CHECK_POINT: Final = struct.Struct(">QQQQQQQHHBBBB")
+_ORIGIN: Final = struct.Struct(">QH")
+_ACK: Final = struct.Struct(">Q")
+_RENEWAL: Final = struct.Struct(">QQ")
+_OFFSET: Final = struct.Struct(">QHB")
+_CALL: Final = struct.Struct(">Q")
+_REDRIVEN: Final = struct.Struct(">QI")
+_MEMBER: Final = struct.Struct(">QHQH")
+_ATTEMPTS_MASK: Final = 0xFFFF
 
-ORIGIN_BYTES = _ORIGIN.size
-RESET = b"\x01"
+ORIGIN_BYTES: Final = _ORIGIN.size
+RESET: Final = b"\x01"
 """The origin of an offset's record by which a group is set back or forward: what was read before does not count."""
 
-_SPARSE = 1
-_REPLACES = 2
-_PARTLY_OPEN = 4
-_RENEWED = 8
-_CALLED = 16
-_COPIED = 32
-_ORDERED = 64
-_HELD = 128
+_SPARSE: Final = 1
+_REPLACES: Final = 2
+_PARTLY_OPEN: Final = 4
+_RENEWED: Final = 8
+_CALLED: Final = 16
+_COPIED: Final = 32
+_ORDERED: Final = 64
+_HELD: Final = 128
 
-_NO_COPY = (1 << 64) - 1
+_NO_COPY: Final = (1 << 64) - 1
 _NO_COPIES: dict[int, int] = {}
 
 
@@ -120,7 +121,7 @@ def decode_redriven(origin: bytes) -> int | None:
     return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == _REDRIVEN.size else None
 
 
-_NO_SOURCE = Origin(0, 0)
+_NO_SOURCE: Final = Origin(0, 0)
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from google_crc32c import extend, value
 
@@ -34,11 +34,11 @@ from services.common.contract.put import MessageRun
 from services.common.contract.record_block import MAGIC, VERSION
 from services.common.errors import CorruptDataError, UnknownFormatError
 
-HEADER = struct.Struct(">IIBBBBQIQHQQHBBIH")
-_CHECKED = struct.Struct(">BBBBQIQHQQHBBIH")
-_LENGTH_AND_CHECKSUM = struct.Struct(">II")
-HEADER_BYTES = HEADER.size
-RECORD_BYTES_MAX = 64 * 1024 * 1024
+HEADER: Final = struct.Struct(">IIBBBBQIQHQQHBBIH")
+_CHECKED: Final = struct.Struct(">BBBBQIQHQQHBBIH")
+_LENGTH_AND_CHECKSUM: Final = struct.Struct(">II")
+HEADER_BYTES: Final = HEADER.size
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class RecordKind(IntEnum):

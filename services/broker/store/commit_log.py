@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from services.broker.records import record
 from services.broker.records.record import StoredRecord
@@ -15,16 +16,16 @@ from services.broker.store.refusals import WriterStoppedError
 from services.common.disk import Disk, File, to_its_end
 from services.common.errors import CorruptDataError
 
-_SCAN_BYTES = 4 * 1024 * 1024
-_SUFFIX = ".log"
-_DAMAGED_MAX = 1024
-_QUICK_BYTES_MAX = 256 * 1024
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_SUFFIX: Final = ".log"
+_DAMAGED_MAX: Final = 1024
+_QUICK_BYTES_MAX: Final = 256 * 1024
 """The loop does not wait for more than so many bytes on their way to the device."""
-_SYNC_FAILED = "sync-failed"
+_SYNC_FAILED: Final = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
 process, and a power loss that takes it takes those bytes, too."""
-_SYNCS_WORK = "syncs-work"
+_SYNCS_WORK: Final = "syncs-work"
 """Its name before, beside the folder: to rename a file takes no space, and no file more that is open."""
 
 

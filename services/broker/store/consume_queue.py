@@ -6,14 +6,14 @@ is little more than its name and two offsets.
 """
 
 import struct
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from services.broker.store.index_file import ENTRY_BYTES, IndexFile, Row
 from services.common.errors import CorruptDataError
 
-_ENTRY = struct.Struct(">QIQ")
-_UNKNOWN = -1
-_EMPTY = 1 << 63
+_ENTRY: Final = struct.Struct(">QIQ")
+_UNKNOWN: Final = -1
+_EMPTY: Final = 1 << 63
 
 
 class Entry(NamedTuple):

@@ -43,8 +43,8 @@ GroupName = NewType("GroupName", str)
 BrokerGroupName = NewType("BrokerGroupName", str)
 ClusterName = NewType("ClusterName", str)
 
-_SHOWN_MAX = 64
-_REMEMBERED_MAX = 4_096
+_SHOWN_MAX: Final = 64
+_REMEMBERED_MAX: Final = 4_096
 
 
 class Kind(Enum):
@@ -97,13 +97,13 @@ _ADVICE: Mapping[Kind, str] = {
     Kind.SYSTEM: "choose another",
     Kind.LITE: "name the topic before the '+', and the lite topic by itself",
 }
-_RETRY_SEPARATOR = "+"
-_LITE_SEPARATOR = "+"
+_RETRY_SEPARATOR: Final = "+"
+_LITE_SEPARATOR: Final = "+"
 """No name of a user topic has it, so a lite topic is told from that by it."""
-_CHARACTER = "[%A-Za-z0-9_-]"
-_GROUP = rf"{_CHARACTER}{{1,{GROUP_LENGTH_MAX}}}"
-_USER = rf"(?!{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|{SYSTEM_PREFIX}){_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"
-_DEAD_LETTER = rf"{DEAD_LETTER_PREFIX}{_GROUP}"
+_CHARACTER: Final = "[%A-Za-z0-9_-]"
+_GROUP: Final = rf"{_CHARACTER}{{1,{GROUP_LENGTH_MAX}}}"
+_USER: Final = rf"(?!{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|{SYSTEM_PREFIX}){_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"
+_DEAD_LETTER: Final = rf"{DEAD_LETTER_PREFIX}{_GROUP}"
 _OF_KIND: Mapping[Kind, re.Pattern[str]] = {
     Kind.USER: re.compile(_USER),
     Kind.RETRY: re.compile(rf"{RETRY_PREFIX}{_GROUP}\{_RETRY_SEPARATOR}({_USER}|{_DEAD_LETTER})"),
@@ -111,10 +111,10 @@ _OF_KIND: Mapping[Kind, re.Pattern[str]] = {
     Kind.SYSTEM: re.compile(rf"{SYSTEM_PREFIX}{_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"),
     Kind.LITE: re.compile(rf"{_USER}\{_LITE_SEPARATOR}{_CHARACTER}{{1,{LITE_TOPIC_LENGTH_MAX}}}"),
 }
-_OF_GROUP = re.compile(_GROUP)
-_OF_LITE_TOPIC = re.compile(rf"{_CHARACTER}{{1,{LITE_TOPIC_LENGTH_MAX}}}")
-_SHORT_NAME = re.compile(SHORT_NAME_PATTERN)
-_OF_PROCESS = re.compile(PROCESS_NAME_PATTERN)
+_OF_GROUP: Final = re.compile(_GROUP)
+_OF_LITE_TOPIC: Final = re.compile(rf"{_CHARACTER}{{1,{LITE_TOPIC_LENGTH_MAX}}}")
+_SHORT_NAME: Final = re.compile(SHORT_NAME_PATTERN)
+_OF_PROCESS: Final = re.compile(PROCESS_NAME_PATTERN)
 
 
 class NameTooLongError(StatusError):

@@ -9,17 +9,17 @@ only the broker checks it.
 import hmac
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
-FROM_TOPIC = 0
-FROM_RETRY_TOPIC = 1
+FROM_TOPIC: Final = 0
+FROM_RETRY_TOPIC: Final = 1
 
-_SIGNATURE_BYTES = 12
-_LENGTH_MAX = 512
-_FIELDS = 9
+_SIGNATURE_BYTES: Final = 12
+_LENGTH_MAX: Final = 512
+_FIELDS: Final = 9
 
 
 class ReceiptHandle(NamedTuple):

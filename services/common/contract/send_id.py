@@ -6,14 +6,15 @@ message becomes (delayed, fired, redelivered) carries it along; whoever gets the
 """
 
 import struct
+from typing import Final
 
 from services.common.contract.wire_format import FIXED64, varint
 
-_FIELD = 7_000_008
-_TAG = varint(_FIELD << 3 | FIXED64)
+_FIELD: Final = 7_000_008
+_TAG: Final = varint(_FIELD << 3 | FIXED64)
 """Its first byte, 0xC1, occurs in no UTF-8 text: properties stored without an id don't end like this by chance."""
-_NUMBER = struct.Struct("<Q")
-SEND_ID_BYTES = len(_TAG) + _NUMBER.size
+_NUMBER: Final = struct.Struct("<Q")
+SEND_ID_BYTES: Final = len(_TAG) + _NUMBER.size
 
 
 def encode_send_id(send_id: int) -> bytes:

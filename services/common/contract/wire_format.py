@@ -1,12 +1,14 @@
 """Protobuf's wire format, as far as it is read and written by hand where decoding a message would cost too much."""
 
+from typing import Final
+
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
-VARINT = 0
-FIXED64 = 1
-LENGTH_DELIMITED = 2
-FIXED32 = 5
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH_DELIMITED: Final = 2
+FIXED32: Final = 5
 
 
 def varint(value: int) -> bytes:
@@ -25,8 +27,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = 2048
-_VARINTS = [_varint(number) for number in range(_SMALL)]
+_SMALL: Final = 2048
+_VARINTS: Final = [_varint(number) for number in range(_SMALL)]
 """Made once: most numbers in a message are small."""
 
 

@@ -1,6 +1,7 @@
 """ReceiveMessage: checks what is asked for, lets a poll run, and writes the answer in one go."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from services.common.contract.names import GroupName, Use
 from services.common.contract.priority import levels_of
@@ -25,13 +26,13 @@ from services.proxy.statuses import OK
 from services.proxy.validation import check_invisible, check_reader, filter_of
 from services.rpc.service import Call, Stream, StreamClosedError
 
-_ANY_QUEUE = -1
-_LITE = TopicType.LITE
-_GRACE_S = 0.2
-_GOLDEN_RATIO = 0.6180339887498949
+_ANY_QUEUE: Final = -1
+_LITE: Final = TopicType.LITE
+_GRACE_S: Final = 0.2
+_GOLDEN_RATIO: Final = 0.6180339887498949
 """Its multiples are spread evenly, and so is every second, third ... of them."""
-_MESSAGE_TAG = b"\x12"
-_OK_ANSWER = ReceiveMessageResponse(status=OK).SerializeToString()
+_MESSAGE_TAG: Final = b"\x12"
+_OK_ANSWER: Final = ReceiveMessageResponse(status=OK).SerializeToString()
 
 
 class ReceiveHandler:

@@ -9,7 +9,7 @@ from services.common.contract.names import TopicName, Use
 from services.common.contract.priority import level_of
 from services.common.contract.send_id import encode_send_id
 from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.background import Background
@@ -24,16 +24,15 @@ from services.proxy.send.batcher import NotSentError
 from services.proxy.send.batchers import Batchers
 from services.proxy.send.lanes import Lanes, place_of
 from services.proxy.send.metrics import SendMetrics
+from services.proxy.send.send_answer import send_answer
 from services.proxy.send.send_retry import Send, SendRetry, Stored
 from services.proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
 from services.proxy.session.catalog import Catalog
 from services.proxy.session.resources import topic_name
-from services.proxy.statuses import OK, status
 from services.proxy.validation import check_message
 from services.rpc.service import Call
 from services.rpc.status import RpcError
 
-_OK_CODE = int(Code.OK)  # looked up once: enum wrappers are slow, and each send needs it
 _NOWHERE: Collection[str] = ()
 
 
@@ -127,12 +126,12 @@ class SendHandler:
         if len(messages) == 1:
             message = messages[0]
             topic = self._topic_of(message)
-            due_ms = self._check(call, message, topic, now_ms)
+            due_ms = self._check(call, message, topic, now_ms, head_is_checked=False)
             if not topic.queues:
                 topic = await self._make(topic, messages)
             if message.lane:
-                return _answer(messages, await self._store_in_turn(call, topic, messages))
-            return _answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
+                return send_answer(messages, await self._store_in_turn(call, topic, messages))
+            return send_answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
         self._check_count(len(messages))
         parts = self._parts_of(call, messages, now_ms)
         # Only now, as nothing must be made for a request that is refused (E1).
@@ -140,14 +139,14 @@ class SendHandler:
             if not part.topic.queues:
                 part.topic = await self._make(part.topic, [messages[index] for index in part.indexes])
         if len(parts) == 1:
-            return _answer(messages, await self._store_or_say_why(call, parts[0], messages))
+            return send_answer(messages, await self._store_or_say_why(call, parts[0], messages))
         results: list[int | str | StatusError] = [0] * len(messages)
         for part in parts:
             some = [messages[index] for index in part.indexes]
             stored = await self._store_or_say_why(call, part, some)
             for index, result in zip(part.indexes, stored, strict=True):
                 results[index] = result
-        return _answer(messages, results)
+        return send_answer(messages, results)
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
         """Check all messages, and tell which of them can be stored together."""
@@ -155,10 +154,11 @@ class SendHandler:
         part = head = None
         delayed, half, lane, priority = False, False, "", -1
         for index, message in enumerate(messages):
-            if message.head is not head:
+            head_is_checked = message.head is head
+            if not head_is_checked:
                 part, head = None, message.head
                 topic = self._topic_of(message)
-            due_ms = self._check(call, message, topic, now_ms)
+            due_ms = self._check(call, message, topic, now_ms, head_is_checked=head_is_checked)
             is_delayed = due_ms is not None
             is_same = is_delayed is delayed and message.is_half is half and message.lane == lane
             if part is None or not is_same or message.priority != priority:
@@ -173,14 +173,15 @@ class SendHandler:
         """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
         return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
 
-    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int) -> int | None:
+    def _check(
+        self, call: Call, message: ClientMessage, topic: Topic, now_ms: int, *, head_is_checked: bool
+    ) -> int | None:
         """Check a message for its topic, and make its system properties those that are stored: without what is not the
         sender's to say, with what the sender left out. Its delivery time if it is delayed.
         """
-        due_ms = check_message(message, topic, self._options.message)
-        if has_server_fields(message.properties):
-            message.system_properties = without_server_fields(message.system_properties)
-            message.properties = SystemProperties.FromString(message.system_properties)
+        due_ms = check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
+        if message.plain is None and has_server_fields(message.properties):
+            message.drop_fields(without_server_fields(message.system_properties))
         missing = missing_properties(message, call.peer, now_ms)
         message.system_properties += missing + encode_send_id(next(self._numbers))
         return due_ms
@@ -306,29 +307,3 @@ class SendHandler:
     def tick(self) -> None:
         """Forget what no longer matters; called about once a second."""
         self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}
-
-
-def _answer(messages: list[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:
-    """One entry per message; the status on top is theirs if they all have the same."""
-    response = SendMessageResponse()
-    add = response.entries.add
-    codes = set()
-    for message, result in zip(messages, stored, strict=True):
-        if isinstance(result, int):
-            codes.add(_OK_CODE)
-            add(status=OK, message_id=message.properties.message_id, offset=result)
-        elif isinstance(result, str) and message.first_check_ms >= 0:
-            codes.add(_OK_CODE)
-            add(status=OK, message_id=message.properties.message_id, transaction_id=result)
-        elif isinstance(result, str):
-            codes.add(_OK_CODE)
-            add(status=OK, message_id=message.properties.message_id, recall_handle=result)
-        else:
-            codes.add(int(result.code))
-            add(status=status(result.code, result.message), message_id=message.properties.message_id)
-    if len(codes) > 1:
-        response.status.code = Code.MULTIPLE_RESULTS
-        response.status.message = "some messages were stored and some were not; see the entries"
-    else:
-        response.status.CopyFrom(response.entries[0].status)
-    return response

@@ -6,11 +6,10 @@ without one, and Python's none without an encoding.
 
 from collections.abc import Callable
 from hashlib import md5
-from typing import Any
+from typing import Any, Final
 
 from services.common.contract.wire_format import read_varint, skip
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
-    ENCODING_UNSPECIFIED,
     IDENTITY,
     MD5,
     Digest,
@@ -18,11 +17,12 @@ from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
 )
 from services.proxy.payload import ClientMessage
 
-_PORT_SEPARATOR = ":"
-_NO_MD5 = "0" * 32
+_NO_ENCODING: Final = 0  # ENCODING_UNSPECIFIED; enum wrappers are slow
+_PORT_SEPARATOR: Final = ":"
+_NO_MD5: Final = "0" * 32
 # A digest is added to each message of some clients, so its bytes are put together by hand.
-_MD5_HEAD = SystemProperties(body_digest=Digest(type=MD5, checksum=_NO_MD5)).SerializeToString()[: -len(_NO_MD5)]
-_IDENTITY_ENCODING = SystemProperties(body_encoding=IDENTITY).SerializeToString()
+_MD5_HEAD: Final = SystemProperties(body_digest=Digest(type=MD5, checksum=_NO_MD5)).SerializeToString()[: -len(_NO_MD5)]
+_IDENTITY_ENCODING: Final = SystemProperties(body_encoding=IDENTITY).SerializeToString()
 
 
 def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
@@ -33,25 +33,35 @@ def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
         peer: address of the sender, which becomes the born host if the message names none.
         now_ms: wall clock, the born time of a message that has none.
     """
-    given = message.properties
+    plain = message.plain
+    if plain is not None:
+        has_digest, encoding, has_birth = plain.has_digest, plain.body_encoding, plain.has_birth
+        born_host = plain.born_host
+    else:
+        given = message.properties
+        has_digest, encoding, has_birth = (
+            given.HasField("body_digest"),
+            int(given.body_encoding),
+            given.HasField("born_timestamp"),
+        )
+        born_host = given.born_host
     added = b""
-    if not given.HasField("body_digest"):
+    if not has_digest:
         # Upper-case hexadecimal, as every client spells it (and the only digest on which they all agree).
         added = _MD5_HEAD + md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
-    if given.body_encoding == ENCODING_UNSPECIFIED:
+    if encoding == _NO_ENCODING:
         added += _IDENTITY_ENCODING
-    has_birth = given.HasField("born_timestamp")
-    if not has_birth or not given.born_host:
+    if not has_birth or not born_host:
         birth = SystemProperties()
         if not has_birth:
             birth.born_timestamp.FromMilliseconds(now_ms)
-        if not given.born_host:
+        if not born_host:
             birth.born_host = peer.rpartition(_PORT_SEPARATOR)[0] or peer
         added += birth.SerializeToString()
     return added
 
 
-_OPTIONAL = (
+_OPTIONAL: Final = (
     "receipt_handle",
     "delivery_attempt",
     "invisible_duration",
@@ -59,7 +69,9 @@ _OPTIONAL = (
     "store_timestamp",
     "dead_letter_queue",
 )
-_NUMBERS = frozenset(SystemProperties.DESCRIPTOR.fields_by_name[name].number for name in (*_OPTIONAL, "store_host"))
+_NUMBERS: Final = frozenset(
+    SystemProperties.DESCRIPTOR.fields_by_name[name].number for name in (*_OPTIONAL, "store_host")
+)
 """Without `queue_id`: every client sets it, and every delivery overwrites it."""
 
 

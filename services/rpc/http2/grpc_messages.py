@@ -26,12 +26,12 @@ RESPONSE_HEADERS: Final = hpack.encode(
 )
 TRAILERS_OK: Final = hpack.encode([(b"grpc-status", b"0")])
 
-_PREFIX = struct.Struct(">BI")
-_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_STATUS_MESSAGE_CHARACTERS_MAX = 1024
-_PART_BYTES_MIN = 1024
+_PREFIX: Final = struct.Struct(">BI")
+_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_STATUS_MESSAGE_CHARACTERS_MAX: Final = 1024
+_PART_BYTES_MIN: Final = 1024
 
-_GRPC_STATUS_OF_CODE = {
+_GRPC_STATUS_OF_CODE: Final = {
     Code.UNAUTHORIZED: GrpcStatus.UNAUTHENTICATED,
     Code.FORBIDDEN: GrpcStatus.PERMISSION_DENIED,
     Code.REQUEST_TIMEOUT: GrpcStatus.DEADLINE_EXCEEDED,
@@ -44,7 +44,7 @@ _GRPC_STATUS_OF_CODE = {
     Code.HA_NOT_AVAILABLE: GrpcStatus.UNAVAILABLE,
 }
 
-_STATUS_OF_HTTP = {
+_STATUS_OF_HTTP: Final = {
     400: GrpcStatus.INTERNAL,
     401: GrpcStatus.UNAUTHENTICATED,
     403: GrpcStatus.PERMISSION_DENIED,

@@ -1,12 +1,14 @@
 """From header blocks to what they say, quickly for a client that says the same again and again."""
 
+from typing import Final
+
 from services.rpc.http2 import hpack
 from services.rpc.http2.headers import HeaderField, RequestHead, read_field, read_request
 
-_HEADS_KEPT = 64
-_LIST_BYTES_MAX = 2048
-_BLOCK_BYTES_MAX = 1024
-_MISSES_MAX = 64
+_HEADS_KEPT: Final = 64
+_LIST_BYTES_MAX: Final = 2048
+_BLOCK_BYTES_MAX: Final = 1024
+_MISSES_MAX: Final = 64
 
 
 class HeadReader:

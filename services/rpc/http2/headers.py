@@ -4,13 +4,16 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Final
 
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
-_CONNECTION_FIELDS = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_REQUEST_PSEUDO = frozenset((":method", ":scheme", ":authority", ":path"))
-_TRANSPORT_FIELDS = frozenset((b"te", b"content-type", b"content-length"))
-_NAMES_KEPT = 512
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]\Z")
+_CONNECTION_FIELDS: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+_REQUEST_PSEUDO: Final = frozenset((":method", ":scheme", ":authority", ":path"))
+_TRANSPORT_FIELDS: Final = frozenset((b"te", b"content-type", b"content-length"))
+_NAMES_KEPT: Final = 512
 
 
 class Kind(IntEnum):
@@ -22,7 +25,11 @@ class Kind(IntEnum):
     FAULT = 3
 
 
-_METADATA, _TRANSPORT, _PSEUDO, _FAULT = Kind  # to compare with: attributes of an enum are slow to get at
+# To compare with: attributes of an enum are slow to get at.
+_METADATA: Final = Kind.METADATA
+_TRANSPORT: Final = Kind.TRANSPORT
+_PSEUDO: Final = Kind.PSEUDO
+_FAULT: Final = Kind.FAULT
 
 HeaderField = tuple[Kind, str, str]
 """Kind, name and value of a field; a fault has instead of its value the sentence that says what is wrong with it."""

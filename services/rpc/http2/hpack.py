@@ -20,7 +20,7 @@ TABLE_SIZE_DEFAULT: Final = 4096
 FIELD_OVERHEAD: Final = 32
 """What a field counts besides its name and value (RFC 7541, 4.1)."""
 
-_STATIC_TEXT = (
+_STATIC_TEXT: Final = (
     ":authority\n:method GET\n:method POST\n:path /\n:path /index.html\n:scheme http\n:scheme https\n:status 200\n"
     ":status 204\n:status 206\n:status 304\n:status 400\n:status 404\n:status 500\naccept-charset\n"
     "accept-encoding gzip, deflate\naccept-language\naccept-ranges\naccept\naccess-control-allow-origin\nage\nallow\n"
@@ -40,10 +40,10 @@ def _static_field(line: str) -> Field:
 STATIC_TABLE: Final[tuple[Field, ...]] = tuple(_static_field(line) for line in _STATIC_TEXT.split("\n"))
 """RFC 7541, appendix A; the first has index 1."""
 
-_STATIC_FIELDS = {field: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
-_STATIC_NAMES = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
-_FIRST_DYNAMIC = len(STATIC_TABLE) + 1
-_BEFORE_DYNAMIC = 0x80 | _FIRST_DYNAMIC - 1
+_STATIC_FIELDS: Final = {field: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
+_STATIC_NAMES: Final = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
+_FIRST_DYNAMIC: Final = len(STATIC_TABLE) + 1
+_BEFORE_DYNAMIC: Final = 0x80 | _FIRST_DYNAMIC - 1
 """From the byte that names an entry of the dynamic table to its place there, which counts from the end."""
 
 

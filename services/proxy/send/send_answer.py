@@ -1,0 +1,56 @@
+"""The answer to a SendMessage, put together by hand: to add its entries one by one takes three times as long."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from services.common.contract.wire_format import LENGTH_DELIMITED, VARINT, field, varint
+from services.common.errors import StatusError
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from services.proxy.payload import ClientMessage
+from services.proxy.statuses import OK, status
+
+_STATUS: Final = 1
+_ENTRY_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
+_MESSAGE_ID_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
+_TRANSACTION_ID: Final = 3
+_OFFSET_TAG: Final = bytes((4 << 3 | VARINT,))
+_RECALL_HANDLE: Final = 5
+_OK_FIELD: Final = field(_STATUS, OK.SerializeToString())
+_MIXED_FIELD: Final = field(
+    _STATUS,
+    Status(
+        code=Code.MULTIPLE_RESULTS, message="some messages were stored and some were not; see the entries"
+    ).SerializeToString(),
+)
+
+
+def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:
+    """One entry per message; the status on top is theirs if they all have the same.
+
+    Args:
+        messages: what was sent, at least one.
+        stored: for each its queue offset, its recall handle, its transaction id, or why it was not stored.
+    """
+    parts: list[bytes] = [b""]
+    on_top: bytes = _OK_FIELD
+    codes: set[int] = set()
+    some_stored = False
+    for message, result in zip(messages, stored, strict=True):
+        message_id = message.message_id.encode()
+        named: bytes = _MESSAGE_ID_TAG + varint(len(message_id)) + message_id
+        if isinstance(result, int):
+            some_stored = True
+            entry: bytes = _OK_FIELD + named + _OFFSET_TAG + varint(result)
+        elif isinstance(result, str):
+            some_stored = True
+            number = _TRANSACTION_ID if message.first_check_ms >= 0 else _RECALL_HANDLE
+            entry = _OK_FIELD + named + field(number, result.encode())
+        else:
+            refused = field(_STATUS, status(result.code, result.message).SerializeToString())
+            entry = refused + named
+            on_top = on_top if codes else refused
+            codes.add(int(result.code))
+        parts.append(_ENTRY_TAG + varint(len(entry)) + entry)
+    parts[0] = _MIXED_FIELD if len(codes) + some_stored > 1 else on_top
+    return SendMessageResponse.FromString(b"".join(parts))
