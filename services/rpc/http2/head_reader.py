@@ -3,12 +3,14 @@
 from typing import Final
 
 from services.rpc.http2 import hpack
+from services.rpc.http2.head_template import HeadTemplate, template_of
 from services.rpc.http2.headers import HeaderField, RequestHead, read_field, read_request
 
 _HEADS_KEPT: Final = 64
 _LIST_BYTES_MAX: Final = 2048
 _BLOCK_BYTES_MAX: Final = 1024
 _MISSES_MAX: Final = 64
+_TEMPLATES_KEPT: Final = 8
 
 
 class HeadReader:
@@ -16,7 +18,8 @@ class HeadReader:
 
     A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
     and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
-    each that never comes again, so a connection on which many blocks in a row were new is no longer looked up.
+    each that never comes again: their blocks are compared with templates, all but the id. A connection on which many
+    blocks in a row were new is no longer looked up.
 
     Args:
         list_bytes_max: the longest header list.
@@ -24,7 +27,9 @@ class HeadReader:
 
     def __init__(self, list_bytes_max: int) -> None:
         self._decoder = hpack.BlockReader(read_field, list_bytes_max)
+        self._list_bytes_max = list_bytes_max
         self._known: dict[bytes, RequestHead] = {}
+        self._templates: list[HeadTemplate] = []
         self._generation = 0
         self._misses = 0
 
@@ -50,7 +55,13 @@ class HeadReader:
         generation = self._decoder.generation
         if generation != self._generation:
             self._known.clear()
+            self._templates.clear()
             self._generation = generation
+        for template in self._templates:
+            head = template.head_of(block)
+            if head is not None:
+                self._misses = 0
+                return head
         head = self._known.get(block)
         if head is not None:
             self._misses = 0
@@ -59,15 +70,25 @@ class HeadReader:
         head = self._read(block)
         if self._misses >= _MISSES_MAX:
             self._known.clear()
+            self._templates.clear()
         elif (
             self._decoder.generation == generation
             and len(block) <= _BLOCK_BYTES_MAX
             and head.list_bytes <= _LIST_BYTES_MAX
         ):
-            if len(self._known) >= _HEADS_KEPT:
-                self._known.clear()
-            self._known[block] = head
+            self._keep(block, head)
         return head
+
+    def _keep(self, block: bytes, head: RequestHead) -> None:
+        """Know a block again, or those that are like it."""
+        template = template_of(block, self._decoder.own_values, head, self._list_bytes_max)
+        if template is not None:
+            self._templates.insert(0, template)
+            del self._templates[_TEMPLATES_KEPT:]
+            return
+        if len(self._known) >= _HEADS_KEPT:
+            self._known.clear()
+        self._known[block] = head
 
     def _read(self, block: bytes) -> RequestHead:
         head = read_request(self._decoder.decode(block))

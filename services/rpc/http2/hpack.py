@@ -84,6 +84,10 @@ class BlockReader(Generic[Read]):
     ) -> None:
         self.generation = 0
         self.list_bytes = 0
+        self.own_values: list[tuple[bytes, int, int]] = []
+        """Of the last block, for each literal that did not enter the table: its name, and from where to where its value
+        lies, length included.
+        """
         self._read = read
         self._list_bytes_max = list_bytes_max
         self._table_size_max = table_size_max
@@ -109,6 +113,7 @@ class BlockReader(Generic[Read]):
 
     def _decode(self, block: bytes) -> list[Read]:
         fields: list[Read] = []
+        self.own_values = []
         static = self._static
         table = self._table
         left = self._list_bytes_max
@@ -168,17 +173,18 @@ class BlockReader(Generic[Read]):
                 at = start + length
                 name = block[start:at]
             else:
-                name, at = _text(block, at)
+                name, at = text_at(block, at)
+        value_at = at
         length = block[at]
         if length < 0x7F:
-            # The usual text, as `_text` would read it: a call less for each.
+            # The usual text, as `text_at` would read it: a call less for each.
             start = at + 1
             at = start + length
             if at > len(block):
                 raise IndexError
             value = block[start:at]
         else:
-            value, at = _text(block, at)
+            value, at = text_at(block, at)
         entry = self._read(name, value), len(name) + len(value) + FIELD_OVERHEAD, name
         if first & 0x40:
             self.generation += 1
@@ -186,6 +192,8 @@ class BlockReader(Generic[Read]):
             self._table_bytes += entry[1]
             if self._table_bytes > self._table_size:
                 self._evict()
+        else:
+            self.own_values.append((name, value_at, at))
         return entry, at
 
     def _resize(self, block: bytes, at: int) -> int:
@@ -224,8 +232,13 @@ class Decoder(BlockReader[Field]):
         super().__init__(_as_it_is, list_bytes_max, table_size_max)
 
 
-def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    """A name or a value, and where it ends."""
+def text_at(block: bytes, at: int) -> tuple[bytes, int]:
+    """A name or a value, and where it ends.
+
+    Raises:
+        IndexError: the block ends in it.
+        HuffmanError, ProtocolError: it is no text.
+    """
     first = block[at]
     length = first & 0x7F
     at += 1

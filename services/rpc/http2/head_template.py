@@ -1,0 +1,103 @@
+"""A header block with gaps: clients repeat all of their headers but an id for each call, and what they sign."""
+
+from typing import Final
+
+from services.rpc.http2 import hpack, huffman
+from services.rpc.http2.frames import ProtocolError
+from services.rpc.http2.headers import Kind, RequestHead, read_field
+
+_METADATA: Final = Kind.METADATA
+_CHANGING: Final = frozenset((b"x-mq-request-id", b"x-mq-date-time", b"authorization"))
+"""What official clients write anew for each call."""
+
+
+class HeadTemplate:
+    """What a block means that is like another one but for the values of a few fields.
+
+    It holds for blocks that leave HPACK's table alone, and until the table changes: then the same bytes mean the same.
+
+    Args:
+        parts: the bytes before, between and behind those values.
+        names: of those fields.
+        head: what is the same for all.
+        rest_bytes: of the header list, without those values.
+        list_bytes_max: the longest header list.
+    """
+
+    __slots__ = ("_head", "_list_bytes_max", "_names", "_parts", "_rest_bytes")
+
+    def __init__(
+        self, parts: list[bytes], names: list[bytes], head: RequestHead, rest_bytes: int, list_bytes_max: int
+    ) -> None:
+        assert len(parts) == len(names) + 1, "not every gap has its name"
+        self._parts = parts
+        self._names = names
+        self._head = head
+        self._rest_bytes = rest_bytes
+        self._list_bytes_max = list_bytes_max
+
+    def head_of(self, block: bytes) -> RequestHead | None:
+        """What a block means; None if it is not like this one, or needs a closer look."""
+        parts = self._parts
+        if not block.startswith(parts[0]):
+            return None
+        metadata = self._head.metadata.copy()
+        list_bytes = self._rest_bytes
+        at = len(parts[0])
+        index = 0
+        try:
+            for name in self._names:
+                value, at = hpack.text_at(block, at)
+                kind, key, text = read_field(name, value)
+                index += 1
+                part = parts[index]
+                if kind is not _METADATA or not block.startswith(part, at):
+                    return None
+                at += len(part)
+                list_bytes += len(value)
+                metadata[key] = text
+        except (IndexError, huffman.HuffmanError, ProtocolError):
+            return None
+        if at != len(block) or list_bytes > self._list_bytes_max:
+            return None
+        head = self._head
+        return RequestHead(
+            head.method,
+            head.path,
+            head.content_type,
+            head.timeout,
+            head.content_length,
+            metadata,
+            head.authority,
+            list_bytes,
+        )
+
+
+def template_of(
+    block: bytes, own_values: list[tuple[bytes, int, int]], head: RequestHead, list_bytes_max: int
+) -> HeadTemplate | None:
+    """The template of a block that left the table alone; None if none of its fields is one that changes.
+
+    Args:
+        block: the block.
+        own_values: see `hpack.BlockReader.own_values`.
+        head: what it means.
+        list_bytes_max: the longest header list.
+    """
+    parts: list[bytes] = []
+    names: list[bytes] = []
+    rest_bytes = head.list_bytes
+    behind = 0
+    for name, start, end in own_values:
+        if name not in _CHANGING:
+            continue
+        value = hpack.text_at(block, start)[0]
+        if name in names or head.metadata.get(name.decode()) != value.decode("latin-1"):
+            return None  # it is there twice, and means both
+        parts.append(block[behind:start])
+        names.append(name)
+        rest_bytes -= len(value)
+        behind = end
+    if not names:
+        return None
+    return HeadTemplate([*parts, block[behind:]], names, head, rest_bytes, list_bytes_max)
