@@ -11,16 +11,17 @@ or what another call of a client did, stays in doubt.
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from services.common.contract import receipt
 from services.common.contract.cluster_view import ClusterView
 from services.common.contract.names import GroupName, TopicName, Use
+from services.common.contract.wire_format import LENGTH_DELIMITED, field, varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource, Status
 from services.common.pb.apache.rocketmq.v2.service_pb2 import (
     AckMessageRequest,
     AckMessageResponse,
-    AckMessageResultEntry,
     ChangeInvisibleDurationRequest,
     ChangeInvisibleDurationResponse,
     ForwardMessageToDeadLetterQueueRequest,
@@ -46,7 +47,12 @@ from services.rpc.service import Call
 _CANNOT_TELL = (
     "an earlier try had no answer, and this handle is not good any more, so it can't be told whether it was done"
 )
-_DONE = AckMessageResultEntry(status=OK)
+_STATUS: Final = 1
+_ENTRY_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
+_ID_TAG: Final = bytes((1 << 3 | LENGTH_DELIMITED,))
+_HANDLE_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
+_ENTRY_STATUS: Final = 3
+_DONE: Final = field(_ENTRY_STATUS, OK.SerializeToString())
 
 
 class AckHandler:
@@ -94,15 +100,27 @@ class AckHandler:
         handles = [entry.receipt_handle for entry in entries]
         refusals = await self._ack_all(call, group, topic, handles)
         self._renewals.drop([handle for index, handle in enumerate(handles) if index not in refusals])
-        results = [_DONE] * len(handles)
-        for index, refusal in refusals.items():
-            results[index] = AckMessageResultEntry(status=refusal)
-        # Copies of ready-made entries that are then filled in: half the price of adding them one by one.
-        response = AckMessageResponse(status=_overall(refusals, len(handles)), entries=results)
-        for answered, entry, handle in zip(response.entries, entries, handles, strict=True):
-            answered.message_id = entry.message_id
-            answered.receipt_handle = handle
-        return response
+        # Put together by hand, as entries that are added one by one take three times as long.
+        parts = [field(_STATUS, _overall(refusals, len(handles)).SerializeToString())]
+        for index, (entry, handle) in enumerate(zip(entries, handles, strict=True)):
+            refusal = refusals.get(index) if refusals else None
+            result: bytes = _DONE if refusal is None else field(_ENTRY_STATUS, refusal.SerializeToString())
+            message_id, shown = entry.message_id.encode(), handle.encode()
+            length = len(message_id) + len(shown) + len(result) + 2
+            id_length, shown_length = varint(len(message_id)), varint(len(shown))
+            length += len(id_length) + len(shown_length)
+            parts += (
+                _ENTRY_TAG,
+                varint(length),
+                _ID_TAG,
+                id_length,
+                message_id,
+                _HANDLE_TAG,
+                shown_length,
+                shown,
+                result,
+            )
+        return AckMessageResponse.FromString(b"".join(parts))
 
     async def change_invisible(
         self, call: Call, request: ChangeInvisibleDurationRequest
