@@ -56,7 +56,6 @@ COMPILED = (
     "proxy/validation.py",
     "broker/calls/dedup.py",
     "broker/calls/put_handler.py",
-    "broker/calls/server.py",
     "broker/calls/term_reads.py",
     "broker/filter/*.py",
     "broker/lite/*.py",

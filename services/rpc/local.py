@@ -244,8 +244,8 @@ class LocalStream(Generic[Response, Request]):
         except (CancelledError, StreamClosedError):
             # Whoever cancelled it has said why before; else it was the handler itself.
             self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
-        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
-            self._fail(_failed(call.path, call.peer, error))
+        except Exception as raised:  # noqa: BLE001 - logged, and told to the caller
+            self._fail(_failed(call.path, call.peer, raised))
         finally:
             self._responses.end()
             self._requests.break_off()
