@@ -18,8 +18,8 @@ class HeadReader:
 
     A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
     and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
-    each that never comes again: their blocks are compared with templates, all but the id. A connection on which many
-    blocks in a row were new is no longer looked up.
+    each that never comes again: their blocks are compared with templates, all but the id. Long blocks are not looked
+    up, and none any more on a connection on which many in a row were new.
 
     Args:
         list_bytes_max: the longest header list.
@@ -50,7 +50,7 @@ class HeadReader:
             HeaderListTooLargeError: it is too long; the connection can go on.
             MalformedHeadersError: it is no request; the connection can go on.
         """
-        if self._misses >= _MISSES_MAX:
+        if self._misses >= _MISSES_MAX or len(block) > _BLOCK_BYTES_MAX:
             return self._read(block)
         generation = self._decoder.generation
         if generation != self._generation:
@@ -71,17 +71,13 @@ class HeadReader:
         if self._misses >= _MISSES_MAX:
             self._known.clear()
             self._templates.clear()
-        elif (
-            self._decoder.generation == generation
-            and len(block) <= _BLOCK_BYTES_MAX
-            and head.list_bytes <= _LIST_BYTES_MAX
-        ):
+        elif self._decoder.generation == generation and head.list_bytes <= _LIST_BYTES_MAX:
             self._keep(block, head)
         return head
 
     def _keep(self, block: bytes, head: RequestHead) -> None:
         """Know a block again, or those that are like it."""
-        template = template_of(block, self._decoder.own_values, head, self._list_bytes_max)
+        template = template_of(block, self._decoder.literals(block), head, self._list_bytes_max)
         if template is not None:
             self._templates.insert(0, template)
             del self._templates[_TEMPLATES_KEPT:]

@@ -74,13 +74,13 @@ class HeadTemplate:
 
 
 def template_of(
-    block: bytes, own_values: list[tuple[bytes, int, int]], head: RequestHead, list_bytes_max: int
+    block: bytes, literals: list[tuple[bytes, int, int]], head: RequestHead, list_bytes_max: int
 ) -> HeadTemplate | None:
     """The template of a block that left the table alone; None if none of its fields is one that changes.
 
     Args:
         block: the block.
-        own_values: see `hpack.BlockReader.own_values`.
+        literals: see `hpack.BlockReader.literals`.
         head: what it means.
         list_bytes_max: the longest header list.
     """
@@ -88,7 +88,7 @@ def template_of(
     names: list[bytes] = []
     rest_bytes = head.list_bytes
     behind = 0
-    for name, start, end in own_values:
+    for name, start, end in literals:
         if name not in _CHANGING:
             continue
         value = hpack.text_at(block, start)[0]

@@ -84,10 +84,6 @@ class BlockReader(Generic[Read]):
     ) -> None:
         self.generation = 0
         self.list_bytes = 0
-        self.own_values: list[tuple[bytes, int, int]] = []
-        """Of the last block, for each literal that did not enter the table: its name, and from where to where its value
-        lies, length included.
-        """
         self._read = read
         self._list_bytes_max = list_bytes_max
         self._table_size_max = table_size_max
@@ -113,7 +109,6 @@ class BlockReader(Generic[Read]):
 
     def _decode(self, block: bytes) -> list[Read]:
         fields: list[Read] = []
-        self.own_values = []
         static = self._static
         table = self._table
         left = self._list_bytes_max
@@ -151,6 +146,32 @@ class BlockReader(Generic[Read]):
         self.list_bytes = self._list_bytes_max - left
         return fields
 
+    def literals(self, block: bytes) -> list[tuple[bytes, int, int]]:
+        """Where the literals of a block are that was just decoded, and that left the table alone.
+
+        Returns:
+            For each its name, and from where to where its value lies, length included.
+        """
+        found: list[tuple[bytes, int, int]] = []
+        at = 0
+        while at < len(block):
+            first = block[at]
+            mask = 0x7F if first & 0x80 else 0x1F if first & 0x20 else 0x0F
+            index = first & mask
+            at += 1
+            if index == mask:
+                index, at = _integer(block, at, mask)
+            if first & 0xA0:
+                continue  # a field by its index, or a table size update
+            if index:
+                name = self._entry(index)[2]
+            else:
+                name, at = text_at(block, at)
+            start = at
+            at = text_at(block, at)[1]
+            found.append((name, start, at))
+        return found
+
     def _entry(self, index: int) -> Entry[Read]:
         """An entry of either table; the index is not 0."""
         if index < _FIRST_DYNAMIC:
@@ -174,7 +195,6 @@ class BlockReader(Generic[Read]):
                 name = block[start:at]
             else:
                 name, at = text_at(block, at)
-        value_at = at
         length = block[at]
         if length < 0x7F:
             # The usual text, as `text_at` would read it: a call less for each.
@@ -192,8 +212,6 @@ class BlockReader(Generic[Read]):
             self._table_bytes += entry[1]
             if self._table_bytes > self._table_size:
                 self._evict()
-        else:
-            self.own_values.append((name, value_at, at))
         return entry, at
 
     def _resize(self, block: bytes, at: int) -> int:
