@@ -22,6 +22,10 @@ _TOPIC_TAG: Final = 1 << 3 | LENGTH_DELIMITED
 _USER_PROPERTIES_TAG: Final = 2 << 3 | LENGTH_DELIMITED
 _SYSTEM_PROPERTIES_TAG: Final = _SYSTEM_PROPERTIES << 3 | LENGTH_DELIMITED
 _BODY_TAG: Final = _BODY << 3 | LENGTH_DELIMITED
+_BODY_START_BYTES_MAX: Final = 6
+"""Tag and length of a body are stored as they came, and many protobuf libraries read no length of more than 5 bytes: no
+consumer would get past such a message.
+"""
 _HEAD_KEPT_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
 
@@ -189,7 +193,7 @@ def _usual(
     if stop + 1 >= end or data[stop] != _BODY_TAG:
         return None
     body_length, body_start = read_varint(data, stop + 1, end)
-    if body_start + body_length != end:
+    if body_start + body_length != end or body_start - stop > _BODY_START_BYTES_MAX:
         return None
     return ClientMessage(head + view[stop:end], data[position:stop], decoded_head, view[body_start:end], len(head))
 
@@ -235,6 +239,8 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
                 head.append(data[head_run:start])
             run = head_run = position
         elif number == _BODY:
+            if value - start > _BODY_START_BYTES_MAX:
+                raise garbled()
             body = view[value:position]
             if start > head_run:
                 head.append(data[head_run:start])

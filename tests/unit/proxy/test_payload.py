@@ -112,12 +112,51 @@ def test_a_message_that_is_cut_off_or_changed_is_refused_or_still_readable(messa
         field(1, b"\x12\x02\xff\xfe"),  # a topic that is not UTF-8
         field(2, b"\x0a\x02\xff\xfe"),  # a property's name that is not UTF-8
         field(3, b"\x1a\x02\xff\xfe"),  # a message id that is not UTF-8
+        b"\x22\x81\x80\x80\x80\x80\x00a",  # a body whose length has more bytes than protobuf reads
+        field(1, b"") + field(3, b"") + b"\x22\x81\x80\x80\x80\x80\x00a",  # the same in the usual order
+        b"\xa2\x80\x80\x80\x80\x00\x01a",  # a body whose tag has
     ],
 )
 def test_each_kind_of_damage(inside: bytes) -> None:
     with pytest.raises(StatusError) as refused:
         messages_of(field(1, inside))
     assert refused.value.code == Code.BAD_REQUEST
+
+
+def test_a_length_may_have_more_bytes_than_it_needs() -> None:
+    for start in (b"", field(1, b"") + field(3, b"")):
+        inside = start + b"\x22\x81\x80\x80\x80\x00a"
+        (message,) = messages_of(field(1, inside))
+        assert bytes(message.body) == b"a" == d.Message.FromString(stored(message)).body
+
+
+def test_messages_in_the_usual_order_are_read_as_protobuf_reads_them() -> None:
+    for seed in range(1500):
+        rng = random.Random(seed)
+        # A head may be the beginning of the next one's, or be that of all.
+        starts = [b""]
+        for _ in range(2):
+            more = d.Message(topic=d.Resource(name=rng.choice("ab")), user_properties={rng.choice("cd"): "e"})
+            starts.append(starts[-1] + more.SerializeToString())
+        request = b""
+        for _ in range(4):
+            properties = d.SystemProperties(message_id=rng.choice(["", "m", "\xe4"]), born_host=rng.choice(["", "h"]))
+            parts = [rng.choice(starts), field(3, properties.SerializeToString()), field(4, b"b" * rng.randrange(200))]
+            inside = bytearray(b"".join(parts[: rng.choice([2, 3, 3, 3])]))
+            if inside and rng.random() < 0.2:
+                inside[rng.randrange(len(inside))] = rng.choice([0, 1, 0x0A, 0x12, 0x1A, 0x22, 0x7F, 0x80, 0xFF])
+            request += field(1, bytes(inside))
+        try:
+            cut = messages_of(request)
+        except StatusError as error:
+            assert error.code == Code.BAD_REQUEST
+            continue
+        for one, meant in zip(cut, SendMessageRequest.FromString(request).messages, strict=True):
+            meant.system_properties.SetInParent()
+            assert d.Message.FromString(stored(one)) == meant
+            assert (bytes(one.body), one.head.topic) == (meant.body, meant.topic)
+            assert one.head.user_properties == meant.user_properties
+            assert one.message_id == meant.system_properties.message_id
 
 
 def test_a_body_is_not_decoded() -> None:
