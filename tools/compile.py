@@ -124,7 +124,11 @@ def compile_into(folder: Path) -> int:
     shutil.copy(SOURCE / "pyproject.toml", folder / "mypy.toml")  # setuptools would take up one of the usual name
     found = modules(folder / "services")
     names = [str(path.relative_to(folder)) for path in found]
-    subprocess.run([sys.executable, "-c", _BUILD, "build", *names], cwd=folder, check=True)
+    words = [sys.executable, "-c", _BUILD, "build", *names]
+    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:  # else it warns of what decision 51 names
+        print(done.stdout, file=sys.stderr)
+        done.check_returncode()
     for each in ("build", ".mypy_cache"):
         shutil.rmtree(folder / each)
     (folder / "mypy.toml").unlink()
