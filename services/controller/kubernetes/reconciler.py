@@ -227,8 +227,13 @@ class Reconciler(Generic[Named]):
             log("done as a resource says", step=type(step).__name__, what=self._kind.word, name=declaration.name)
 
     def _not_shown(self, declarations: Collection[Declaration]) -> list[Named]:
-        """Some of what no resource names, as many as may still be shown."""
-        room = self._options.resources.shown_max - sum(each.shown for each in declarations)
+        """Some of what no resource names, as many as may still be shown: none that would itself be left out, since
+        nothing is removed while one is."""
+        limits = self._options.resources
+        room = min(
+            limits.shown_max - sum(each.shown for each in declarations),
+            limits.declared_max + limits.shown_max - len(self._watch.resources),
+        )
         if room <= 0 or self._watch.left_out:
             return []
         known = {each.name for each in declarations}

@@ -308,6 +308,18 @@ async def test_resources_past_the_limit_are_not_looked_at_until_there_is_room(tm
         await until(lambda: gauge(app, "_left_out") == 0)
 
 
+async def test_nothing_is_shown_that_would_itself_be_left_out(tmp_path: Path, api: MemoryApi) -> None:
+    for name in ("t0", "t1"):
+        await declare(api, name)
+    async with led(tmp_path, api, resources=ResourceOptions(shown_max=1, declared_max=1)) as app:
+        await until(lambda: set(app.state.topics) == {"t0", "t1"})
+        await make_topic(app, "other")
+        await quiet(api)
+        assert there(api) == {"t0", "t1"} and not of_kind(app, TOPICS)._watch.left_out
+        await api.delete(TOPICS, "t1", None)
+        await until(lambda: len(there(api)) == 2)  # "other" or "t1", whose topic is kept
+
+
 async def test_one_that_the_api_server_does_not_take_holds_up_no_other(tmp_path: Path, api: MemoryApi) -> None:
     patch = api.patch
 
