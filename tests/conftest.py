@@ -8,11 +8,12 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 import pytest_asyncio
 import structlog
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.harness.compiled import is_compiled, skip_replacements
@@ -27,6 +28,12 @@ _REPLACED = re.compile(
 # A busy machine is no fault of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on the loop that the processes run on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True, scope="session")

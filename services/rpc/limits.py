@@ -20,8 +20,6 @@ class Limits:
 
     Args:
         connections_max: connections of one server; one more is closed at once.
-        accepted_at_once_max: connections that one turn of the loop takes: so many files may be open beyond
-            `connections_max` for a moment.
         concurrent_streams_max: calls of one connection that run at a time, also those whose caller has just cancelled.
         message_bytes_max: one message, in either direction of a call.
         receive_buffer_bytes_max: bytes of one connection that were received and not yet taken by handlers.
@@ -53,7 +51,6 @@ class Limits:
     """
 
     connections_max: int = 10_000
-    accepted_at_once_max: int = 1024
     concurrent_streams_max: int = 4096
     message_bytes_max: int = 8 * MIB
     receive_buffer_bytes_max: int = 64 * MIB

@@ -185,12 +185,17 @@ class Children:
         words = [sys.executable, "-m", "services.cli.main", *child.words, "--parent", str(os.getpid())]
         if child.log is None:
             return await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, process_group=0, pass_fds=child.files
+                *words, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, pass_fds=child.files
             )
         with child.log.open("ab") as log:
             self._log_begins[child.name] = log.tell()
             return await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, pass_fds=child.files
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=child.files,
             )
 
     async def _look(self, child: Child) -> None:

@@ -82,9 +82,6 @@ def within_open_files(limits: Limits) -> Limits:
         return limits
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = connections_within(hard)
-    # Those that are one too many are open for a moment: at the most three turns of the loop take them and close them.
-    at_once = min(limits.accepted_at_once_max, (hard - connections) // 4)
-    limits = replace(limits, accepted_at_once_max=max(1, at_once))
     if connections >= limits.connections_max:
         return limits
     _logger.warning(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 import structlog
+import uvloop
 
 from services.cli.errors import CommandError, WrongUseError
 from services.cli.process.garbage_collection import GarbageCollection
@@ -55,7 +56,8 @@ def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None 
     logs.set_up(log)
     keep_freed_memory()
     try:
-        return asyncio.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
     except ConfigurationError as error:
         raise WrongUseError(str(error)) from error
     except (CorruptDataError, UnknownFormatError, StatusError, OSError) as error:

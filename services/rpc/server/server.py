@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from services.common.clock import Clock
 from services.rpc.limits import Limits
@@ -74,14 +75,11 @@ class Server(Host):
             lambda: ServerConnection(self),
             host,
             port,
-            backlog=self.limits.accepted_at_once_max,
+            backlog=_BACKLOG,
             reuse_port=shared or None,
         )
-        # To asyncio the backlog is also how many it accepts at once; what waits in the kernel costs no file.
-        for listening in self._listener.sockets:
-            with listening.dup() as twin:
-                twin.listen(_BACKLOG)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        listener: Any = self._listener  # its sockets are a tuple or a list, as the loop has it
+        self.port = listener.sockets[0].getsockname()[1]
         self._check_timer = loop.call_later(self._check_every_s, self._check)
 
     async def stop(self, grace_s: float) -> None:

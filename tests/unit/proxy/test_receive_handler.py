@@ -130,7 +130,7 @@ async def test_a_poll_that_a_broker_refuses_is_held_like_an_empty_one_and_told_s
 async def test_a_poll_that_was_not_woken_as_another_was_refused_is_told_so() -> None:
     async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         first, second = w.poll(poll_request(wait_s=0.3)), w.poll(poll_request(wait_s=0.15))
-        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2)
+        await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2 and len(w.broker.interests) > 0)
         asked = len(w.broker.asked("Pop"))
         w.broker.pop_error = StatusError(Code.TOO_MANY_REQUESTS, "no room")
         await w.broker.arrived("orders", 1)
