@@ -4,10 +4,12 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import os
 import shlex
+import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +52,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peer", metavar="HOST:PORT", help=f"another server, with topics {', '.join(TOPICS)}")
     parser.add_argument("--peer-warm-up", type=float, default=30.0, help="seconds of load on the peer before all cases")
     parser.add_argument("--peer-pids", default="", metavar="PID,...", help="its processes, for CPU and memory")
+    parser.add_argument("--peer-pause", action="store_true", help="SIGSTOP them while ours are measured")
     parser.add_argument(
         "--peer-kill-master",
         type=shlex.split,
@@ -136,7 +139,8 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                         continue
                     console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
                     async with _running(server):
-                        figures: Figures = await CASES[name](server, scale)
+                        with _held(peers if options.peer_pause and server not in peers else ()):
+                            figures: Figures = await CASES[name](server, scale)
                     gc.collect()
                     runs.append(Run(name, server.name, number, figures, server.words))
                     runs[-1].write(lines)
@@ -154,6 +158,19 @@ async def _running(server: Server) -> AsyncIterator[None]:
             await server.stop()
     else:
         yield
+
+
+@contextlib.contextmanager
+def _held(peers: Sequence[PeerServer]) -> Iterator[None]:
+    """What a peer does while nobody asks anything of it takes nothing from the server that is measured."""
+    pids = [pid for peer in peers for pid in peer.pids]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def main(words: Sequence[str]) -> int:

@@ -102,9 +102,10 @@ class Shipment:
 
 
 class Batcher:
-    """Coalesces the sends to one broker; with no Put in flight, the sends of one loop turn join.
+    """Coalesces the sends to one broker; with no Put in flight, the sends of two loop turns join.
 
-    A send that seems to be alone goes at once: the end of the turn costs it as much as the Put does.
+    In the second turn come those that have arrived while the first ones were read: one sync is for all of them. A send
+    that seems to be alone goes at once: the end of a turn costs it as much as the Put does.
 
     Args:
         name: the broker's name.
@@ -193,9 +194,9 @@ class Batcher:
         if not self._running:
             self._running = True
             if self._lone_puts >= _LONE_ROW and self._lone_puts % _LOOK_EVERY:
-                self._background.start_at_once(self._run())
+                self._background.start_at_once(self._run(0))
             else:
-                self._background.start(self._run())
+                self._background.start(self._run(1))
         return stored
 
     def give_back(self, *, left: bool = False) -> int:
@@ -224,9 +225,11 @@ class Batcher:
         self._messages.give(shipment.topic, len(shipment.messages))
         self._bytes.give(shipment.topic, shipment.size)
 
-    async def _run(self) -> None:
-        """Put what waits until nothing waits any more."""
+    async def _run(self, turns: int) -> None:
+        """Put what waits until nothing waits any more; first let so many turns of the loop pass."""
         try:
+            for _ in range(turns):
+                await asyncio.sleep(0)
             while self._waiting:
                 batch = self._next_batch()
                 if batch:
