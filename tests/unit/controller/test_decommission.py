@@ -115,7 +115,7 @@ async def test_a_group_that_is_gone_leaves_the_store_and_is_made_anew_if_it_come
         await until_dead(here, 0, 1)
         await refused(decommission(here).of_group(GROUP, "please"), Code.BAD_REQUEST, WORD)
         assert here.app.roles.groups
-        assert here.app.state.away == {GROUP}
+        await until(lambda: here.app.state.away == {GROUP})
         await decommission(here).of_group(GROUP, WORD)
         await refused(decommission(here).of_group(GROUP, WORD), Code.NOT_FOUND, "no broker group")
         await until(lambda: not here.app.state.away)
