@@ -8,12 +8,11 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 import structlog
-import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.harness.compiled import is_compiled, skip_replacements
@@ -28,12 +27,6 @@ _REPLACED = re.compile(
 # A busy machine is no fault of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
-
-
-@pytest.hookimpl
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests run on the loop that the processes run on."""
-    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True, scope="session")

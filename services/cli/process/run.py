@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, Protocol
 
 import structlog
 import uvloop
@@ -19,6 +20,7 @@ from services.common.heap import keep_freed_memory
 from services.common.logs import LogOptions
 
 _DRAIN_S_MAX = 9.0
+_CLOSE_S_MAX = 1.0
 _EXIT_FAILED = 1
 _GARBAGE_LOOK_S = 10.0
 
@@ -56,12 +58,26 @@ def run(make: Callable[[], Process], log: LogOptions, drain_s_max: float | None 
     logs.set_up(log)
     keep_freed_memory()
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
+        return _run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max))
     except ConfigurationError as error:
         raise WrongUseError(str(error)) from error
     except (CorruptDataError, UnknownFormatError, StatusError, OSError) as error:
         raise CommandError(f"cannot start: {error}") from error
+
+
+def _run(live: Coroutine[Any, Any, int]) -> int:
+    """Run it on a loop of uvloop, and close that: for good, also if a peer does not take what a socket still has."""
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code = _EXIT_FAILED
+    try:
+        code = runner.run(live)
+    finally:
+        closing = threading.Timer(_CLOSE_S_MAX, _end_at_once, (code,))
+        closing.daemon = True
+        closing.start()
+        runner.close()
+        closing.cancel()
+    return code
 
 
 async def _live(make: Callable[[], Process], drain_s_max: float) -> int:
@@ -134,7 +150,7 @@ class _EndSignals:
         self.asked.set()
 
 
-def _end_at_once() -> NoReturn:
+def _end_at_once(code: int = _EXIT_FAILED) -> NoReturn:
     sys.stderr.flush()
     sys.stdout.flush()
-    os._exit(_EXIT_FAILED)
+    os._exit(code)
