@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
@@ -185,3 +187,21 @@ def test_a_start_that_fails_is_one_sentence(error: Exception, kind: type[Command
 def test_a_mistake_of_ours_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         run(lambda: FakeProcess(start=fail_with(ZeroDivisionError())), LogOptions())
+
+
+def test_a_loop_that_does_not_close_keeps_no_process() -> None:
+    program = """
+import sys, time, uvloop
+from services.cli.process import run
+
+class Loop(uvloop.Loop):
+    def close(self):
+        time.sleep(60)
+
+async def live():
+    return 3
+
+run.uvloop.new_event_loop = Loop
+sys.exit(run._run(live()))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 3
