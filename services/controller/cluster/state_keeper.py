@@ -95,7 +95,7 @@ class StateKeeper:
             self._task = None
 
     async def change(self, decision: Decision) -> ClusterUpdate | None:
-        """Change topics or groups; returns when the change is durable and published.
+        """Change topics or groups; returns when the change is durable, published, and known in all of this process.
 
         Raises:
             StatusError: what the decision raised; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
@@ -108,7 +108,9 @@ class StateKeeper:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS, f"{len(self._waiting)} changes wait to be saved; ask again in a moment"
             )
-        return await self._append(decision, durable=True)
+        update = await self._append(decision, durable=True)
+        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can be told of it
+        return update
 
     def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":
         """Change the list of brokers, which is never saved: never refused for the number that waits, and dropped while

@@ -30,6 +30,7 @@ from services.rpc.membership.follower import ControllerFollower
 from services.rpc.membership.registrar import BrokerRegistrar
 from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
 from services.rpc.service import ClientStream
+from services.rpc.status import RpcError
 from tests.unit.controller.changes import contents, less_life
 from tests.unit.controller.nowhere import no_broker
 
@@ -99,6 +100,23 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
         2,
         ["after"],
     )
+
+
+async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_told(channel: LocalChannel) -> None:
+    stream = await watch(channel)
+    heard: list[str] = []
+
+    async def listen() -> None:
+        while (update := await stream.receive()) is not None:
+            heard.extend(topic.name for topic in update.topics)
+
+    listening = asyncio.create_task(listen())
+    for number in range(20):
+        await make_topic(channel, f"t-{number}")
+        assert heard == [f"t-{earlier}" for earlier in range(number + 1)]
+    stream.cancel()
+    with pytest.raises((RpcError, StatusError)):
+        await listening
 
 
 async def test_watchers_that_come_together_share_one_snapshot(channel: LocalChannel) -> None:
