@@ -121,7 +121,9 @@ class Flusher:
                 await self.held(position)
             self._store.confirm(position)
         elif self._store.confirmed_position < position:
-            if self._sync_quickly() and self._store.confirmed_position >= position:
+            # With too few replicas the sync is left to the task, after which all who wait are told so.
+            enough = self._marks is None or self._marks.enough
+            if enough and self._sync_quickly() and self._store.confirmed_position >= position:
                 return
             self._wanted.set()
             await _wait(self._waiting, position)

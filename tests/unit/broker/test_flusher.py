@@ -103,6 +103,22 @@ async def test_where_the_device_is_quick_nobody_waits_for_a_turn_of_the_loop(eac
         assert (each.readable(), each.disk.unsynced_bytes, each.disk.syncs_begun) == (count, 0, begun + count)
 
 
+async def test_with_too_few_replicas_a_quick_sync_lets_nobody_go_either(each: Flushing) -> None:
+    options = ReplicationOptions(min_in_sync_replicas=2)
+    members = SyncStateSet(0, 1, {0}, 0, 0, options, ReplicationConstants(), each.flusher.advance)
+    each.disk.quick = True
+    each.put()
+    await each.flusher.sync()  # the segment's name, which goes through a thread
+    each.flusher.start()
+    each.flusher.attend(members)
+    end = each.put()
+    members.appended(end, 0)
+    with pytest.raises(StatusError) as raised:
+        await each.flusher.durable(end)
+    assert raised.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+    await each.flusher.stop()
+
+
 async def test_a_sync_lets_nobody_go_whose_record_came_after_it_began(each: Flushing) -> None:
     each.flusher.start()
     await each.waiter()
