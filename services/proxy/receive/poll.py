@@ -111,7 +111,7 @@ class Poll:
         """
         self._perform(self._machine.start())
         if not self._outcome.done():
-            self._arm(self._machine.deadline)
+            self._arm()
         await self._outcome
         if not self.found.messages:
             # Others may have been refused for this poll, too, so that it was not woken.
@@ -161,9 +161,9 @@ class Poll:
         elif isinstance(effect, WaitAt):
             self._wait(effect.broker)
             tools.notifications.register_at(self._interest, effect.broker)
-            self._arm_anew()
+            self._arm()
         elif effect is Do.PAUSE:
-            self._arm_anew()
+            self._arm()
         elif effect in (Do.ANSWER, Do.ANSWER_EMPTY):
             tools.book.stop_waiting(self._interest, self.woken)
             if not self._outcome.done():
@@ -230,23 +230,20 @@ class Poll:
         else:
             self._perform(self._machine.pop_failed(now))
 
-    def _arm(self, until: float) -> None:
-        delay = max(0.0, until - self._tools.clock.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
-
-    def _arm_anew(self) -> None:
-        """The machine wants to be told the time before the deadline."""
-        if self._machine.wake_at < self._machine.deadline:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._arm(self._machine.wake_at)
+    def _arm(self) -> None:
+        """Tell the machine the time when it wants to know it, and at its deadline, though a pop is under way then:
+        after that the poll may wait on.
+        """
+        machine, now = self._machine, self._tools.clock.monotonic()
+        until = machine.wake_at if now >= machine.deadline else min(machine.wake_at, machine.deadline)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, until - now), self._time_passed)
 
     def _time_passed(self) -> None:
-        machine, now = self._machine, self._tools.clock.monotonic()
-        self._perform(machine.time_passed(now))
+        self._perform(self._machine.time_passed(self._tools.clock.monotonic()))
         if not self._outcome.done():
-            # A pop may be under way, after which the poll waits on: its deadline is not to be missed.
-            self._arm(machine.wake_at if now >= machine.deadline else min(machine.wake_at, machine.deadline))
+            self._arm()
 
 
 def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: bool) -> None:

@@ -201,6 +201,33 @@ def test_a_plain_poll_whose_broker_leaves_turns_to_the_others(mode: str) -> None
     run(body())
 
 
+@pytest.mark.parametrize("mode", ["auto", "plain", "sliced"])
+def test_a_poll_has_one_timer_though_its_pops_end_at_once(mode: str) -> None:
+    """A second one would keep the poll, and what it found, long after its call."""
+
+    def timers() -> int:
+        scheduled = [each[-1] for each in vars(asyncio.get_running_loop())["_scheduled"]]
+        return sum("_time_passed" in repr(each) and not each.cancelled() for each in scheduled)
+
+    async def body() -> None:
+        async with world(*BROKERS, clock=LoopClock(), poll_mode=mode) as w:
+            if mode == "auto":
+                w.app._mode_choice.count("orders", "group")
+                w.app._mode_choice.cluster({("orders", "group"): 1e6})
+                w.app._mode_choice.time_passed(now())
+            before = timers()
+            poll = w.poll(poll_request(broker="b1"))
+            for _ in range(30):
+                await asyncio.sleep(SLICE_S / 2)
+                assert timers() == before + 1
+            for name in BROKERS:
+                await arrive(w.brokers[name])
+            assert (await poll).code == Code.OK
+            assert timers() == before
+
+    run(body())
+
+
 def test_a_plain_poll_whose_pop_fails_turns_to_the_others() -> None:
     async def body() -> None:
         async with world(*BROKERS, clock=LoopClock(), poll_mode="plain") as w:
