@@ -221,7 +221,8 @@ class ServerConnection(Carrier):
         """Start the handlers of streams: as a rule their first message is there, so none of them waits for it."""
         opened, self._opened = self._opened, []
         for stream in opened:
-            stream.begin()
+            if self._transport is not None and not self._transport.is_closing():  # else nobody would be answered
+                stream.begin()
 
     def _refuse(self, event: RequestReceived, error: RpcError) -> None:
         if event.ended:

@@ -6,10 +6,11 @@ from typing import Any, cast
 from services.rpc.http2 import frames
 from services.rpc.server.server import Server
 from services.rpc.server.server_connection import ServerConnection
-from services.rpc.service import RAW, Call, Method, Service
-from tests.unit.rpc.peers import REQUEST
+from services.rpc.service import RAW, Call, Method, Service, Stream
+from tests.unit.rpc.peers import REQUEST, block
 
 HOLD = Method("t.T", "Echo", RAW, RAW)
+TAKE = Method("t.T", "Take", RAW, RAW)
 PING = frames.ping(b"12345678", ack=False)
 PONG = frames.ping(b"12345678", ack=True)
 
@@ -19,6 +20,7 @@ class Socket:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
+        self.closing = False
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -31,6 +33,12 @@ class Socket:
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def close(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
 
 
 class Held:
@@ -99,3 +107,25 @@ async def test_the_last_answer_is_written_at_once_and_all_of_a_turn_in_one_write
     held.waiting[2].set_result(b"")
     await turns(1)
     assert len(held.socket.writes) == 2
+
+
+async def test_a_stream_that_came_before_what_breaks_the_connection_is_not_begun() -> None:
+    """Its answer, such as messages that it popped, would count as sent."""
+    begun: list[Call] = []
+
+    async def take(call: Call, stream: Stream[bytes, bytes]) -> None:
+        begun.append(call)
+
+    service = Service()
+    service.stream(TAKE, take)
+    head = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, block(_path=TAKE.path, content_type="application/grpc"))
+    request = head + frames.frame(frames.DATA, frames.END_STREAM, 1, bytes(5))
+    broken = frames.frame(frames.DATA, 0, 0, b"no stream has this number")
+    for sent, count in ((request, 1), (request + broken, 0)):
+        connection = ServerConnection(Server(service))
+        connection.connection_made(cast(Any, Socket()))
+        asyncio.get_running_loop().call_soon(connection.data_received, frames.PREFACE + frames.settings({}) + sent)
+        await turns(3)
+        assert len(begun) == count
+        begun.clear()
+        connection.connection_lost(None)
