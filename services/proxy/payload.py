@@ -12,7 +12,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from services.common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
+from services.proxy.errors import LimitError
 from services.proxy.plain_properties import PlainProperties, plain_properties
 
 _SYSTEM_PROPERTIES: Final = 3
@@ -26,6 +27,8 @@ _BODY_START_BYTES_MAX: Final = 6
 """Tag and length of a body are stored as they came, and many protobuf libraries read no length of more than 5 bytes: no
 consumer would get past such a message.
 """
+_FIELDS_MAX: Final = 4096
+"""A message has no more fields, nor a request that are no messages: millions of empty ones take seconds to read."""
 _HEAD_KEPT_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
 
@@ -124,13 +127,19 @@ class ClientMessage:
         return self.first_check_ms >= 0
 
 
-def messages_of(request: bytes) -> list[ClientMessage]:
+def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
     """Cut a SendMessageRequest into its messages.
 
+    Args:
+        request: its bytes.
+        messages_max: so many may be in it.
+
     Raises:
-        StatusError: BAD_REQUEST, if it is not well-formed.
+        StatusError: BAD_REQUEST, if it is not well-formed, or has too many fields; PAYLOAD_TOO_LARGE, if it has too
+            many messages.
     """
     messages: list[ClientMessage] = []
+    others = 0
     position = 0
     end = len(request)
     view = memoryview(request)
@@ -143,6 +152,12 @@ def messages_of(request: bytes) -> list[ClientMessage]:
             stop = position + length
             if stop > end:
                 raise garbled()
+            if len(messages) == messages_max:
+                raise LimitError(
+                    Code.PAYLOAD_TOO_LARGE,
+                    f"the request holds more than {messages_max} messages; at most so many are taken at once",
+                    "message.batch_messages_max",
+                )
             if decoded_head is None or not request.startswith(head, position, stop):
                 head = _usual_head(request, position, stop)
                 decoded_head = _decoded_head(head) if head else None
@@ -151,6 +166,8 @@ def messages_of(request: bytes) -> list[ClientMessage]:
             position = stop
         else:
             _check_tag(tag)
+            others += 1
+            _check_fields(others)
             position = skip(request, tag & 7, position, end)
     return messages
 
@@ -158,8 +175,8 @@ def messages_of(request: bytes) -> list[ClientMessage]:
 def _usual_head(data: bytes, position: int, end: int) -> bytes:
     """The topic and the user properties with which a message begins, if the system properties follow; else nothing."""
     begin = position
-    while position + 1 < end:
-        if data[position] not in (_TOPIC_TAG, _USER_PROPERTIES_TAG):
+    for _ in range(_FIELDS_MAX):
+        if position + 1 >= end or data[position] not in (_TOPIC_TAG, _USER_PROPERTIES_TAG):
             break
         length, position = read_varint(data, position + 1, end)
         position += length
@@ -207,7 +224,10 @@ def _message(data: bytes, position: int, end: int) -> ClientMessage:
     body = view[:0]
     run = position  # start of the payload run that is being read
     head_run = position
+    fields = 0
     while position < end:
+        fields += 1
+        _check_fields(fields)
         start = position
         tag = data[position]
         if tag < 0x80:
@@ -274,3 +294,10 @@ def _check_tag(tag: int) -> None:
     """Refuse field numbers that do not exist."""
     if not 0 < tag >> 3 < 1 << 29:
         raise garbled()
+
+
+def _check_fields(count: int) -> None:
+    if count > _FIELDS_MAX:
+        raise LimitError(
+            Code.BAD_REQUEST, f"a message or a request has more than {_FIELDS_MAX} fields", "message_fields_max"
+        )

@@ -18,6 +18,7 @@ _FIRST_NUMBER: Final = 1 << 3
 _SECOND_NUMBER: Final = 2 << 3
 _SECOND_TEXT: Final = 2 << 3 | 2
 _NUMBER_BYTES_MAX: Final = 5
+_BYTES_MAX: Final = 1024
 
 
 class PlainProperties:
@@ -61,8 +62,10 @@ def plain_properties(data: bytes) -> PlainProperties | None:
 
     Returns:
         None if protobuf has to read them: they hold something else, something twice, or out of the ordinary, such as
-        text beyond ASCII, or they are no system properties at all.
+        text beyond ASCII, are long, or no system properties at all.
     """
+    if len(data) > _BYTES_MAX:
+        return None
     found = PlainProperties()
     seen = 0
     at = 0

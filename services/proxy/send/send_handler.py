@@ -119,7 +119,7 @@ class SendHandler:
         Raises:
             StatusError: the first rule that is broken, or why the brokers could not store them.
         """
-        messages = messages_of(request)
+        messages = messages_of(request, self._options.message.batch_messages_max)
         if check is not None:
             check(messages)
         now_ms = self._clock.wall_ms()
@@ -132,7 +132,8 @@ class SendHandler:
             if message.lane:
                 return send_answer(messages, await self._store_in_turn(call, topic, messages))
             return send_answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
-        self._check_count(len(messages))
+        if not messages:
+            raise StatusError(Code.BAD_REQUEST, "the request holds no message")
         parts = self._parts_of(call, messages, now_ms)
         # Only now, as nothing must be made for a request that is refused (E1).
         for part in parts:
@@ -193,17 +194,6 @@ class SendHandler:
             for message in messages:
                 check_message(message, made, self._options.message)
         return made
-
-    def _check_count(self, count: int) -> None:
-        most = self._options.message.batch_messages_max
-        if count == 0:
-            raise StatusError(Code.BAD_REQUEST, "the request holds no message")
-        if count > most:
-            raise LimitError(
-                Code.PAYLOAD_TOO_LARGE,
-                f"the request holds {count} messages, at most {most} are taken at once",
-                "message.batch_messages_max",
-            )
 
     async def _store_or_say_why(
         self, call: Call, part: _Part, messages: list[ClientMessage]

@@ -11,7 +11,7 @@ PEER = "127.0.0.1:40000"
 
 
 def cut(message: d.Message) -> ClientMessage:
-    (only,) = messages_of(SendMessageRequest(messages=[message]).SerializeToString())
+    (only,) = messages_of(SendMessageRequest(messages=[message]).SerializeToString(), 128)
     return only
 
 

@@ -11,6 +11,7 @@ from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from services.proxy.errors import LimitError
 from services.proxy.payload import ClientMessage, messages_of
 
 texts = st.text(max_size=20)
@@ -61,7 +62,7 @@ def stored(message: ClientMessage) -> bytes:
 
 @given(st.lists(encoded_messages(), max_size=3))
 def test_what_is_stored_reads_as_what_was_sent(messages: list[bytes]) -> None:
-    cut = messages_of(b"".join(field(1, message) for message in messages))
+    cut = messages_of(b"".join(field(1, message) for message in messages), 128)
     assert len(cut) == len(messages)
     for one, sent in zip(cut, messages, strict=True):
         meant = d.Message.FromString(sent)
@@ -80,7 +81,7 @@ def test_what_is_stored_reads_as_what_was_sent(messages: list[bytes]) -> None:
 def test_garbage_is_refused_with_a_status(data: bytes) -> None:
     for request in (data, field(1, data), field(1, field(3, data))):
         try:
-            for message in messages_of(request):
+            for message in messages_of(request, 128):
                 d.Message.FromString(stored(message))
         except StatusError as error:
             assert error.code == Code.BAD_REQUEST
@@ -93,7 +94,7 @@ def test_a_message_that_is_cut_off_or_changed_is_refused_or_still_readable(messa
         request[data.draw(st.integers(0, len(request) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(request[: data.draw(st.integers(0, len(request)))])
     try:
-        found = messages_of(cut)
+        found = messages_of(cut, 128)
     except StatusError as error:
         assert error.code == Code.BAD_REQUEST
     else:
@@ -119,14 +120,14 @@ def test_a_message_that_is_cut_off_or_changed_is_refused_or_still_readable(messa
 )
 def test_each_kind_of_damage(inside: bytes) -> None:
     with pytest.raises(StatusError) as refused:
-        messages_of(field(1, inside))
+        messages_of(field(1, inside), 128)
     assert refused.value.code == Code.BAD_REQUEST
 
 
 def test_a_length_may_have_more_bytes_than_it_needs() -> None:
     for start in (b"", field(1, b"") + field(3, b"")):
         inside = start + b"\x22\x81\x80\x80\x80\x00a"
-        (message,) = messages_of(field(1, inside))
+        (message,) = messages_of(field(1, inside), 128)
         assert bytes(message.body) == b"a" == d.Message.FromString(stored(message)).body
 
 
@@ -147,7 +148,7 @@ def test_messages_in_the_usual_order_are_read_as_protobuf_reads_them() -> None:
                 inside[rng.randrange(len(inside))] = rng.choice([0, 1, 0x0A, 0x12, 0x1A, 0x22, 0x7F, 0x80, 0xFF])
             request += field(1, bytes(inside))
         try:
-            cut = messages_of(request)
+            cut = messages_of(request, 128)
         except StatusError as error:
             assert error.code == Code.BAD_REQUEST
             continue
@@ -161,6 +162,30 @@ def test_messages_in_the_usual_order_are_read_as_protobuf_reads_them() -> None:
 
 def test_a_body_is_not_decoded() -> None:
     request = SendMessageRequest(messages=[d.Message(body=b"\xff" * 1000)]).SerializeToString()
-    (message,) = messages_of(request)
+    (message,) = messages_of(request, 128)
     assert len(message.body) == 1000
     assert message.head == d.Message()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "code"),
+    [
+        (field(1, b"") * 129, Code.PAYLOAD_TOO_LARGE),
+        (field(1, field(2, b"") * 4097), Code.BAD_REQUEST),
+        (field(1, field(2, b"") * 4097 + field(3, b"") + field(4, b"b")), Code.BAD_REQUEST),
+        (field(1, field(9, b"") * 4097), Code.BAD_REQUEST),
+        (field(9, b"") * 4097, Code.BAD_REQUEST),
+    ],
+)
+def test_millions_of_empty_fields_are_refused_before_they_are_read(request_bytes: bytes, code: int) -> None:
+    with pytest.raises(LimitError) as refused:
+        messages_of(request_bytes + bytes(1), 128)  # the last byte is garbage, and must not be come to
+    assert refused.value.code == code
+
+
+def test_long_system_properties_are_read_by_protobuf() -> None:
+    properties = d.SystemProperties(message_id="m", keys=["k"] * 400)
+    (message,) = messages_of(
+        SendMessageRequest(messages=[d.Message(system_properties=properties)]).SerializeToString(), 1
+    )
+    assert (message.plain, message.message_id, list(message.keys)) == (None, "m", ["k"] * 400)
