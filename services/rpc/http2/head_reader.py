@@ -3,7 +3,7 @@
 from typing import Final
 
 from services.rpc.http2 import hpack
-from services.rpc.http2.head_template import HeadTemplate, template_of
+from services.rpc.http2.head_template import CHANGING, HeadTemplate, template_of
 from services.rpc.http2.headers import HeaderField, RequestHead, read_field, read_request
 
 _HEADS_KEPT: Final = 64
@@ -18,15 +18,16 @@ class HeadReader:
 
     A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
     and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
-    each that never comes again: their blocks are compared with templates, all but the id. Long blocks are not looked
-    up, and none any more on a connection on which many in a row were new.
+    each that never comes again, and how long they wait: their blocks are compared with templates, all but those. They
+    leave the table alone as we have none for them (`Sender.start`). Long blocks are not looked up, and none any more
+    on a connection on which many in a row were new.
 
     Args:
         list_bytes_max: the longest header list.
     """
 
     def __init__(self, list_bytes_max: int) -> None:
-        self._decoder = hpack.BlockReader(read_field, list_bytes_max)
+        self._decoder = hpack.BlockReader(read_field, list_bytes_max, changing=CHANGING)
         self._list_bytes_max = list_bytes_max
         self._known: dict[bytes, RequestHead] = {}
         self._templates: list[HeadTemplate] = []

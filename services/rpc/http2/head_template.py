@@ -4,11 +4,11 @@ from typing import Final
 
 from services.rpc.http2 import hpack, huffman
 from services.rpc.http2.frames import ProtocolError
-from services.rpc.http2.headers import Kind, RequestHead, read_field
+from services.rpc.http2.headers import RequestHead
 
-_METADATA: Final = Kind.METADATA
-_CHANGING: Final = frozenset((b"x-mq-request-id", b"x-mq-date-time", b"authorization"))
+CHANGING: Final = frozenset((b"grpc-timeout", b"x-mq-request-id", b"x-mq-date-time", b"authorization"))
 """What official clients write anew for each call."""
+_TIMEOUT: Final = "grpc-timeout"
 
 
 class HeadTemplate:
@@ -27,7 +27,7 @@ class HeadTemplate:
     __slots__ = ("_head", "_list_bytes_max", "_names", "_parts", "_rest_bytes")
 
     def __init__(
-        self, parts: list[bytes], names: list[bytes], head: RequestHead, rest_bytes: int, list_bytes_max: int
+        self, parts: list[bytes], names: list[str], head: RequestHead, rest_bytes: int, list_bytes_max: int
     ) -> None:
         assert len(parts) == len(names) + 1, "not every gap has its name"
         self._parts = parts
@@ -41,31 +41,36 @@ class HeadTemplate:
         parts = self._parts
         if not block.startswith(parts[0]):
             return None
-        metadata = self._head.metadata.copy()
+        head = self._head
+        metadata = head.metadata.copy()
+        timeout = head.timeout
         list_bytes = self._rest_bytes
         at = len(parts[0])
         index = 0
         try:
             for name in self._names:
                 value, at = hpack.text_at(block, at)
-                kind, key, text = read_field(name, value)
+                text = value.decode("latin-1")
                 index += 1
                 part = parts[index]
-                if kind is not _METADATA or not block.startswith(part, at):
+                # Such a text needs no closer look (`headers.read_field`).
+                if not (text.isprintable() and text.strip() == text and block.startswith(part, at)):
                     return None
                 at += len(part)
                 list_bytes += len(value)
-                metadata[key] = text
+                if name == _TIMEOUT:
+                    timeout = text
+                else:
+                    metadata[name] = text
         except (IndexError, huffman.HuffmanError, ProtocolError):
             return None
         if at != len(block) or list_bytes > self._list_bytes_max:
             return None
-        head = self._head
         return RequestHead(
             head.method,
             head.path,
             head.content_type,
-            head.timeout,
+            timeout,
             head.content_length,
             metadata,
             head.authority,
@@ -85,17 +90,19 @@ def template_of(
         list_bytes_max: the longest header list.
     """
     parts: list[bytes] = []
-    names: list[bytes] = []
+    names: list[str] = []
     rest_bytes = head.list_bytes
     behind = 0
     for name, start, end in literals:
-        if name not in _CHANGING:
+        if name not in CHANGING:
             continue
         value = hpack.text_at(block, start)[0]
-        if name in names or head.metadata.get(name.decode()) != value.decode("latin-1"):
+        key = name.decode()
+        said = head.timeout if key == _TIMEOUT else head.metadata.get(key)
+        if key in names or said != value.decode("latin-1"):
             return None  # it is there twice, and means both
         parts.append(block[behind:start])
-        names.append(name)
+        names.append(key)
         rest_bytes -= len(value)
         behind = end
     if not names:

@@ -45,6 +45,8 @@ _STATIC_NAMES: Final = {field[0]: index for index, field in reversed(list(enumer
 _FIRST_DYNAMIC: Final = len(STATIC_TABLE) + 1
 _BEFORE_DYNAMIC: Final = 0x80 | _FIRST_DYNAMIC - 1
 """From the byte that names an entry of the dynamic table to its place there, which counts from the end."""
+_LITERALS_KEPT: Final = 32
+_LITERAL_BYTES_MAX: Final = 128
 
 
 class HeaderListTooLargeError(Exception):
@@ -64,8 +66,8 @@ def _entry(read: Callable[[bytes, bytes], Read], name: bytes, value: bytes) -> E
 class BlockReader(Generic[Read]):
     """Reads the header blocks of one direction of one connection.
 
-    A field is read once, when it comes as a literal; the table keeps what it was read as. Clients name most of their
-    fields by index, so the rest of the work on them (whether they are well formed, as text) is not done again.
+    A field is read once. What the table keeps, and a short literal that comes again, is known as what it was read as:
+    the rest of the work on it (Huffman code, whether it is well formed, as text) is not done again.
 
     `generation` changes whenever the dynamic table does: a block that was read without changing it means the same
     until it changes.
@@ -73,7 +75,8 @@ class BlockReader(Generic[Read]):
     Args:
         read: what to make of a name and a value; must not raise.
         list_bytes_max: the longest header list, each field with 32 bytes more than its name and value.
-        table_size_max: the largest dynamic table the other side may ask for (our SETTINGS_HEADER_TABLE_SIZE).
+        table_size_max: the largest dynamic table the other side may ask for.
+        changing: names of fields whose values do not come again.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class BlockReader(Generic[Read]):
         read: Callable[[bytes, bytes], Read],
         list_bytes_max: int,
         table_size_max: int = TABLE_SIZE_DEFAULT,
+        changing: frozenset[bytes] = frozenset(),
     ) -> None:
         self.generation = 0
         self.list_bytes = 0
@@ -92,6 +96,9 @@ class BlockReader(Generic[Read]):
         # Oldest first: index 62 is the last one. Taking from the front moves at most 128 pointers.
         self._table: list[Entry[Read]] = []
         self._table_bytes = 0
+        self._changing = changing
+        self._literals: dict[bytes, Entry[Read]] = {}
+        """Those that leave the table alone, by their bytes."""
 
     def decode(self, block: bytes) -> list[Read]:
         """What the fields of a whole block were read as, in order.
@@ -156,12 +163,12 @@ class BlockReader(Generic[Read]):
         at = 0
         while at < len(block):
             first = block[at]
-            mask = 0x7F if first & 0x80 else 0x1F if first & 0x20 else 0x0F
+            mask = 0x7F if first & 0x80 else 0x3F if first & 0x40 else 0x1F if first & 0x20 else 0x0F
             index = first & mask
             at += 1
             if index == mask:
                 index, at = _integer(block, at, mask)
-            if first & 0xA0:
+            if mask == 0x7F or mask == 0x1F:
                 continue  # a field by its index, or a table size update
             if index:
                 name = self._entry(index)[2]
@@ -179,39 +186,37 @@ class BlockReader(Generic[Read]):
         return self._table[_FIRST_DYNAMIC - 1 - index]
 
     def _literal(self, block: bytes, at: int, first: int) -> tuple[Entry[Read], int]:
-        """A literal field that begins with the byte `first`, and where it ends; it enters the table if it wants to."""
+        """A literal field that begins with the byte `first`, and where it ends; it enters the table if it wants to, and
+        if there is one.
+        """
+        enters = first & 0x40 and self._table_size
         mask = 0x3F if first & 0x40 else 0x0F
         index = first & mask
+        raw = b""
+        if not enters and index < mask:  # so its name, too, is in no table that changes
+            raw = _short_literal(block, at, has_name=not index)
+            known = self._literals.get(raw)
+            if known is not None:
+                return known, at + len(raw)
         at += 1
         if index == mask:
             index, at = _integer(block, at, mask)
         if index:
             name = self._entry(index)[2]
         else:
-            length = block[at]
-            if length < 0x7F:
-                start = at + 1
-                at = start + length
-                name = block[start:at]
-            else:
-                name, at = text_at(block, at)
-        length = block[at]
-        if length < 0x7F:
-            # The usual text, as `text_at` would read it: a call less for each.
-            start = at + 1
-            at = start + length
-            if at > len(block):
-                raise IndexError
-            value = block[start:at]
-        else:
-            value, at = text_at(block, at)
+            name, at = text_at(block, at)
+        value, at = text_at(block, at)
         entry = self._read(name, value), len(name) + len(value) + FIELD_OVERHEAD, name
-        if first & 0x40:
+        if enters:
             self.generation += 1
             self._table.append(entry)
             self._table_bytes += entry[1]
             if self._table_bytes > self._table_size:
                 self._evict()
+        elif raw and name not in self._changing:
+            if len(self._literals) >= _LITERALS_KEPT:
+                self._literals.clear()
+            self._literals[raw] = entry
         return entry, at
 
     def _resize(self, block: bytes, at: int) -> int:
@@ -248,6 +253,17 @@ class Decoder(BlockReader[Field]):
 
     def __init__(self, list_bytes_max: int, table_size_max: int = TABLE_SIZE_DEFAULT) -> None:
         super().__init__(_as_it_is, list_bytes_max, table_size_max)
+
+
+def _short_literal(block: bytes, at: int, *, has_name: bool) -> bytes:
+    """The bytes of a literal that begins at `at`, if they are few; else nothing."""
+    start = at
+    at += 1
+    for _ in range(1 + has_name):
+        if at >= len(block) or block[at] & 0x7F > _LITERAL_BYTES_MAX // 2:
+            return b""
+        at += 1 + (block[at] & 0x7F)
+    return block[start:at] if at <= len(block) else b""
 
 
 def text_at(block: bytes, at: int) -> tuple[bytes, int]:

@@ -1,7 +1,7 @@
 """The Huffman code of HPACK (RFC 7541, 5.2 and appendix B): reading only, because writing it would not pay here.
 
 The code is canonical: codes of one length count up in the order of their symbols. So the lengths are all there is to
-write down. The table that reads a byte at a time is made from them, row by row, each when it is first needed.
+write down. The table that reads a byte at a time is made from them, place by place, each when it is first needed.
 """
 
 from functools import lru_cache
@@ -53,63 +53,48 @@ def _tree() -> list[list[int]]:
     return nodes
 
 
-class _Row:
-    """One place in the tree at which a byte can begin.
+class _Table:
+    """What each byte leads to at each place in the tree at which a byte can begin.
 
     Args:
-        node: the place.
-        fault: why no text may end here; empty if it may.
+        nodes: the tree.
     """
 
-    __slots__ = ("fault", "node", "steps")
-
-    def __init__(self, node: int, fault: str) -> None:
-        self.node = node
-        self.fault = fault
-        # By byte: the row that follows, and the symbols that become whole on the way. Empty until first needed.
-        self.steps: list[tuple[_Row, bytes]] = []
-
-
-class _Table:
-    """All rows, and how they are filled."""
-
-    def __init__(self) -> None:
-        self._nodes = _tree()
+    def __init__(self, nodes: list[list[int]]) -> None:
+        self._nodes = nodes
+        self.broken = len(nodes)
+        """The place behind an end-of-string symbol; there is no way out."""
+        places = len(nodes) + 1
+        # By place and byte: the place that follows, below zero until it is first needed; the symbols that become
+        # whole on the way.
+        self.next = [-1] * (256 * places)
+        self.symbols = [b""] * (256 * places)
+        self.next[256 * self.broken :] = [self.broken] * 256
         padding = [0]
         for _ in range(7):
-            padding.append(self._nodes[padding[-1]][1])
-        self._rows = [
-            _Row(node, "" if node in padding else "a Huffman text ends inside a symbol")
-            for node in range(len(self._nodes))
-        ]
-        # Where the end-of-string symbol leads; there is no way out.
-        self._broken = _Row(-1, "end-of-string symbol inside a Huffman text")
-        self._broken.steps = [(self._broken, b"")] * 256
+            padding.append(nodes[padding[-1]][1])
+        self.may_end = [place in padding for place in range(places)]
 
-    @property
-    def start(self) -> _Row:
-        """Where a text begins."""
-        return self._rows[0]
+    def fill(self, place: int) -> None:
+        """Find out where all bytes lead to from a place."""
+        for byte in range(256):
+            self.next[place << 8 | byte], self.symbols[place << 8 | byte] = self._walk(place, byte)
 
-    def fill(self, row: _Row) -> None:
-        """Make the steps of a row."""
-        row.steps = [self._walk(row.node, byte) for byte in range(256)]
-
-    def _walk(self, node: int, byte: int) -> tuple[_Row, bytes]:
+    def _walk(self, node: int, byte: int) -> tuple[int, bytes]:
         symbols = bytearray()
         for bit in range(7, -1, -1):
             node = self._nodes[node][byte >> bit & 1]
             if node < 0:
                 if ~node == _END_OF_STRING:
-                    return self._broken, b""
+                    return self.broken, b""
                 symbols.append(~node)
                 node = 0
-        return self._rows[node], bytes(symbols)
+        return node, bytes(symbols)
 
 
 @lru_cache(maxsize=1)
 def _table() -> _Table:
-    return _Table()
+    return _Table(_tree())
 
 
 def decode(data: bytes) -> bytes:
@@ -119,15 +104,18 @@ def decode(data: bytes) -> bytes:
         HuffmanError: it is none.
     """
     table = _table()
-    row = table.start
-    text = []
+    following, symbols = table.next, table.symbols
+    text: list[bytes] = []
+    place = 0
     for byte in data:
-        try:
-            row, symbols = row.steps[byte]
-        except IndexError:
-            table.fill(row)
-            row, symbols = row.steps[byte]
-        text.append(symbols)
-    if row.fault:
-        raise HuffmanError(row.fault)
+        step = place << 8 | byte
+        place = following[step]
+        if place < 0:
+            table.fill(step >> 8)
+            place = following[step]
+        text.append(symbols[step])
+    if place == table.broken:
+        raise HuffmanError("end-of-string symbol inside a Huffman text")
+    if not table.may_end[place]:
+        raise HuffmanError("a Huffman text ends inside a symbol")
     return b"".join(text)

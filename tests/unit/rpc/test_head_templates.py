@@ -15,7 +15,7 @@ from services.rpc.http2.headers import MalformedHeadersError, RequestHead, read_
 LIST_BYTES_MAX = 700
 INDEXED, ENTERS_TABLE, LITERAL, NEVER_INDEXED = range(4)
 FORMS = {INDEXED: (0x00, 4), ENTERS_TABLE: (0x40, 6), LITERAL: (0x00, 4), NEVER_INDEXED: (0x10, 4)}
-CHANGING = [b"x-mq-request-id", b"authorization", b"x-mq-date-time"]
+CHANGING = [b"grpc-timeout", b"x-mq-request-id", b"authorization", b"x-mq-date-time"]
 OTHERS = [
     (b":authority", b"h:1"),
     (b"content-type", b"application/grpc"),
