@@ -1,7 +1,5 @@
 """How those who share a limit come by their shares of it."""
 
-from collections import Counter
-
 
 class Shares:
     """What each holder has of something that is limited for all of them together.
@@ -12,7 +10,7 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self.total = 0
         """What all have together."""
 
@@ -42,12 +40,12 @@ class Shares:
 
     def _change(self, holder: str, amount: int) -> None:
         self.total += amount
-        held = self._held[holder] + amount
+        held = self._held.get(holder, 0) + amount
         assert held >= 0, "a holder has given back more than it had (M1)"
         if held:
             self._held[holder] = held
         else:
-            del self._held[holder]
+            self._held.pop(holder, None)
 
 
 def room(limit: int, total: int, held: int) -> int:

@@ -10,6 +10,7 @@ from services.rpc.service import RAW, Codec, Method, protobuf
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
 Request = TypeVar("Request", bound=Message)
+Asked = TypeVar("Asked")
 Response = TypeVar("Response", bound=Message)
 
 
@@ -17,16 +18,16 @@ def _method(name: str, request: type[Request], response: type[Response]) -> Meth
     return Method(SERVICE, name, protobuf(request), protobuf(response))
 
 
-def _raw_answer(name: str, request: Codec[Request]) -> Method[Request, bytes]:
+def _raw_answer(name: str, request: Codec[Asked]) -> Method[Asked, bytes]:
     return Method(SERVICE, name, request, RAW)
 
 
 QUERY_ROUTE = _method("QueryRoute", pb.QueryRouteRequest, pb.QueryRouteResponse)
 HEARTBEAT = _method("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
-SEND_MESSAGE: Method[bytes, pb.SendMessageResponse] = Method(
-    SERVICE, "SendMessage", RAW, protobuf(pb.SendMessageResponse)
-)
-"""Takes the bytes of a SendMessageRequest: the messages in it go to the broker as they are."""
+SEND_MESSAGE = _raw_answer("SendMessage", RAW)
+"""Takes the bytes of a SendMessageRequest: the messages in it go to the broker as they are. Answers bytes of
+SendMessageResponse.
+"""
 QUERY_ASSIGNMENT = _method("QueryAssignment", pb.QueryAssignmentRequest, pb.QueryAssignmentResponse)
 RECEIVE_MESSAGE = _raw_answer("ReceiveMessage", protobuf(pb.ReceiveMessageRequest))
 """Answers bytes of ReceiveMessageResponse: the messages in it come from the broker as they are."""

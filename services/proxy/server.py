@@ -5,6 +5,7 @@ a call whose client has gone.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -21,10 +22,10 @@ from services.proxy.ack.ack_handler import AckHandler
 from services.proxy.errors import LimitError
 from services.proxy.lite.lite_sync import LiteSync
 from services.proxy.metrics import ProxyMetrics
-from services.proxy.payload import ClientMessage
 from services.proxy.receive.offsets import Offsets
 from services.proxy.receive.receive_handler import ReceiveHandler
 from services.proxy.send.recall_handler import RecallHandler
+from services.proxy.send.send_answer import refused_send
 from services.proxy.send.send_handler import SendHandler
 from services.proxy.session.clients import Clients
 from services.proxy.session.resources import check_group_if_said
@@ -83,8 +84,7 @@ class MessagingServer:
         self._bind(protocol.QUERY_ROUTE, routes.query_route, pb.QueryRouteResponse)
         self._bind(protocol.QUERY_ASSIGNMENT, routes.query_assignment, pb.QueryAssignmentResponse)
         self._send_handler = send_handler
-        send = send_handler.send if access is None else self._send_if_allowed
-        self._bind(protocol.SEND_MESSAGE, send, pb.SendMessageResponse)
+        self.service.unary(protocol.SEND_MESSAGE, self._send)
         self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
         self._bind(protocol.END_TRANSACTION, end_handler.end, pb.EndTransactionResponse)
         self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
@@ -113,7 +113,7 @@ class MessagingServer:
     ) -> None:
         """Serve a unary method: time it, and turn what is raised into the status of an answer."""
         name = method.name
-        if self._access is not None and method is not protocol.SEND_MESSAGE:
+        if self._access is not None:
             handler = _checked(self._access, name, handler)
         monotonic = self._clock.monotonic
         observe = self._metrics.latency.observe
@@ -138,16 +138,30 @@ class MessagingServer:
 
         self.service.unary(method, answer)
 
-    async def _send_if_allowed(self, call: Call, request: bytes) -> pb.SendMessageResponse:
-        """Send messages whose topics the caller may publish to."""
-        access = self._access
-        assert access is not None
-        caller = access.caller_of(call, protocol.SEND_MESSAGE.name, client_id_of(call))
-
-        def check(messages: list[ClientMessage]) -> None:
-            access.check(caller, messages)
-
-        return await self._send_handler.send(call, request, check)
+    async def _send(self, call: Call, request: bytes) -> bytes:
+        """Serve SendMessage; each message's topic must be one that the caller may publish to."""
+        began = self._clock.monotonic()
+        try:
+            client_id = client_id_of(call)
+            access = self._access
+            if access is None:
+                answer = await self._send_handler.send(call, request)
+            else:
+                caller = access.caller_of(call, protocol.SEND_MESSAGE.name, client_id)
+                answer = await self._send_handler.send(call, request, partial(access.check, caller))
+        except (StatusError, RpcError) as error:
+            answer = refused_send(self._refusal(error))
+        except Exception:
+            _logger.exception("a call failed unexpectedly", method=protocol.SEND_MESSAGE.name, peer=call.peer)
+            answer = refused_send(_UNEXPECTED)
+        code: int = answer.status.code
+        encoded = answer.encoded
+        if code != _OK_CODE and is_old(call.metadata):
+            response = pb.SendMessageResponse.FromString(encoded)
+            downgrade(response)
+            encoded = response.SerializeToString()
+        self._metrics.latency.observe(protocol.SEND_MESSAGE.name, code, (self._clock.monotonic() - began) * 1000)
+        return encoded
 
     def _guarded(
         self, call: Call, client_id: str, method: Method[Any, Any], stream: Stream[Any, Any], *, lasting: bool = False

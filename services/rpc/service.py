@@ -18,12 +18,14 @@ Outgoing = TypeVar("Outgoing", contravariant=True)
 M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
 class Codec(Generic[Request]):
     """How one kind of message becomes bytes and back."""
 
-    encode: Callable[[Request], bytes]
-    decode: Callable[[bytes], Request]
+    __slots__ = ("decode", "encode")
+
+    def __init__(self, encode: Callable[[Request], bytes], decode: Callable[[bytes], Request]) -> None:
+        self.encode = encode
+        self.decode = decode
 
 
 def protobuf(message_type: type[M]) -> Codec[M]:
@@ -39,7 +41,6 @@ RAW: Codec[bytes] = Codec(encode=_same, decode=_same)
 """For methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
 
 
-@dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
     """One method of a service.
 
@@ -48,17 +49,19 @@ class Method(Generic[Request, Response]):
         name: `Pop`.
         request: codec of what the caller sends.
         response: codec of what the handler answers.
+
+    Attributes:
         path: the `:path` of its calls; follows from the names.
     """
 
-    service: str
-    name: str
-    request: Codec[Request]
-    response: Codec[Response]
-    path: str = field(init=False, repr=False, compare=False)
+    __slots__ = ("name", "path", "request", "response", "service")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", f"/{self.service}/{self.name}")
+    def __init__(self, service: str, name: str, request: Codec[Request], response: Codec[Response]) -> None:
+        self.service = service
+        self.name = name
+        self.request = request
+        self.response = response
+        self.path = f"/{service}/{name}"
 
 
 @dataclass(slots=True)

@@ -211,7 +211,7 @@ class Producer:
         ids = [message.system_properties.message_id for message in messages]
         tools.trace.add(self._name, "send", messages[0].topic.name, *ids)
         try:
-            response = await tools.network.call(
+            encoded = await tools.network.call(
                 protocol.SEND_MESSAGE, data, headers(self._name), self._chance.choice((1.0, 3.0, 10.0))
             )
         except RpcError as error:
@@ -219,6 +219,7 @@ class Producer:
                 self._note(each, error.status.name)
             tools.trace.add(self._name, "send failed", error.status.name, *ids)
             return
+        response = pb.SendMessageResponse.FromString(encoded)
         if len(response.entries) != len(sent):
             for each in sent:
                 self._refuse(each, response.status)

@@ -52,7 +52,8 @@ class Edges:
             else:
                 send = pb.SendMessageRequest(messages=[d.Message(topic=topic, body=b"never stored")])
                 data = send.SerializeToString()
-                status = (await tools.network.call(protocol.SEND_MESSAGE, data, headers(self._client), 3.0)).status
+                encoded = await tools.network.call(protocol.SEND_MESSAGE, data, headers(self._client), 3.0)
+                status = pb.SendMessageResponse.FromString(encoded).status
         except RpcError as error:
             tools.trace.add(self._client, "edge failed", error.status.name)
             return

@@ -174,10 +174,11 @@ class Pledges:
         ids = [f"{pledge.message_id}:{pledge.fate}" for pledge in pledges]
         tools.trace.add(_NAME, "half", *ids)
         try:
-            response = await tools.network.call(protocol.SEND_MESSAGE, data, headers(_NAME), chance.choice((1.0, 5.0)))
+            encoded = await tools.network.call(protocol.SEND_MESSAGE, data, headers(_NAME), chance.choice((1.0, 5.0)))
         except RpcError as error:
             tools.trace.add(_NAME, "half failed", error.status.name, *ids)
             return
+        response = pb.SendMessageResponse.FromString(encoded)
         entries = list(response.entries)
         if len(entries) != len(pledges):
             entries = [pb.SendResultEntry(status=response.status)] * len(pledges)

@@ -38,7 +38,7 @@ _RANGES_TOLD = 10
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Appended:
     """Where a batch of records went.
 

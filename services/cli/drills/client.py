@@ -97,7 +97,8 @@ class Client:
         if due_ms is not None:
             properties.delivery_timestamp.FromMilliseconds(due_ms)
         request = service.SendMessageRequest(messages=[message]).SerializeToString()
-        answer = await self._proxy.call(protocol.SEND_MESSAGE, request, timeout_s=CALL_S_MAX, metadata=self._metadata)
+        encoded = await self._proxy.call(protocol.SEND_MESSAGE, request, timeout_s=CALL_S_MAX, metadata=self._metadata)
+        answer = service.SendMessageResponse.FromString(encoded)
         if answer.status.code != Code.OK:
             raise StatusError(answer.status.code, answer.status.message)
 

@@ -6,7 +6,6 @@ from typing import Final
 from services.common.contract.wire_format import LENGTH_DELIMITED, VARINT, field, varint
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.proxy.payload import ClientMessage
 from services.proxy.statuses import OK, status
 
@@ -17,24 +16,35 @@ _TRANSACTION_ID: Final = 3
 _OFFSET_TAG: Final = bytes((4 << 3 | VARINT,))
 _RECALL_HANDLE: Final = 5
 _OK_FIELD: Final = field(_STATUS, OK.SerializeToString())
-_MIXED_FIELD: Final = field(
-    _STATUS,
-    Status(
-        code=Code.MULTIPLE_RESULTS, message="some messages were stored and some were not; see the entries"
-    ).SerializeToString(),
+_MIXED: Final = Status(
+    code=Code.MULTIPLE_RESULTS, message="some messages were stored and some were not; see the entries"
 )
 
 
-def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendMessageResponse:
+class SendAnswer:
+    """A SendMessageResponse that is encoded already.
+
+    Args:
+        status: the one on top.
+        encoded: all of it.
+    """
+
+    __slots__ = ("encoded", "status")
+
+    def __init__(self, status: Status, encoded: bytes) -> None:
+        self.status = status
+        self.encoded = encoded
+
+
+def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendAnswer:
     """One entry per message; the status on top is theirs if they all have the same.
 
     Args:
         messages: what was sent, at least one.
         stored: for each its queue offset, its recall handle, its transaction id, or why it was not stored.
     """
-    parts: list[bytes] = [b""]
-    on_top: bytes = _OK_FIELD
-    codes: set[int] = set()
+    parts: list[bytes] = [_OK_FIELD]
+    refused: dict[int, Status] = {}
     some_stored = False
     for message, result in zip(messages, stored, strict=True):
         message_id = message.message_id.encode()
@@ -47,10 +57,17 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
             number = _TRANSACTION_ID if message.first_check_ms >= 0 else _RECALL_HANDLE
             entry = _OK_FIELD + named + field(number, result.encode())
         else:
-            refused = field(_STATUS, status(result.code, result.message).SerializeToString())
-            entry = refused + named
-            on_top = on_top if codes else refused
-            codes.add(int(result.code))
+            told = status(result.code, result.message)
+            refused.setdefault(int(result.code), told)
+            entry = field(_STATUS, told.SerializeToString()) + named
         parts.append(_ENTRY_TAG + varint(len(entry)) + entry)
-    parts[0] = _MIXED_FIELD if len(codes) + some_stored > 1 else on_top
-    return SendMessageResponse.FromString(b"".join(parts))
+    on_top = OK
+    if refused:
+        on_top = _MIXED if len(refused) + some_stored > 1 else next(iter(refused.values()))
+        parts[0] = field(_STATUS, on_top.SerializeToString())
+    return SendAnswer(on_top, b"".join(parts))
+
+
+def refused_send(why: Status) -> SendAnswer:
+    """The answer to a request of which nothing was stored."""
+    return SendAnswer(why, field(_STATUS, why.SerializeToString()))

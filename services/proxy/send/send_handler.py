@@ -10,7 +10,6 @@ from services.common.contract.priority import level_of
 from services.common.contract.send_id import encode_send_id
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import Topic
 from services.proxy.background import Background
 from services.proxy.errors import LimitError
@@ -24,7 +23,7 @@ from services.proxy.send.batcher import NotSentError
 from services.proxy.send.batchers import Batchers
 from services.proxy.send.lanes import Lanes, place_of
 from services.proxy.send.metrics import SendMetrics
-from services.proxy.send.send_answer import send_answer
+from services.proxy.send.send_answer import SendAnswer, send_answer
 from services.proxy.send.send_retry import Send, SendRetry, Stored
 from services.proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
 from services.proxy.session.catalog import Catalog
@@ -108,7 +107,7 @@ class SendHandler:
 
     async def send(
         self, call: Call, request: bytes, check: Callable[[list[ClientMessage]], None] | None = None
-    ) -> SendMessageResponse:
+    ) -> SendAnswer:
         """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
 
         Args:

@@ -73,6 +73,9 @@ class FrameReader:
             at = len(frames.PREFACE)
         end = len(data)
         unpack = frames.FRAME_HEADER.unpack_from
+        length: int
+        flags: int
+        stream_id: int
         while end - at >= frames.HEADER_BYTES:
             length, flags, stream_id = unpack(data, at)
             kind = length & 0xFF

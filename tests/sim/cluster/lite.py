@@ -172,7 +172,7 @@ class LiteReaders:
         code = 0
         try:
             answer = await way.call(protocol.SEND_MESSAGE, request, headers("ls"), _TIMEOUT_S)
-            code = answer.status.code
+            code = pb.SendMessageResponse.FromString(answer).status.code
         except RpcError as error:
             self._trace.add("ls", "send", message_id, error.status.name)
         else:

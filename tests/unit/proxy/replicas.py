@@ -236,7 +236,8 @@ async def groups(*names: str, replicas: int = 2, **options: object) -> AsyncIter
 async def send(w: Groups, message_id: str, timeout_s: float | None = None) -> pb.SendMessageResponse:
     """Send one message."""
     request = pb.SendMessageRequest(messages=[message(message_id=message_id)]).SerializeToString()
-    return await w.channel.call(protocol.SEND_MESSAGE, request, metadata=CLIENT, timeout_s=timeout_s)
+    answer = await w.channel.call(protocol.SEND_MESSAGE, request, metadata=CLIENT, timeout_s=timeout_s)
+    return pb.SendMessageResponse.FromString(answer)
 
 
 def names(count: int, prefix: str = "m") -> list[str]:

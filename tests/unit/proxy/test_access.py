@@ -252,7 +252,7 @@ async def test_a_topic_that_is_said_twice_is_the_one_that_counts(tmp_path: Path)
         one = message().SerializeToString() + d.Message(topic=d.Resource(name="others")).SerializeToString()
         request = pb.SendMessageRequest.FromString(b"").SerializeToString() + b"\x0a" + bytes((len(one),)) + one
         answer = await w.channel.call(protocol.SEND_MESSAGE, request, metadata=signed(w))
-        assert answer.status.code == Code.FORBIDDEN
+        assert pb.SendMessageResponse.FromString(answer).status.code == Code.FORBIDDEN
 
 
 async def test_a_namespace_is_part_of_the_name(tmp_path: Path) -> None:

@@ -423,7 +423,8 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()
             two = [asyncio.create_task(w.channel.call(protocol.SEND_MESSAGE, large, metadata=CLIENT)) for _ in range(2)]
             await turns()
-            assert [one.result().status.code for one in two if one.done()] == [Code.TOO_MANY_REQUESTS]
+            ended = [pb.SendMessageResponse.FromString(one.result()) for one in two if one.done()]
+            assert [answer.status.code for answer in ended] == [Code.TOO_MANY_REQUESTS]
             w.elect("a", 1)
             await asyncio.gather(*two)
 

@@ -76,7 +76,7 @@ async def produce(w: Groups, story: Story, message_id: str) -> None:
     began = now()
     try:
         answer = await w.channel.call(protocol.SEND_MESSAGE, request, metadata=CLIENT, timeout_s=DEADLINE_S)
-        story.ended[message_id] = answer.status.code
+        story.ended[message_id] = pb.SendMessageResponse.FromString(answer).status.code
     except RpcError as error:
         assert error.status is GrpcStatus.DEADLINE_EXCEEDED
         story.ended[message_id] = -1

@@ -8,6 +8,7 @@ from services.common.contract.put import PutResult
 from services.common.errors import StatusError
 from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from services.common.pb.popwheel.v1.controller_pb2 import TopicType
 from services.proxy import protocol
 from services.proxy.validation import _check_tag
@@ -264,7 +265,7 @@ async def test_too_many_messages_or_none() -> None:
         assert (await w.send(*[message()] * 4)).status.code == Code.PAYLOAD_TOO_LARGE
         assert (await w.send()).status.code == Code.BAD_REQUEST
         garbage = await w.channel.call(protocol.SEND_MESSAGE, b"\x0a\xff", metadata=CLIENT)
-        assert garbage.status.code == Code.BAD_REQUEST
+        assert SendMessageResponse.FromString(garbage).status.code == Code.BAD_REQUEST
 
 
 async def test_old_clients_get_codes_that_they_know() -> None:

@@ -124,7 +124,8 @@ class World:
     async def send(self, *messages: d.Message, metadata: dict[str, str] = CLIENT) -> pb.SendMessageResponse:
         """Send messages in one request."""
         request = pb.SendMessageRequest(messages=messages).SerializeToString()
-        return await self.channel.call(protocol.SEND_MESSAGE, request, metadata=metadata)
+        answer = await self.channel.call(protocol.SEND_MESSAGE, request, metadata=metadata)
+        return pb.SendMessageResponse.FromString(answer)
 
     def open_receive(
         self, request: pb.ReceiveMessageRequest, metadata: dict[str, str] = CLIENT
