@@ -33,3 +33,24 @@ class Histogram:
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bounds and how many took no longer, as Prometheus has it."""
         return list(zip((*map(str, self._bounds_ms), "+Inf"), accumulate(self._row[:-1]), strict=True))
+
+
+class HistogramTable:
+    """How long calls took, by method and the code of their status.
+
+    Args:
+        bounds_ms: as for `Histogram`.
+    """
+
+    __slots__ = ("_bounds_ms", "rows")
+
+    def __init__(self, bounds_ms: Sequence[int]) -> None:
+        self._bounds_ms = bounds_ms
+        self.rows: dict[tuple[str, int], Histogram] = {}
+
+    def observe(self, method: str, code: int, milliseconds: float) -> None:
+        """Count one call."""
+        row = self.rows.get((method, code))
+        if row is None:
+            row = self.rows[method, code] = Histogram(self._bounds_ms)
+        row.observe(milliseconds)

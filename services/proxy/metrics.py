@@ -7,23 +7,16 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.common.errors import code_name
-from services.common.histogram import Histogram
+from services.common.histogram import HistogramTable
 
 _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
-class LatencyTable(Collector):
+class _LatencyTable(Collector):
     """rocketmq_rpc_latency: how long calls took, by method and status."""
 
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], Histogram] = {}
-
-    def observe(self, method: str, code: int, milliseconds: float) -> None:
-        """Count one call."""
-        row = self._rows.get((method, code))
-        if row is None:
-            row = self._rows[method, code] = Histogram(_BOUNDS_MS)
-        row.observe(milliseconds)
+    def __init__(self, latency: HistogramTable) -> None:
+        self._latency = latency
 
     def collect(self) -> Iterable[Metric]:
         """The table as Prometheus reads it."""
@@ -32,7 +25,7 @@ class LatencyTable(Collector):
             "Milliseconds from a call's arrival to its answer",
             labels=("node_type", "protocol_type", "request_code", "response_code"),
         )
-        for (method, code), row in list(self._rows.items()):
+        for (method, code), row in list(self._latency.rows.items()):
             family.add_metric(("proxy", "grpc", method, code_name(code)), row.buckets, row.total_ms)
         yield family
 
@@ -45,8 +38,8 @@ class ProxyMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.latency = LatencyTable()
-        registry.register(self.latency)
+        self.latency = HistogramTable(_BOUNDS_MS)
+        registry.register(_LatencyTable(self.latency))
         self.up = Gauge("rocketmq_proxy_up", "1 while the proxy serves", registry=registry)
         self._limit_hits = Counter(
             "popwheel_proxy_limit_hits",

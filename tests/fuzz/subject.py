@@ -103,7 +103,7 @@ class Subject:
         )
         self.http = make_http_app("fuzz", "0", registry, {}, [self.cluster.controller.admin])
         self.registry = registry
-        self.server = Server(self.cluster.proxy.service, LIMITS, observer=RpcMetrics(registry))
+        self.server = Server(self.cluster.proxy.service, LIMITS, observer=RpcMetrics(registry).counts)
         self.statuses: Counter[str] = Counter()
         self._logs: AbstractContextManager[list[Any]] | None = None
         self._entries: list[Any] = []

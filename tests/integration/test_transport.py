@@ -284,7 +284,7 @@ async def test_who_drops_the_connection_cancels_its_calls(serve: Serve, contract
 
 async def test_metrics(contract: ContractService) -> None:
     registry = CollectorRegistry()
-    server = Server(contract.service, Limits(message_bytes_max=10), observer=RpcMetrics(registry))
+    server = Server(contract.service, Limits(message_bytes_max=10), observer=RpcMetrics(registry).counts)
     await server.start("127.0.0.1", 0)
     channel = connect(f"127.0.0.1:{server.port}")
     for _ in range(3):

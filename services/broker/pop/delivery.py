@@ -60,7 +60,8 @@ def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Seq
     """A whole `apache.rocketmq.v2.Message` of each record of one queue, for a consumer that pops."""
     messages: list[bytes] = []
     alike: tuple[int, int, int] | None = None
-    for stored, handle in zip(records, handles, strict=True):
+    assert len(records) == len(handles), "not every message has its receipt handle"
+    for index, stored in enumerate(records):
         if alike != (stored.queue_id, stored.store_time_ms, stored.attempts):
             # Mostly the same for all: they were sent together.
             alike = (stored.queue_id, stored.store_time_ms, stored.attempts)
@@ -75,7 +76,7 @@ def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Seq
                     _QUEUE_OFFSET_TAG,
                 )
             )
-        handle_bytes = handle.encode()
+        handle_bytes = handles[index].encode()
         added = b"".join(
             (shared, varint(stored.queue_offset), _RECEIPT_HANDLE_TAG, varint(len(handle_bytes)), handle_bytes)
         )

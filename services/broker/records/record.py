@@ -202,7 +202,9 @@ def encode_run(
     topic_length, queue_id, kind = len(topic), run.queue_id, int(RecordKind.MESSAGE)
     lengths: list[int] = []
     buffers: list[bytes] = []
-    for payload, system_properties, tag_hash in zip(run.payloads, run.system_properties, tag_hashes, strict=True):
+    assert run.is_even, "the columns differ in length"
+    for index, payload in enumerate(run.payloads):
+        system_properties = run.system_properties[index]
         system_length = len(system_properties)
         length = HEADER_BYTES + topic_length + system_length + len(payload)
         if length > RECORD_BYTES_MAX:
@@ -218,7 +220,7 @@ def encode_run(
                 store_time_ms,
                 queue_id,
                 queue_offset,
-                tag_hash,
+                tag_hashes[index],
                 0,
                 topic_length,
                 0,

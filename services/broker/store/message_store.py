@@ -188,8 +188,8 @@ class MessageStore:
             tag_hashes = [record.hash_tag(tag) for tag in run.tags]
             run_lengths, run_buffers = record.encode_run(run, tag_hashes, position, self.epoch, now_ms, offset)
             entries = bytearray()
-            for length, tag_hash in zip(run_lengths, tag_hashes, strict=True):
-                entries += packed_entry(position, length, tag_hash)
+            for index, length in enumerate(run_lengths):
+                entries += packed_entry(position, length, tag_hashes[index])
                 position += length
             lengths += run_lengths
             buffers += run_buffers

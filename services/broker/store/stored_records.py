@@ -1,6 +1,6 @@
 """The records that entries of queues, or positions, lead to: read from the commit log, and checked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from services.broker.records import record
 from services.broker.records.record import StoredRecord
@@ -62,7 +62,7 @@ class StoredRecords:
             raise NotInMemory(missing)
         return found
 
-    def read_checked(self, queue: ConsumeQueue, offsets: Iterable[int], entries: Sequence[Entry]) -> list[StoredRecord]:
+    def read_checked(self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry]) -> list[StoredRecord]:
         """The records that entries of a queue lead to, each at its place: an entry may lead elsewhere.
 
         Args:
@@ -79,8 +79,9 @@ class StoredRecords:
             raise CorruptDataError(
                 f"an entry of consume queue {queue.topic}/{queue.queue_id} leads out of the log: {error}"
             ) from error
-        for offset, found in zip(offsets, records, strict=True):
-            check_place(queue, offset, found)
+        assert len(offsets) == len(records), "not every entry has its offset"
+        for index, found in enumerate(records):
+            check_place(queue, offsets[index], found)
         return records
 
     def read_block(self, queue: ConsumeQueue, places: Places) -> list[bytes]:

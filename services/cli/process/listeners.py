@@ -173,12 +173,12 @@ def grpc_server(
             raise ConfigurationError("proxy.transport", "grpcio serves plain text only; give no proxy.tls, or popwheel")
         from services.rpc.server.grpcio_server import GrpcioServer
 
-        return GrpcioServer(service, limits, observer=RpcMetrics(registry))
+        return GrpcioServer(service, limits, observer=RpcMetrics(registry).counts)
     from services.rpc.server.server import Server
 
     metrics = RpcMetrics(registry)
     context = None if tls is None else tls.server
-    server = Server(service, limits, tls=context, plain=plain, observer=metrics, authority=authority)
+    server = Server(service, limits, tls=context, plain=plain, observer=metrics.counts, authority=authority)
     metrics.read_from(server.totals)
     return server
 

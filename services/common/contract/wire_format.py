@@ -19,12 +19,12 @@ def varint(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    out = bytearray()
+    packed = shift = 0
     while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
+        packed |= (value & 0x7F | 0x80) << shift
+        shift += 8
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return (packed | value << shift).to_bytes(shift // 8 + 1, "little")
 
 
 _SMALL: Final = 2048

@@ -3,7 +3,6 @@
 Too much is cut to the limit and counted; what makes no sense, or is one too many, is refused.
 """
 
-from collections import Counter
 from typing import Final
 
 from services.common.errors import StatusError
@@ -98,8 +97,8 @@ class Admission:
 
     def __init__(self, options: ReceiveOptions) -> None:
         self._options = options
-        self._by_client: Counter[str] = Counter()
-        self._by_connection: Counter[str] = Counter()
+        self._by_client = Shares()
+        self._by_connection = Shares()
         self._by_group = Shares()
         self.unsent = Shares()
         """Bytes of each client."""
@@ -118,24 +117,21 @@ class Admission:
         options = self._options
         if not self._by_group.room(group, options.polls_max):
             raise _refusal("polls_max", f"this proxy serves {self.polls} polls, and has no room for more of this group")
-        if self._by_client[client_id] >= options.polls_per_client_max:
+        if self._by_client.held(client_id) >= options.polls_per_client_max:
             raise _refusal("polls_per_client_max", "this client has too many polls at one time")
-        if self._by_connection[connection] >= options.polls_per_connection_max:
+        if self._by_connection.held(connection) >= options.polls_per_connection_max:
             raise _refusal("polls_per_connection_max", "this connection has too many polls at one time")
         if not self.unsent.room(client_id, options.unsent_bytes_max):
             raise _refusal("unsent_bytes_max", "too many messages wait for clients that read slowly, as this one")
         self._by_group.take(group)
-        self._by_client[client_id] += 1
-        self._by_connection[connection] += 1
+        self._by_client.take(client_id)
+        self._by_connection.take(connection)
 
     def leave(self, client_id: str, connection: str, group: str) -> None:
         """A poll has ended."""
         self._by_group.give(group)
-        for counter, key in ((self._by_client, client_id), (self._by_connection, connection)):
-            counter[key] -= 1
-            assert counter[key] >= 0, "a poll has left twice"
-            if not counter[key]:
-                del counter[key]
+        self._by_client.give(client_id)
+        self._by_connection.give(connection)
 
 
 def _refusal(limit: str, sentence: str) -> LimitError:

@@ -43,10 +43,12 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
         messages: what was sent, at least one.
         stored: for each its queue offset, its recall handle, its transaction id, or why it was not stored.
     """
+    assert len(messages) == len(stored), "not every message has its result"
     parts: list[bytes] = [_OK_FIELD]
     refused: dict[int, Status] = {}
     some_stored = False
-    for message, result in zip(messages, stored, strict=True):
+    for index, message in enumerate(messages):
+        result = stored[index]
         message_id = message.message_id.encode()
         named: bytes = _MESSAGE_ID_TAG + varint(len(message_id)) + message_id
         if isinstance(result, int):

@@ -24,7 +24,7 @@ class HeadTemplate:
         list_bytes_max: the longest header list.
     """
 
-    __slots__ = ("_head", "_list_bytes_max", "_names", "_parts", "_rest_bytes")
+    __slots__ = ("_head", "_last", "_list_bytes_max", "_names", "_parts", "_rest_bytes")
 
     def __init__(
         self, parts: list[bytes], names: list[str], head: RequestHead, rest_bytes: int, list_bytes_max: int
@@ -32,6 +32,8 @@ class HeadTemplate:
         assert len(parts) == len(names) + 1, "not every gap has its name"
         self._parts = parts
         self._names = names
+        self._last = [(b"", b"", "")] * len(names)
+        """Of each value as it came last: its bytes, what they mean, and that as text. A date is good for a second."""
         self._head = head
         self._rest_bytes = rest_bytes
         self._list_bytes_max = list_bytes_max
@@ -49,12 +51,19 @@ class HeadTemplate:
         index = 0
         try:
             for name in self._names:
-                value, at = hpack.text_at(block, at)
-                text = value.decode("latin-1")
+                raw, value, text = self._last[index]
+                if raw and block.startswith(raw, at):
+                    at += len(raw)
+                else:
+                    start = at
+                    value, at = hpack.text_at(block, at)
+                    text = value.decode("latin-1")
+                    if not (text.isprintable() and text.strip() == text):
+                        return None  # it needs a closer look (`headers.read_field`)
+                    self._last[index] = block[start:at], value, text
                 index += 1
                 part = parts[index]
-                # Such a text needs no closer look (`headers.read_field`).
-                if not (text.isprintable() and text.strip() == text and block.startswith(part, at)):
+                if not block.startswith(part, at):
                     return None
                 at += len(part)
                 list_bytes += len(value)

@@ -189,6 +189,8 @@ def test_each_method_has_a_row() -> None:
 
 async def code_of(w: World, method: Method[Any, Any], request: Any) -> int:
     response = await w.channel.call(method, request, metadata=signed(w))
+    if method is protocol.SEND_MESSAGE:
+        response = pb.SendMessageResponse.FromString(response)
     code: int = response.status.code
     return code
 
