@@ -1,12 +1,15 @@
 """What mypyc makes otherwise than Python, and mypy says nothing about, is not in modules that are compiled."""
 
 import ast
+import dataclasses
+import inspect
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.compile import SOURCE, modules
+from tools.compile import SOURCE, modules, with_initializers
 
 COMPILED = modules(SOURCE / "services")
 
@@ -22,3 +25,71 @@ def test_each_name_of_an_exception_has_one_type(path: Path) -> None:
             if isinstance(each, ast.ExceptHandler) and each.name is not None and each.type is not None:
                 kinds[each.name].add(ast.unparse(each.type))
         assert [name for name, types in kinds.items() if len(types) > 1] == [], function.name
+
+
+PLAIN = """
+@dataclass(slots=True, eq=False)
+class Plain:
+    name: str
+    numbers: Sequence[int] = ()
+    '''What it holds.'''
+    is_new: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.numbers)
+"""
+OTHERS = """
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    name: str
+
+
+@dataclass(slots=True)
+class Made:
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Checked:
+    name: str
+
+    def __post_init__(self) -> None:
+        assert self.name
+
+
+@dataclass(slots=True)
+class Derived(Base):
+    name: str
+
+
+class Ordinary:
+    name: str
+"""
+
+
+def classes_of(source: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    exec("from collections.abc import Sequence\nfrom dataclasses import dataclass, field\n" + source, found)
+    return found
+
+
+def test_a_dataclass_has_the_same_initializer_written_out() -> None:
+    before, after = classes_of(PLAIN)["Plain"], classes_of(with_initializers(PLAIN))["Plain"]
+    assert "def __init__" in with_initializers(PLAIN)
+    assert inspect.signature(before) == inspect.signature(after)
+    assert [each.name for each in dataclasses.fields(before)] == [each.name for each in dataclasses.fields(after)]
+    for words in (("a",), ("a", (1, 2)), ("a", (1, 2), True)):
+        assert repr(before(*words)) == repr(after(*words))
+    assert after("a", (1, 2)).size == 2
+    assert after("a") != after("a"), "what else the decorator says still holds"
+
+
+def test_other_classes_stay_as_they_are() -> None:
+    assert with_initializers(OTHERS) == OTHERS
+
+
+def test_initializers_are_written_for_what_each_send_makes() -> None:
+    written = {path.name: with_initializers(path.read_text(encoding="utf-8")) for path in COMPILED}
+    for name, made in (("events.py", 11), ("headers.py", 2), ("put.py", 2), ("batcher.py", 1), ("service.py", 1)):
+        assert written[name].count("@dataclass(init=False") == made, name

@@ -438,4 +438,4 @@ class StreamCall(ServerCall):
 
     def _answer(self, result: Any) -> None:
         self._send_trailers(TRAILERS_OK)
-        self._connection.flush_soon()
+        self._connection.flush_first()

@@ -33,6 +33,7 @@ class Endpoint(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
         self._flush_planned = False
+        self._flushed_first = False
         self._patience: asyncio.TimerHandle | None = None
         self._receiving = False
 
@@ -57,8 +58,19 @@ class Endpoint(asyncio.Protocol):
             self._flush_planned = True
             self.loop.call_soon(self._planned_flush)
 
+    def flush_first(self) -> None:
+        """Write what is to be sent now, if it is the first in this turn of the loop that can't wait; else at its end,
+        with all others.
+        """
+        if self._flushed_first or self._receiving:
+            self.flush_soon()
+            return
+        self._flushed_first = True
+        self.flush_soon()
+        self.flush()
+
     def _planned_flush(self) -> None:
-        self._flush_planned = False
+        self._flush_planned = self._flushed_first = False
         self.flush()
 
     def _flush_received(self) -> None:

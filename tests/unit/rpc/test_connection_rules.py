@@ -223,6 +223,15 @@ def test_a_client_takes_longer_frames_and_says_so() -> None:
     assert failed.code is SIZE
 
 
+@pytest.mark.parametrize("is_client", [False, True])
+def test_nothing_is_to_be_entered_into_a_header_table(is_client: bool) -> None:
+    connection = Connection(Limits(), client=is_client)
+    connection.start()
+    sent = connection.outbox.take().removeprefix(frames.PREFACE)
+    (said,) = (each for each in split(sent) if each.kind == frames.SETTINGS)
+    assert dict(frames.read_settings(said.payload))[frames.SETTING_HEADER_TABLE_SIZE] == 0
+
+
 def test_settings_are_acknowledged_before_what_they_let_go() -> None:
     served = Served()
     served.receive(frames.settings({4: 10}))

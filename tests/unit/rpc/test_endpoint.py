@@ -109,6 +109,36 @@ async def test_the_last_answer_is_written_at_once_and_all_of_a_turn_in_one_write
     assert len(held.socket.writes) == 2
 
 
+async def test_of_streams_that_end_in_one_turn_the_first_is_written_at_once_and_all_others_together() -> None:
+    go_on = asyncio.Event()
+
+    async def wait(call: Call, stream: Stream[bytes, bytes]) -> None:
+        await go_on.wait()
+        await stream.send((b"m",))
+
+    service, socket = Service(), Socket()
+    service.stream(TAKE, wait)
+    connection = ServerConnection(Server(service))
+    connection.connection_made(cast(Any, socket))
+    loop = asyncio.get_running_loop()
+    loop.call_soon(connection.data_received, frames.PREFACE + frames.settings({}))
+    head = block(_path=TAKE.path, content_type="application/grpc")
+    for streams in ((1, 3, 5), (7, 9, 11)):
+        for stream_id in streams:
+            begin = frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, head)
+            request = frames.frame(frames.DATA, frames.END_STREAM, stream_id, bytes(5))
+            loop.call_soon(connection.data_received, begin + request)
+        await turns(3)
+        socket.writes.clear()
+        go_on.set()
+        await turns(4)
+        first, others = socket.writes
+        assert first.count(b"grpc-status") == 1, "a client waits for the end of a stream, not for its message"
+        assert others.count(b"grpc-status") == 2
+        go_on.clear()
+    connection.connection_lost(None)
+
+
 async def test_a_stream_that_came_before_what_breaks_the_connection_is_not_begun() -> None:
     """Its answer, such as messages that it popped, would count as sent."""
     begun: list[Call] = []

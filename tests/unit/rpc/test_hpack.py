@@ -206,3 +206,48 @@ def test_the_huffman_code_is_that_of_the_rfc() -> None:
 def test_huffman_texts_of_hyper(text: bytes) -> None:
     block = hyper.Encoder().encode([(b"a", text)], huffman=True)
     assert decoder().decode(block) == [(b"a", text)]
+
+
+def test_a_literal_that_comes_again_is_not_read_again() -> None:
+    read: list[tuple[bytes, bytes]] = []
+
+    def note(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        read.append((name, value))
+        return name, value
+
+    reader = hpack.BlockReader(note, 65_536, changing=frozenset((b"id",)))
+    static = len(read)
+    fields = [(b":path", b"/a"), (b"name", b"value"), (b"long", b"x" * 200), (b"id", b"7")]
+    for form in (hpack.encode, lambda given: hyper.Encoder().encode(given)):
+        block = form([hyper.NeverIndexedHeaderTuple(*each) for each in fields])
+        reader.decode(block)
+        before = len(read)
+        assert reader.decode(block) == fields
+        assert read[before:] == fields[2:], "a long one, and one whose value changes"
+    assert len(read) > static
+
+
+def test_a_literal_whose_name_is_in_the_table_means_what_the_table_says_then() -> None:
+    reader = decoder()
+    reader.decode(b"\x40\x01a\x01v")  # enters a: v
+    named = b"\x0f\x2f\x01w"  # the value w of the name with index 62
+    assert reader.decode(named) == [(b"a", b"w")]
+    reader.decode(b"\x40\x01b\x01v")
+    assert reader.decode(named) == [(b"b", b"w")]
+
+
+def test_a_table_of_no_bytes_is_left_alone_by_what_wants_to_enter_it() -> None:
+    reader = decoder()
+    assert reader.decode(b"\x20\x40\x01a\x01v") == [(b"a", b"v")]
+    generation = reader.generation
+    assert reader.decode(b"\x40\x01a\x01v") == [(b"a", b"v")]
+    assert reader.generation == generation
+    with pytest.raises(ProtocolError, match="names a field that is not in the table"):
+        reader.decode(b"\xbe")
+
+
+def test_few_literals_are_kept() -> None:
+    reader = decoder()
+    for number in range(1000):
+        reader.decode(hpack.encode([(b"x-%d" % number, b"v")]))
+        assert len(reader._literals) <= 32
