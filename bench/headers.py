@@ -1,9 +1,10 @@
-"""The header block of each request, as the official clients fill it: the same but for an id of its own."""
+"""The header block of each request, as the official clients fill it: the same but for an id and how long it waits."""
 
 import time
 import uuid
 
 from services.proxy.access.signature import Credentials, signed_headers
+from services.rpc.http2 import hpack
 from services.rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
 
 _STATIC_FIELDS = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
@@ -11,14 +12,17 @@ _STATIC_NAMES = {field[0]: index for index, field in reversed(list(enumerate(STA
 _FIRST_DYNAMIC = len(STATIC_TABLE) + 1
 NOBODY = Credentials("", "")
 """Shows nothing."""
+_TIMEOUT: Field = (b"grpc-timeout", b"")
+_TIMEOUT_US = 29_999_000
 _REQUEST_ID: Field = (b"x-mq-request-id", b"")
 
 
 class RequestHeaders:
-    """Writes header blocks for one connection, with HPACK's table (RFC 7541): what repeats is one byte each.
+    """Writes header blocks for one connection (RFC 7541): what repeats is one byte each if the server has a table for
+    it, else it is written again.
 
-    All official clients give each call an `x-mq-request-id` that never comes again, so no two blocks are alike; it is
-    a literal of 36 characters that does not enter the table, as the Java client's library writes it.
+    All official clients give each call an `x-mq-request-id` that never comes again, and say how many microseconds they
+    will still wait, so no two blocks are alike. Both are literals that do not enter the table.
 
     Args:
         authority: `host:port` of the server.
@@ -33,7 +37,6 @@ class RequestHeaders:
             (b"content-type", b"application/grpc"),
             (b"user-agent", b"popwheel-bench"),
             (b"te", b"trailers"),
-            (b"grpc-timeout", b"30S"),
             (b"x-mq-client-id", client_id.encode()),
             (b"x-mq-language", b"PYTHON"),
             (b"x-mq-client-version", b"5.1.2"),
@@ -41,9 +44,12 @@ class RequestHeaders:
             *((name.encode(), value.encode()) for name, value in signed.items()),
             (b"x-mq-namespace", b""),
         ]
+        self.has_table = True
+        """Whether the server has one; to be said before the first block."""
         self._table: dict[Field, int] = {}
         self._table_bytes = 0
         self._blocks: dict[bytes, bytes] = {}
+        self._before_id = b""
         self._id_prefix = str(uuid.uuid4())[:28].encode()
         self._calls = 0
 
@@ -53,13 +59,21 @@ class RequestHeaders:
         start = self._blocks.get(path)
         if start is None:
             start = self._start(path)
-        return b"%b%b%08x" % (start, self._id_prefix, self._calls & 0xFFFFFFFF)
+        before_id = self._before_id
+        timeout = b"%du" % (_TIMEOUT_US + self._calls % 1000)
+        return b"%b%b%b%b%08x" % (start, timeout, before_id, self._id_prefix, self._calls & 0xFFFFFFFF)
 
     def _start(self, path: bytes) -> bytes:
-        """All but the value of the last field; kept if it leaves the table as it is."""
+        """All up to the value of the time-out; kept if it leaves the table as it is."""
+        fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), *self._fields)
+        if not self.has_table:
+            self._before_id = hpack.encode([_REQUEST_ID])[:-1] + bytes((36,))
+            start = hpack.encode(fields) + hpack.encode([_TIMEOUT])[:-1] + bytes((9,))
+            self._blocks[path] = start
+            return hpack.NO_TABLE + start
         known = len(self._table)
         block = bytearray()
-        for field in ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), *self._fields):
+        for field in fields:
             index = _STATIC_FIELDS.get(field)
             if index is None and field in self._table:
                 index = self._index(field)
@@ -67,11 +81,12 @@ class RequestHeaders:
                 self._add(block, field)
             else:
                 block.append(0x80 | index)
-        if _REQUEST_ID not in self._table:
-            self._add(block, _REQUEST_ID)
-        index = self._index(_REQUEST_ID)
-        # A literal that stays out of the table, its name by index (RFC 7541, 6.2.2), its value 36 plain characters.
-        block += bytes((0x0F, index - 0x0F, 36))
+        for field in (_TIMEOUT, _REQUEST_ID):
+            if field not in self._table:
+                self._add(block, field)
+        # Literals that stay out of the table, their names by index (RFC 7541, 6.2.2), their values plain characters.
+        block += bytes((0x0F, self._index(_TIMEOUT) - 0x0F, 9))
+        self._before_id = bytes((0x0F, self._index(_REQUEST_ID) - 0x0F, 36))
         if len(self._table) != known:
             self._blocks.clear()
         else:
