@@ -123,7 +123,8 @@ def with_initializers(source: str) -> str:
         source: of a module.
 
     Returns:
-        The same, but for dataclasses that are not frozen, have no base, and whose fields are plain or have a default.
+        The same, line for line, but for dataclasses that are not frozen, have no base, and whose fields are plain or
+        have a default. Their initializers stand in a blank line behind them.
     """
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
@@ -138,11 +139,11 @@ def with_initializers(source: str) -> str:
         if not (is_usual and fields and plain):
             continue
         assert decorator.end_lineno is not None and node.end_lineno is not None
-        lines[node.end_lineno : node.end_lineno] = [
-            "",
-            f"    def __init__(self, {', '.join(ast.unparse(each) for each in fields)}) -> None:",
-            *(f"        self.{ast.unparse(each.target)} = {ast.unparse(each.target)}" for each in fields),
-        ]
+        names = [ast.unparse(each.target) for each in fields]
+        begin = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: "
+        blank = slice(node.end_lineno, node.end_lineno + 1)
+        assert lines[blank] in ([], [""]), "there is no blank line behind a class"
+        lines[blank] = [begin + "; ".join(f"self.{name} = {name}" for name in names)]
         lines[decorator.end_lineno - 1] = "@" + written.replace("(", "(init=False, ", 1)
     return "\n".join(lines) + "\n"
 

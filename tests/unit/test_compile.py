@@ -77,6 +77,7 @@ def classes_of(source: str) -> dict[str, Any]:
 def test_a_dataclass_has_the_same_initializer_written_out() -> None:
     before, after = classes_of(PLAIN)["Plain"], classes_of(with_initializers(PLAIN))["Plain"]
     assert "def __init__" in with_initializers(PLAIN)
+    assert with_initializers(PLAIN).count("\n") == PLAIN.count("\n") + 1, "at the end of a file there is no blank line"
     assert inspect.signature(before) == inspect.signature(after)
     assert [each.name for each in dataclasses.fields(before)] == [each.name for each in dataclasses.fields(after)]
     for words in (("a",), ("a", (1, 2)), ("a", (1, 2), True)):
@@ -90,6 +91,18 @@ def test_other_classes_stay_as_they_are() -> None:
 
 
 def test_initializers_are_written_for_what_each_send_makes() -> None:
-    written = {path.name: with_initializers(path.read_text(encoding="utf-8")) for path in COMPILED}
-    for name, made in (("events.py", 11), ("headers.py", 2), ("put.py", 2), ("batcher.py", 1), ("service.py", 1)):
-        assert written[name].count("@dataclass(init=False") == made, name
+    services = SOURCE / "services"
+    for name, made in (
+        ("rpc/http2/events.py", 11),
+        ("rpc/http2/headers.py", 2),
+        ("common/contract/put.py", 2),
+        ("proxy/send/batcher.py", 1),
+        ("rpc/service.py", 1),
+    ):
+        assert services / name in COMPILED
+        source = (services / name).read_text(encoding="utf-8")
+        written = with_initializers(source)
+        assert written.count("@dataclass(init=False") == made, name
+        places = [number for number, line in enumerate(source.splitlines()) if line.startswith(("class ", "def "))]
+        lines = written.splitlines()
+        assert all(lines[number] == source.splitlines()[number] for number in places), "lines keep their numbers"

@@ -116,12 +116,12 @@ class PutHandler:
             return PutResult(int(error.code), error.message)
         return None
 
-    async def _put_admitted(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+    def _put_admitted(self, runs: Sequence[MessageRun]) -> Awaitable[Sequence[PutResult]]:
         topic_ids = self._core.names.topic_ids
         for run in runs:
             if run.topic_id and run.topic_id != topic_ids.get(run.topic):
-                return await self._put_of_topics(runs)
-        return await self._put_current(runs)
+                return self._put_of_topics(runs)
+        return self._put_current(runs)
 
     async def _put_of_topics(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs of which some are for topics that were not heard of yet, or for others than have their names now;
@@ -171,11 +171,11 @@ class PutHandler:
             for run, topic_id in zip(runs, before, strict=True)
         ]
 
-    async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+    def _put_new(self, runs: Sequence[MessageRun]) -> Awaitable[Sequence[PutResult]]:
         """Append what was not stored before."""
         if any(run.due_ms or run.first_check_ms for run in runs):
-            return await self._put_some_hidden(runs)
-        return await self._put_at_once(runs)
+            return self._put_some_hidden(runs)
+        return self._put_at_once(runs)
 
     async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         refusals: list[StatusError] = []
