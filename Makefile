@@ -143,6 +143,7 @@ drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (defaul
 
 interop: setup ## Run official clients of other languages against a server (LANGUAGES=go,java,node,rust CASES=fifo-push,sql; docs/client-compatibility.md)
 	@echo "installing the clients into build/interop; the first time takes minutes, most of them for Rust"
+	@mkdir -p build/interop
 	@INTEROP=1 LANGUAGES="$(LANGUAGES)" CASES="$(CASES)" $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup \
 		--basetemp build/interop/runs tests/interop/clients $(ARGS)
 
