@@ -251,7 +251,7 @@ class LoadConnection(asyncio.Protocol):
     def _apply(self, settings: dict[int, int]) -> None:
         self._frame_bytes_max = settings.get(frames.SETTING_MAX_FRAME_SIZE, self._frame_bytes_max)
         if settings.get(frames.SETTING_HEADER_TABLE_SIZE, hpack.TABLE_SIZE_DEFAULT) < hpack.TABLE_SIZE_DEFAULT:
-            self._headers.has_table = False
+            raise NotImplementedError("a server with a small header table")
         self._out.append(frames.SETTINGS_ACK)
         if not self._ready.done():
             self._ready.set_result(None)

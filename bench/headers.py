@@ -4,7 +4,6 @@ import time
 import uuid
 
 from services.proxy.access.signature import Credentials, signed_headers
-from services.rpc.http2 import hpack
 from services.rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
 
 _STATIC_FIELDS = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
@@ -18,8 +17,7 @@ _REQUEST_ID: Field = (b"x-mq-request-id", b"")
 
 
 class RequestHeaders:
-    """Writes header blocks for one connection (RFC 7541): what repeats is one byte each if the server has a table for
-    it, else it is written again.
+    """Writes header blocks for one connection, with HPACK's table (RFC 7541): what repeats is one byte each.
 
     All official clients give each call an `x-mq-request-id` that never comes again, and say how many microseconds they
     will still wait, so no two blocks are alike. Both are literals that do not enter the table.
@@ -44,8 +42,6 @@ class RequestHeaders:
             *((name.encode(), value.encode()) for name, value in signed.items()),
             (b"x-mq-namespace", b""),
         ]
-        self.has_table = True
-        """Whether the server has one; to be said before the first block."""
         self._table: dict[Field, int] = {}
         self._table_bytes = 0
         self._blocks: dict[bytes, bytes] = {}
@@ -65,15 +61,9 @@ class RequestHeaders:
 
     def _start(self, path: bytes) -> bytes:
         """All up to the value of the time-out; kept if it leaves the table as it is."""
-        fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), *self._fields)
-        if not self.has_table:
-            self._before_id = hpack.encode([_REQUEST_ID])[:-1] + bytes((36,))
-            start = hpack.encode(fields) + hpack.encode([_TIMEOUT])[:-1] + bytes((9,))
-            self._blocks[path] = start
-            return hpack.NO_TABLE + start
         known = len(self._table)
         block = bytearray()
-        for field in fields:
+        for field in ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), *self._fields):
             index = _STATIC_FIELDS.get(field)
             if index is None and field in self._table:
                 index = self._index(field)

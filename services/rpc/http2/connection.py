@@ -28,6 +28,9 @@ from services.rpc.http2.sender import GOING_AWAY_PING, Sender
 from services.rpc.http2.streams import Closure, Stream
 from services.rpc.limits import WINDOW_MAX, FloodCounter, Limits
 
+_TABLE_CHANGES_MAX = 8
+"""A client whose requests change HPACK's table more often is asked to do without one."""
+
 
 class Connection(Sender):
     """Either side of a connection.
@@ -46,6 +49,8 @@ class Connection(Sender):
         """Calls whose stream is over and whose handler is not; the owner counts them here against the streams."""
         self._reader = FrameReader(limits, self._on_frame, preface=not client)
         self._heads = HeadReader(limits.header_list_bytes_max)
+        self._acknowledged = 0
+        self._asks_for_no_table = False
         self._events: list[Event] = []
         self._now = 0.0
         window_s = limits.flood_window_s
@@ -215,6 +220,9 @@ class Connection(Sender):
             pass  # the owner answers that, if the stream can be opened
         except MalformedHeadersError as error:
             raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+        if self._heads.table_changes > _TABLE_CHANGES_MAX and not self._asks_for_no_table:
+            self._asks_for_no_table = True
+            self.outbox.control(frames.settings({frames.SETTING_HEADER_TABLE_SIZE: 0}))
         if self_dependent:
             raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
         if stream_id > self._goaway_last_id:
@@ -295,6 +303,9 @@ class Connection(Sender):
             )
         self._count(self._settings, "settings_max")
         if flags & frames.ACK:
+            self._acknowledged += 1
+            if self._acknowledged > 1:  # the first ones were those of the start
+                self._heads.forbid_table()
             return
         # Before what the new settings let go: a client may hold us to its old window until it has seen the ack
         # (grpcio does, and takes DATA beyond it for an error).

@@ -18,9 +18,9 @@ class HeadReader:
 
     A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
     and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
-    each that never comes again, and how long they wait: their blocks are compared with templates, all but those. They
-    leave the table alone as we have none for them (`Sender.start`). Long blocks are not looked up, and none any more
-    on a connection on which many in a row were new.
+    each that never comes again, and how long they wait: their blocks are compared with templates, all but those. Most
+    of them enter these into the table, until they are asked to do without one (`table_changes`). Long blocks are not
+    looked up, and none any more on a connection on which many in a row were new.
 
     Args:
         list_bytes_max: the longest header list.
@@ -32,6 +32,15 @@ class HeadReader:
         self._known: dict[bytes, RequestHead] = {}
         self._templates: list[HeadTemplate] = []
         self._generation = 0
+        self._misses = 0
+        self.table_changes = 0
+        """How many blocks have changed the table."""
+
+    def forbid_table(self) -> None:
+        """The other side knows that we want no table: it may ask for none any more. One that goes on with the table it
+        has is understood.
+        """
+        self._decoder.table_size_max = 0
         self._misses = 0
 
     def fields(self, block: bytes) -> list[HeaderField]:
@@ -88,6 +97,8 @@ class HeadReader:
         self._known[block] = head
 
     def _read(self, block: bytes) -> RequestHead:
+        generation = self._decoder.generation
         head = read_request(self._decoder.decode(block))
+        self.table_changes += self._decoder.generation != generation
         head.list_bytes = self._decoder.list_bytes
         return head

@@ -90,7 +90,7 @@ class BlockReader(Generic[Read]):
         self.list_bytes = 0
         self._read = read
         self._list_bytes_max = list_bytes_max
-        self._table_size_max = table_size_max
+        self.table_size_max = table_size_max
         self._table_size = TABLE_SIZE_DEFAULT
         self._static: tuple[Entry[Read], ...] = _static_entries(read)
         # Oldest first: index 62 is the last one. Taking from the front moves at most 128 pointers.
@@ -224,8 +224,8 @@ class BlockReader(Generic[Read]):
         at += 1
         if size == 0x1F:
             size, at = _integer(block, at, 0x1F)
-        if size > self._table_size_max:
-            raise _broken(f"a table size update to {size}, beyond the {self._table_size_max} allowed")
+        if size > self.table_size_max:
+            raise _broken(f"a table size update to {size}, beyond the {self.table_size_max} allowed")
         if size != self._table_size:
             self.generation += 1
             self._table_size = size

@@ -42,9 +42,6 @@ class Sender:
         """Send the preface and our settings; before anything else."""
         limits = self._limits
         settings = {
-            # No table for what the other side says: an entry for each call's id would change it with every call, so
-            # that no header block means what the one before it meant (`HeadReader`).
-            frames.SETTING_HEADER_TABLE_SIZE: 0,
             frames.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
             frames.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
         }

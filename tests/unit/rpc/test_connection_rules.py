@@ -223,13 +223,38 @@ def test_a_client_takes_longer_frames_and_says_so() -> None:
     assert failed.code is SIZE
 
 
-@pytest.mark.parametrize("is_client", [False, True])
-def test_nothing_is_to_be_entered_into_a_header_table(is_client: bool) -> None:
-    connection = Connection(Limits(), client=is_client)
-    connection.start()
-    sent = connection.outbox.take().removeprefix(frames.PREFACE)
-    (said,) = (each for each in split(sent) if each.kind == frames.SETTINGS)
-    assert dict(frames.read_settings(said.payload))[frames.SETTING_HEADER_TABLE_SIZE] == 0
+def test_a_client_that_changes_the_header_table_with_each_request_is_asked_to_do_without_one() -> None:
+    served = Served()
+    entries = [b"\x40\x01a\x02%02d" % number for number in range(12)]
+    for number, entry in enumerate(entries[:8]):
+        served.receive(headers(2 * number + 1, REQUEST + entry, end=True))
+    served.receive(frame(frames.SETTINGS, 0, b"", frames.ACK))
+    assert not [sent for sent in served.sent() if sent.kind == frames.SETTINGS]
+    for number in (8, 9):
+        served.receive(headers(2 * number + 1, REQUEST + entries[number], end=True))
+    (asked,) = (sent for sent in served.sent() if sent.kind == frames.SETTINGS)
+    assert dict(frames.read_settings(asked.payload)) == {frames.SETTING_HEADER_TABLE_SIZE: 0}
+    served.receive(headers(21, b"\x3f\x45" + REQUEST, end=True))  # it may not have read that yet
+    served.receive(frame(frames.SETTINGS, 0, b"", frames.ACK))
+    served.receive(headers(23, REQUEST + b"\xbe", end=True))  # one that keeps what is in its table
+    served.receive(headers(25, hpack.NO_TABLE + REQUEST + entries[10], end=True))
+    served.receive(headers(27, REQUEST + entries[10], end=True))
+    requests = [event for event in served.events if isinstance(event, RequestReceived)]
+    assert [event.stream_id for event in requests] == list(range(1, 29, 2))
+    assert [event.head.metadata.get("a") for event in requests[10:]] == [None, "09", "10", "10"]
+    served.receive(headers(29, b"\x21" + REQUEST, end=True))
+    failed = served.events[-1]
+    assert isinstance(failed, ConnectionFailed)
+    assert failed.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_client_whose_table_stays_as_it_is_keeps_it() -> None:
+    served = Served()
+    served.receive(headers(1, REQUEST + b"\x40\x01a\x01v", end=True))
+    for number in range(1, 100):
+        served.receive(headers(2 * number + 1, REQUEST + b"\xbe" + b"\x00\x02id\x02%02d" % number, end=True))
+        served.connection.respond(2 * number + 1, ANSWER, b"", TRAILERS)
+    assert not [sent for sent in served.sent() if sent.kind == frames.SETTINGS]
 
 
 def test_settings_are_acknowledged_before_what_they_let_go() -> None:
