@@ -261,10 +261,6 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     """
     if len(data) - offset < HEADER_BYTES:
         raise CorruptDataError(f"the record at {position} ends within its header")
-    length: int  # those that are calculated with are plain numbers to the compiler
-    topic_length: int
-    origin_length: int
-    system_length: int
     (
         length,
         checksum,
