@@ -202,7 +202,7 @@ def encode_run(
     topic_length, queue_id, kind = len(topic), run.queue_id, int(RecordKind.MESSAGE)
     lengths: list[int] = []
     buffers: list[bytes] = []
-    assert run.is_even, "the columns differ in length"
+    assert len(run.payloads) == len(run.system_properties) == len(tag_hashes), "the columns differ in length"
     for index, payload in enumerate(run.payloads):
         system_properties = run.system_properties[index]
         system_length = len(system_properties)

@@ -304,7 +304,7 @@ class Connection(Sender):
         self._count(self._settings, "settings_max")
         if flags & frames.ACK:
             self._acknowledged += 1
-            if self._acknowledged > 1:  # the first ones were those of the start
+            if self._asks_for_no_table and self._acknowledged > 1:  # the first ones were those of the start
                 self._heads.forbid_table()
             return
         # Before what the new settings let go: a client may hold us to its old window until it has seen the ack
