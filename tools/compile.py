@@ -20,7 +20,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCE = Path(__file__).resolve().parent.parent
 
 COMPILED = (
-    "common/clock.py",
     "common/cold_reads.py",
     "common/heap.py",
     "common/histogram.py",

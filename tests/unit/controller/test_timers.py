@@ -17,7 +17,7 @@ from services.common.contract.recall_handle import RecallHandle
 from services.common.errors import StatusError
 from services.common.http import make_http_app
 from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsResponse
+from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsRequest, TimerStatsResponse
 from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from services.controller.app import ControllerApp
 from services.controller.cluster.cluster_state import ClusterState
@@ -28,6 +28,7 @@ from services.controller.http.timers import Timers
 from services.controller.options import ControllerOptions
 from services.rpc.local import LocalChannel
 from services.rpc.membership.registrar import BrokerRegistrar
+from services.rpc.methods import TIMER_STATS
 from services.rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.fake_timer_broker import NOW_MS, FakeTimerBroker
 from tests.unit.controller.test_app import until
@@ -72,7 +73,7 @@ async def api(folder: Path, *brokers: FakeTimerBroker) -> AsyncIterator[httpx.As
         for broker in brokers:
             for opened in broker.channels:
                 with pytest.raises(RpcError, match="closed"):  # none is left open
-                    await opened.call(None, None)  # type: ignore[arg-type]
+                    await opened.call(TIMER_STATS, TimerStatsRequest())
 
 
 def two_brokers() -> tuple[FakeTimerBroker, FakeTimerBroker]:
