@@ -62,12 +62,10 @@ class Endpoint(asyncio.Protocol):
         """Write what is to be sent now, if it is the first in this turn of the loop that can't wait; else at its end,
         with all others.
         """
-        if self._flushed_first or self._receiving:
-            self.flush_soon()
-            return
-        self._flushed_first = True
         self.flush_soon()
-        self.flush()
+        if not (self._flushed_first or self._receiving):
+            self._flushed_first = True
+            self.flush()
 
     def _planned_flush(self) -> None:
         self._flush_planned = self._flushed_first = False
