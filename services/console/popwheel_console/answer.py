@@ -1,0 +1,94 @@
+"""What the admin API answers to a question of a page (pure)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+NO_LEADER: Final = "HA_NOT_AVAILABLE"
+
+
+class Row(dict[str, Any]):
+    """An object of an answer. A field that is not there is not known: None, as what an older release does not tell."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request that a page makes.
+
+    Args:
+        path: below `/api/v1`, its parts quoted.
+        query: what is asked for; empty values are left out.
+        method: of HTTP.
+        body: of a request that changes something.
+    """
+
+    path: str
+    query: Mapping[str, str | int | None] = field(default_factory=dict)
+    method: str = "GET"
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer.
+
+    Args:
+        status: of HTTP; 0 if there is none yet.
+        body: its fields; none of a refusal.
+        code: of a refusal.
+        message: of a refusal, a sentence.
+        leader: of a refusal: who is to be asked instead.
+    """
+
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    message: str = ""
+    leader: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is something to show."""
+        return 200 <= self.status < 300
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not come in time."""
+        return self.status == 0
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the API has no such route: it is of another release."""
+        return self.status == 404 and self.code == "NOT_FOUND"
+
+    @property
+    def why(self) -> str:
+        """Why there is nothing to show; empty if there is."""
+        if self.is_good:
+            return ""
+        if self.is_pending:
+            return "it has not answered yet"
+        if self.is_missing:
+            return "this server does not tell it"
+        return self.message or f"the server answered with status {self.status}"
+
+    def number(self, name: str) -> int | None:
+        """A whole number; None if it is not known."""
+        value = self.body.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a list; none if there is no such list."""
+        value = self.body.get(name)
+        return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+    def text(self, name: str) -> str:
+        """A text; empty if it is not known."""
+        value = self.body.get(name)
+        return value if isinstance(value, str) else ""
+
+
+PENDING: Final = Answer(0)

@@ -1,0 +1,155 @@
+"""Asks the admin API, as a program outside would, but within this process; the leader over HTTP if another leads."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+from urllib.parse import quote, unquote, urlencode
+
+import httpx
+import structlog
+from starlette.types import ASGIApp, Message, Scope
+
+from popwheel_common.web.within import mark_within
+from popwheel_console.answer import NO_LEADER, Answer, Question, Row
+
+_PREFIX: Final = "/api/v1"
+_LEADER_TIMEOUT_S: Final = 6.0
+_NOBODY: Final = Answer(
+    503,
+    code=NO_LEADER,
+    message="no controller leads now, or the one that does cannot be reached; this page asks again",
+)
+
+
+_logger = structlog.get_logger()
+
+
+class Api(Protocol):
+    """Answers questions of pages."""
+
+    leader: str
+
+    async def ask(self, question: Question) -> Answer:
+        """The answer, which may be a refusal."""
+
+
+class ApiClient:
+    """Asks for one request of a browser.
+
+    Args:
+        app: the application that serves the API.
+        authorization: header that says on whose behalf; empty for none.
+        address: where the browser is.
+        host: by which name the browser called this server.
+    """
+
+    def __init__(self, app: ASGIApp, authorization: str, address: str, host: str) -> None:
+        self._app = app
+        self._authorization = authorization
+        self._address = address
+        self._host = host
+        self.leader = ""
+        """Where the leader is asked, `host:port`; empty while this process answers itself."""
+
+    async def ask(self, question: Question) -> Answer:
+        """Ask this process, or whoever leads instead of it."""
+        if not self.leader:
+            status, data = await self._within(question)
+            answer = read(status, data)
+            if answer.code != NO_LEADER or "leader" not in answer.body:
+                return answer
+            if not answer.leader:
+                return _NOBODY
+            self.leader = answer.leader
+        return await self._of_leader(question)
+
+    async def _within(self, question: Question) -> tuple[int, bytes]:
+        """Call the application, with no socket between."""
+        body = b"" if question.body is None else json.dumps(question.body).encode()
+        headers = [(b"host", self._host.encode("latin-1", "replace")), (b"content-length", b"%d" % len(body))]
+        if self._authorization:
+            headers.append((b"authorization", self._authorization.encode("latin-1", "replace")))
+        if question.body is not None:
+            headers.append((b"content-type", b"application/json"))
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": question.method,
+            "scheme": "http",
+            "path": _PREFIX + unquote(question.path),
+            "raw_path": (_PREFIX + question.path).encode(),
+            "query_string": _query(question).encode(),
+            "root_path": "",
+            "headers": headers,
+            "client": (self._address, 0) if self._address else None,
+            "server": None,
+        }
+        mark_within(scope)
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        parts: list[bytes] = []
+        status = 500
+
+        async def receive() -> Message:
+            return whole.pop() if whole else await asyncio.Future()
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                parts.append(message.get("body", b""))
+
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            _logger.exception("a route failed that the console had asked", path=question.path)
+        return status, b"".join(parts)
+
+    async def _of_leader(self, question: Question) -> Answer:
+        """Ask the leader over HTTP; one that leads no more is as good as none."""
+        headers = {"authorization": self._authorization} if self._authorization else {}
+        url = f"http://{self.leader}{_PREFIX}{question.path}?{_query(question)}"
+        try:
+            async with _http() as client:
+                answer = await client.request(question.method, url, headers=headers, json=question.body)
+        except httpx.HTTPError:
+            return _NOBODY
+        found = read(answer.status_code, answer.content)
+        return _NOBODY if found.code == NO_LEADER and "leader" in found.body else found
+
+
+def load() -> None:
+    """Make and forget what the leader, and processes for their status, are asked with: the first takes 30 ms.
+
+    Call it in a thread.
+    """
+    _http()
+
+
+def _http() -> httpx.AsyncClient:
+    # To read the authorities of the Internet takes long, and nobody is asked over TLS.
+    return httpx.AsyncClient(trust_env=False, timeout=_LEADER_TIMEOUT_S, verify=False)
+
+
+def part(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")
+
+
+def read(status: int, data: bytes) -> Answer:
+    """An answer of the API from its bytes."""
+    try:
+        found = json.loads(data, object_hook=Row)
+    except ValueError:
+        found = None
+    fields: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    if status < 400:
+        return Answer(status, fields)
+    code, message, leader = (str(fields.get(name) or "") for name in ("code", "message", "leader"))
+    return Answer(status, fields, code, message, leader)
+
+
+def _query(question: Question) -> str:
+    return urlencode({name: value for name, value in question.query.items() if value not in (None, "")})

@@ -1,0 +1,71 @@
+"""All pages and forms of the console. A new page is a module in `pages`, a template, and an entry here."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from popwheel_console.page import Action, Page
+from popwheel_console.pages import (
+    balance,
+    changes,
+    client,
+    clients,
+    dead_letters,
+    group,
+    groups,
+    held,
+    message,
+    messages,
+    overview,
+    pauses,
+    polls,
+    replicas,
+    reset,
+    retries,
+    send,
+    set_aside,
+    settings,
+    timers,
+    topic,
+    topics,
+    trouble,
+)
+
+PAGES: Final[Sequence[Page]] = (
+    overview.PAGE,
+    topics.PAGE,
+    topic.PAGE,
+    send.PAGE,
+    groups.PAGE,
+    group.PAGE,
+    reset.PAGE,
+    retries.PAGE,
+    dead_letters.PAGE,
+    held.PAGE,
+    messages.PAGE,
+    message.PAGE,
+    timers.PAGE,
+    clients.PAGE,
+    client.PAGE,
+    replicas.PAGE,
+    polls.PAGE,
+    trouble.PAGE,
+    set_aside.PAGE,
+    balance.PAGE,
+    changes.PAGE,
+    settings.PAGE,
+)
+
+ACTIONS: Final[Sequence[Action]] = (
+    topics.CREATE,
+    topic.DELETE,
+    send.SEND,
+    *pauses.ACTIONS,
+    held.RELEASE,
+    timers.RECALL,
+    reset.RESET,
+    replicas.SWITCHOVER,
+    dead_letters.REDRIVE,
+    dead_letters.PURGE,
+    set_aside.RETRY,
+    set_aside.DROP,
+)

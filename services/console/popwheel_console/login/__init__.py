@@ -1,0 +1,1 @@
+"""Who uses the console, and the forms that its pages send."""

@@ -1,0 +1,75 @@
+"""What a page of the console is: an address, a template, and who gathers what it shows."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from popwheel_console.visit import Visit
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """A step of the way to a page.
+
+    Args:
+        title: as it is shown.
+        address: where it leads.
+    """
+
+    title: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page.
+
+    Args:
+        path: its address, names in braces, as FastAPI has it.
+        template: of this name in `templates`.
+        gather: makes the view model that the template shows as `view`.
+        title: in the navigation and above the page; with names of the path in braces.
+        section: of the navigation that is marked while the page is shown: the path of its list.
+        refresh_s: how often a browser asks for it anew; 0: not at all.
+    """
+
+    path: str
+    template: str
+    gather: Callable[[Visit], Awaitable[object]]
+    title: str
+    section: str
+    refresh_s: int = 5
+
+    def heading(self, names: Mapping[str, str]) -> str:
+        """The title with the names that the address has."""
+        heading = self.title
+        for name, value in names.items():
+            heading = heading.replace("{" + name + "}", value)
+        return heading
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a form's work came to: where the browser goes on.
+
+    Args:
+        address: of the page that is shown next.
+        notice: a sentence for it.
+    """
+
+    address: str
+    notice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A form that changes something.
+
+    Args:
+        path: that it is sent to, names in braces.
+        work: does it by the API; raises Refused, and then the form's page is shown again with the refusal.
+        page: that has the form.
+    """
+
+    path: str
+    work: Callable[[Visit], Awaitable[Done]]
+    page: Page

@@ -1,0 +1,1 @@
+"""The pages of the console: each module gathers what one page shows."""

@@ -1,0 +1,173 @@
+"""Dead letters of a group: what failed as often as it may, and the forms that give it back or pass it over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question
+from popwheel_console.api_client import part
+from popwheel_console.page import Action, Done, Page
+from popwheel_console.view.links import link
+from popwheel_console.view.words import plural
+from popwheel_console.visit import ROWS, Refused, Visit, silences
+
+REDRIVE_MAX: Final = 1_000
+"""Given back at once, as the API has it."""
+_BROKERS_MAX: Final = 16
+"""Asked at once, where no broker was named."""
+_NUMBER_LENGTH_MAX: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Deposit:
+    """Dead letters of the group at one broker.
+
+    Args:
+        broker: where they are.
+        total: how many there are.
+        end_offset: of the next one that comes: a redrive takes none from here on.
+        next: offset at which those begin that are not shown; None: all are shown.
+    """
+
+    broker: str
+    total: int
+    end_offset: int
+    next: int | None
+
+    @property
+    def at_once(self) -> int:
+        """How many of them a redrive may take."""
+        return min(self.total, REDRIVE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersPage:
+    """What the page shows.
+
+    Args:
+        group: whose they are.
+        broker: that is asked for; empty: all.
+        begin: offset at which the page begins.
+        deposits: one of each broker that answered; None: not answered yet.
+        total: how many there are at all brokers; None: not known.
+        letters: of this page, the oldest first.
+        purge: how many a purge would take; None: nobody wants to purge, or it is not known.
+        purge_why: why not.
+        is_purging: somebody wants to purge.
+        unanswered: who could not be asked.
+    """
+
+    group: str
+    broker: str
+    begin: int
+    deposits: Sequence[Deposit] | None
+    total: int | None
+    letters: Sequence[Mapping[str, Any]]
+    purge: int | None
+    purge_why: str
+    is_purging: bool
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> DeadLettersPage:
+    """Ask one broker for a page, or all for their first."""
+    group, broker, begin = visit.path["name"], visit.asked_for("broker"), number_of(visit.asked_for("begin"))
+    is_purging = visit.asked_for("do") == "purge" or "typed" in visit.form
+    brokers = [broker] if broker else await _brokers(visit)
+    query = {"begin": begin if broker else 0, "limit": ROWS}
+    # Brokers have a word before their names, as one may be named like the other question.
+    questions = {
+        f"at {name}": Question(f"/groups/{part(group)}/dead-letters/{part(name)}", query)
+        for name in brokers[:_BROKERS_MAX]
+    }
+    if is_purging:
+        questions["purge"] = _purging(group, dry_run=True)
+    answers = await visit.ask(**questions)
+    purge = answers.pop("purge", None)
+    lists = {name.removeprefix("at "): each for name, each in answers.items()}
+    return dead_letters_page(group, broker, begin, lists, brokers[_BROKERS_MAX:], purge)
+
+
+async def _brokers(visit: Visit) -> list[str]:
+    return sorted(str(each["name"]) for each in (await visit.need(Question("/brokers"))).rows("groups"))
+
+
+def dead_letters_page(
+    group: str,
+    broker: str,
+    begin: int,
+    lists: Mapping[str, Answer],
+    not_asked: Sequence[str] = (),
+    purge: Answer | None = None,
+) -> DeadLettersPage:
+    """What the page shows of these answers: what brokers list, the names of others, and what a purge would take.
+
+    Raises:
+        Refused: no broker lists anything, and one says why.
+    """
+    good = {name: each for name, each in lists.items() if each.is_good}
+    refusals = [each for each in lists.values() if not each.is_good and not each.is_pending]
+    if refusals and not good:
+        raise Refused(refusals[0])
+    letters = [each for answer in good.values() for each in answer.rows("letters")]
+    letters.sort(key=lambda each: (each["stored_ms"], each["broker"], each["queue_offset"]))
+    deposits = [
+        Deposit(name, each.body["total"], each.body["max_offset"], each.number("next")) for name, each in good.items()
+    ]
+    is_whole = len(good) == len(lists) and not not_asked
+    return DeadLettersPage(
+        group=group,
+        broker=broker,
+        begin=begin,
+        deposits=deposits if good or not lists else None,
+        total=sum(each.total for each in deposits) if is_whole else None,
+        letters=letters[:ROWS],
+        purge=purge.number("purged") if purge is not None and purge.is_good else None,
+        purge_why="" if purge is None else purge.why,
+        is_purging=purge is not None,
+        unanswered=[
+            *(f"{name}: {each.why}" for name, each in lists.items() if not each.is_good),
+            *(f"{name}: a page asks {_BROKERS_MAX} brokers at the most; name this one" for name in not_asked),
+            *([] if purge is None else silences(purge)),
+        ],
+    )
+
+
+def number_of(text: str) -> int:
+    """A number that an address or a form has; 0 if it has none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX else 0
+
+
+async def redrive(visit: Visit) -> Done:
+    """Give the oldest dead letters of a broker back to the group."""
+    group, broker = visit.path["name"], visit.form.get("broker", "")
+    body = {"limit": number_of(visit.form.get("limit", "")), "end_offset": number_of(visit.form.get("end_offset", ""))}
+    question = Question(f"/groups/{part(group)}/dead-letters/{part(broker)}/redrive", method="POST", body=body)
+    answer = await visit.need(question)
+    kept = answer.number("kept")
+    notice = f"{plural(answer.number('redriven'), 'dead letter')} of {broker} will come again."
+    if kept:
+        notice += f" {plural(kept, 'other')} stayed: the topic is gone, or it cannot be read."
+    return Done(link("groups", group, "dead-letters"), notice)
+
+
+async def purge(visit: Visit) -> Done:
+    """Pass over all dead letters of a group whose name was typed."""
+    group = visit.path["name"]
+    if visit.form.get("typed") != group:
+        raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was purged: type {group} to purge its dead letters"))
+    answer = await visit.need(_purging(group, dry_run=False))
+    notice = f"{plural(answer.number('purged'), 'dead letter')} of {group} purged."
+    silent = silences(answer)
+    return Done(link("groups", group, "dead-letters"), " ".join([notice, *silent]))
+
+
+def _purging(group: str, *, dry_run: bool) -> Question:
+    return Question(f"/groups/{part(group)}/dead-letters/purge", method="POST", body={"dry_run": dry_run})
+
+
+PAGE: Final = Page(
+    "/groups/{name}/dead-letters", "dead_letters.html", gather, title="Dead letters of {name}", section="/groups"
+)
+REDRIVE: Final = Action("/groups/{name}/dead-letters/redrive", redrive, PAGE)
+PURGE: Final = Action("/groups/{name}/dead-letters/purge", purge, PAGE)

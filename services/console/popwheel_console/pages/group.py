@@ -1,0 +1,158 @@
+"""One consumer group: how far it is in each queue, what it retries, its dead letters, its clients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question, Row
+from popwheel_console.api_client import part
+from popwheel_console.page import Page
+from popwheel_console.pages.held import plain_topic
+from popwheel_console.pages.topic import trends
+from popwheel_console.view.drawings import Spark, share
+from popwheel_console.visit import Listed, Refused, Visit, silences
+
+_QUEUES_MAX: Final = 100
+_STEPS_MAX: Final = 20
+_LINES: Final = (("Waiting", "lag", ""), ("Behind by", "lag_ms", "ms"), ("Held", "held", ""), ("Out", "out_rate", "/s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the retry ladder.
+
+    Args:
+        attempt: that follows.
+        wait_ms: after the failure before.
+        is_last: the message is a dead letter after it.
+    """
+
+    attempt: int
+    wait_ms: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue that the group reads.
+
+    Args:
+        queue: as the API has it.
+        topic: that messages were sent to.
+        is_retry: it has the group's retries of the topic.
+        share: of the greatest lag, in percent.
+    """
+
+    queue: Mapping[str, Any]
+    topic: str
+    is_retry: bool
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """What the page shows.
+
+    Args:
+        group: as the API has it.
+        numbers: what is known of it.
+        lag, held, retrying, dead_letters: None: not known.
+        trends: of the last hour.
+        ladder: its retries.
+        queues: those of this page, the furthest behind first; None: not answered yet.
+        next: where the list of queues goes on.
+        clients: the first few; None: not known.
+        unanswered: who could not be asked.
+    """
+
+    group: Mapping[str, Any]
+    numbers: Mapping[str, Any]
+    lag: int | None
+    held: int | None
+    retrying: int | None
+    dead_letters: int | None
+    trends: Sequence[tuple[str, str, Spark]]
+    ladder: Sequence[Step]
+    queues: Sequence[QueueRow] | None
+    next: str
+    clients: Sequence[Mapping[str, Any]] | None
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> GroupPage:
+    """Ask for all of it at once."""
+    name = visit.path["name"]
+    progress = Question(f"/groups/{part(name)}/progress", {"after": visit.asked_for("after")})
+    found = await visit.together(
+        group=Question(f"/groups/{part(name)}"),
+        numbers=Question("/activity/groups", {"prefix": name, "limit": 1}),
+        history=Question("/activity/history", {"kind": "group", "name": name}),
+        clients=Question("/clients", {"group": name, "limit": 20}),
+        queues=lambda: visit.listed(progress, "queues", _QUEUES_MAX),
+    )
+    queues: Listed | None = found.pop("queues")
+    if not found["group"].is_good:
+        raise Refused(found["group"])
+    return group_page(found, queues, is_first=not visit.asked_for("after"))
+
+
+def group_page(answers: Mapping[str, Answer], queues: Listed | None, *, is_first: bool = True) -> GroupPage:
+    """What the page shows of these answers."""
+    group, clients = answers["group"].body, answers["clients"]
+    numbers = next((each for each in answers["numbers"].rows("groups") if each["name"] == group["name"]), Row())
+    rows = [] if queues is None else queues.rows
+    is_whole = is_first and queues is not None and not queues.next and not queues.unanswered
+    retries = [each for each in rows if str(each["topic"]) != plain_topic(str(each["topic"]))]
+    unanswered = [each for answer in answers.values() for each in silences(answer)]
+    unanswered += [] if queues is None else queues.unanswered
+    return GroupPage(
+        group=group,
+        numbers=numbers,
+        lag=_known(numbers["lag"], rows, "lag", is_whole=is_whole),
+        held=_known(numbers["held"], rows, "in_flight", is_whole=is_whole),
+        retrying=_known(numbers["retrying"], retries, "lag", is_whole=is_whole),
+        dead_letters=numbers["dead_letters"],
+        trends=trends(answers["history"], _LINES),
+        ladder=ladder(group),
+        queues=None if queues is None else _queues(rows),
+        next="" if queues is None else queues.next,
+        clients=clients.rows("clients") if clients.is_good else None,
+        unanswered=list(dict.fromkeys(unanswered)),
+    )
+
+
+def _known(told: int | None, rows: Sequence[Mapping[str, Any]], key: str, *, is_whole: bool) -> int | None:
+    """A sum: as the API tells it, or of all queues, if all are known."""
+    if told is not None:
+        return told
+    return sum(each[key] for each in rows) if is_whole else None
+
+
+def _queues(rows: Sequence[Mapping[str, Any]]) -> list[QueueRow]:
+    greatest = max((each["lag"] for each in rows), default=0)
+    ordered = sorted(rows, key=lambda each: (-each["lag"], each["topic"], each["broker"], each["queue_id"]))
+    found = []
+    for each in ordered:
+        topic = str(each["topic"])
+        plain = plain_topic(topic)
+        found.append(QueueRow(each, plain, plain != topic, share(each["lag"], greatest)))
+    return found
+
+
+def ladder(group: Mapping[str, Any]) -> list[Step]:
+    """The waits between attempts, up to the last one or the twentieth."""
+    attempts, waits = int(group["max_attempts"]), group.get("backoff_ms") or []
+    grows = group.get("exponential_backoff")
+    found: list[Step] = []
+    for number in range(1, min(attempts, _STEPS_MAX)):
+        if grows:
+            wait = min(grows["max_ms"], grows["initial_ms"] * grows["multiplier"] ** (number - 1))
+        elif waits:
+            wait = waits[min(number, len(waits)) - 1]
+        else:
+            return []
+        found.append(Step(number + 1, int(wait), number + 1 == attempts))
+    return found
+
+
+PAGE: Final = Page("/groups/{name}", "group.html", gather, title="{name}", section="/groups")

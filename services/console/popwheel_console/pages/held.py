@@ -1,0 +1,215 @@
+"""Held messages: who holds which, since when, in which attempt, and until when it is hidden from others."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question
+from popwheel_console.api_client import part
+from popwheel_console.page import Action, Done, Page
+from popwheel_console.view.drawings import share
+from popwheel_console.view.links import link
+from popwheel_console.visit import ROWS, Listed, Visit, silences
+
+_HOLDERS: Final = 12
+"""Shown of the greatest."""
+_TOPICS_MAX: Final = 8
+"""Whose messages are looked for where no topic was named."""
+_RETRY: Final = "%RETRY%"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message that a client holds.
+
+    Args:
+        message: as the API tells.
+        topic: that it was sent to.
+        is_retry: it has failed before, and was read from the group's retries.
+        elapsed: how much of its invisible duration has passed, in percent.
+        left_ms: until it is due; negative: since then.
+    """
+
+    message: Mapping[str, Any]
+    topic: str
+    is_retry: bool
+    elapsed: float
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A group or client that holds messages.
+
+    Args:
+        name: of it.
+        held: how many.
+        share: of the greatest, in percent.
+        oldest_ms: since when the oldest is held; None: not known.
+        clients: of a group; None of a client.
+        group: of a client.
+    """
+
+    name: str
+    held: int
+    share: float
+    oldest_ms: int | None
+    clients: int | None
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPage:
+    """What the page shows.
+
+    Args:
+        topic, group, client, broker: that are asked for.
+        topics: whose messages are shown, where none was asked for: each can be read page by page.
+        total: how many are held in all; None: not known.
+        groups, clients: that hold most; None: not known.
+        why: why not.
+        messages: of this page; None: not answered yet.
+        next: where the list goes on.
+        after: where this page begins.
+        unknown_since_ms: holders of messages that were given out before are not known; None: all are.
+        unanswered: who could not be asked.
+    """
+
+    topic: str
+    topics: Sequence[str]
+    group: str
+    client: str
+    broker: str
+    total: int | None
+    groups: Sequence[Holder] | None
+    clients: Sequence[Holder] | None
+    why: str
+    messages: Sequence[Held] | None
+    next: str
+    after: str
+    unknown_since_ms: int | None
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> HeldPage:
+    """Ask who holds most, and for messages: of one topic page by page, else the first to come again of some topics."""
+    asked = {name: visit.asked_for(name) for name in ("topic", "group", "client", "broker", "after")}
+    if asked["topic"]:
+        found = await visit.together(
+            summary=Question("/inflight/summary"),
+            messages=lambda: visit.listed(Question("/inflight", asked), "messages"),
+        )
+        return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
+    found = await visit.together(
+        summary=Question("/inflight/summary"), topics=lambda: held_topics(visit, asked["group"])
+    )
+    topics: Sequence[str] = found["topics"] or []
+    listed: Listed | None = None
+    if found["topics"] is not None:
+        questions = {topic: Question("/inflight", {**asked, "topic": topic, "after": ""}) for topic in topics}
+        parts = await visit.together(**{topic: _listing(visit, each) for topic, each in questions.items()})
+        listed = _together(parts)
+    return held_page(asked, topics, found["summary"], listed, visit.now_ms)
+
+
+async def held_topics(visit: Visit, group: str) -> list[str] | None:
+    """Some topics of which messages may be held: those that a group reads, or the first that there are."""
+    if group:
+        answer = await visit.api.ask(Question(f"/groups/{part(group)}/progress", {"limit": 200}))
+        rows = [each for each in answer.rows("queues") if each["in_flight"]]
+        topics = [plain_topic(str(each["topic"])) for each in rows]
+    else:
+        answer = await visit.api.ask(Question("/topics", {"limit": _TOPICS_MAX}))
+        topics = [str(each["name"]) for each in answer.rows("topics")]
+    return list(dict.fromkeys(topics))[:_TOPICS_MAX] if answer.is_good else None
+
+
+def _listing(visit: Visit, question: Question) -> Callable[[], Awaitable[Listed]]:
+    return lambda: visit.listed(question, "messages")
+
+
+def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
+    """Lists of several topics as one; None if one is still asked for and none has anything."""
+    known = [each for each in parts.values() if each is not None]
+    rows = sorted((row for each in known for row in each.rows), key=lambda row: int(row["due_ms"]))
+    if not rows and len(known) < len(parts):
+        return None
+    unanswered = [sentence for each in known for sentence in each.unanswered]
+    unanswered += [f"{topic}: it has not answered yet" for topic, each in parts.items() if each is None]
+    first = known[0].first if known else Answer(200)
+    return Listed(rows[:ROWS], "", unanswered, first)
+
+
+def held_page(
+    asked: Mapping[str, str], topics: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
+) -> HeldPage:
+    """What the page shows of these answers."""
+    unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
+    return HeldPage(
+        topic=asked["topic"],
+        topics=topics,
+        group=asked["group"],
+        client=asked["client"],
+        broker=asked["broker"],
+        total=summary.number("total"),
+        groups=_holders(summary, "groups", "group") if summary.is_good else None,
+        clients=_holders(summary, "clients", "client_id") if summary.is_good else None,
+        why=summary.why,
+        messages=None if listed is None else [held(each, now_ms) for each in listed.rows],
+        next="" if listed is None else listed.next,
+        after=asked["after"],
+        unknown_since_ms=None if listed is None else listed.first.number("known_since_ms"),
+        unanswered=list(dict.fromkeys(unanswered)),
+    )
+
+
+def held(message: Mapping[str, Any], now_ms: int) -> Held:
+    """A row of the list."""
+    popped_ms, due_ms = message["popped_ms"], message["due_ms"]
+    topic = str(message["topic"])
+    return Held(
+        message,
+        plain_topic(topic),
+        topic.startswith(_RETRY),
+        share(now_ms - popped_ms, due_ms - popped_ms),
+        due_ms - now_ms,
+    )
+
+
+def plain_topic(topic: str) -> str:
+    """The topic that a message was sent to, if it is read from retries of it."""
+    return topic.partition("+")[2] if topic.startswith(_RETRY) and "+" in topic else topic
+
+
+def _holders(summary: Answer, key: str, name: str) -> list[Holder]:
+    rows = summary.rows(key)[:_HOLDERS]
+    greatest = max((each["held"] for each in rows), default=0)
+    return [
+        Holder(
+            str(each[name]),
+            each["held"],
+            share(each["held"], greatest),
+            each.get("oldest_popped_ms"),
+            each.get("clients"),
+            str(each.get("group", "")),
+        )
+        for each in rows
+    ]
+
+
+PAGE: Final = Page("/held", "held.html", gather, title="Held", section="/held", refresh_s=3)
+
+
+async def release(visit: Visit) -> Done:
+    """End one delivery: the message comes again at once."""
+    form = visit.form
+    body: dict[str, object] = {name: form.get(name, "") for name in ("broker", "group", "topic")}
+    for name in ("queue_id", "queue_offset"):
+        value = form.get(name, "")
+        body[name] = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else value
+    done = await visit.need(Question("/inflight/release", method="POST", body=body))
+    message = done.text("message_id") or "The message"
+    return Done(link("held", group=form.get("group")), f"{message} was released: it comes again.")
+
+
+RELEASE: Final = Action("/held/release", release, PAGE)

@@ -1,0 +1,170 @@
+"""One message: what became of it, its life as a time line, and what is in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_common.contract.message_id import made_since_ms
+from popwheel_console.answer import PENDING, Answer, Question
+from popwheel_console.api_client import part
+from popwheel_console.page import Page
+from popwheel_console.view import life
+from popwheel_console.view.life import Event, TimeLine
+from popwheel_console.visit import Listed, Refused, Visit, silences
+
+_PLACES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a message stands with one group.
+
+    Args:
+        group: its name.
+        words: in a word or two.
+        fate: in a sentence, as the API says it; empty if it does not.
+        state: its colour.
+        popped_ms, due_ms: of one that is given out; else None.
+        attempts: failed deliveries.
+        set_aside: its id in the quarantine; empty if it is not there.
+    """
+
+    group: str
+    words: str
+    fate: str
+    state: str
+    popped_ms: int | None
+    due_ms: int | None
+    attempts: int
+    set_aside: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """What the page shows.
+
+    Args:
+        message_id: of the message.
+        topic: that it was sent to.
+        message: what is in it, as the API has it at one place.
+        standings: of each group, the latest.
+        fate: a sentence about all of it; empty if the API has none.
+        events: of its life.
+        events_are_told: brokers have told them; else they are read from its places, and some are not known.
+        known_since: since when brokers know events, a row each.
+        time_line: the drawing; None: there is nothing to draw.
+        places: where it is and was.
+        unanswered: who could not be asked.
+    """
+
+    message_id: str
+    topic: str
+    message: Mapping[str, Any]
+    standings: Sequence[Standing]
+    fate: str
+    events: Sequence[Event]
+    events_are_told: bool
+    known_since: Sequence[Mapping[str, Any]]
+    time_line: TimeLine | None
+    places: Sequence[Mapping[str, Any]]
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> MessagePage:
+    """Ask for its places, and for its events."""
+    topic, message_id = visit.path["topic"], visit.path["message_id"]
+    path = f"/messages/{part(message_id)}"
+    # A topic may have millions from before that.
+    where = Question(path, {"topic": topic, "since_ms": made_since_ms(message_id) or 0})
+    found = await visit.together(
+        places=lambda: visit.listed(where, "places", _PLACES_MAX),
+        events=Question(f"{path}/events", {"topic": topic}),
+    )
+    places: Listed | None = found["places"]
+    if places is None:
+        raise Refused(PENDING)
+    if not places.first.is_good:
+        raise Refused(places.first)
+    if not places.rows and places.next:
+        raise Refused(
+            Answer(
+                404,
+                {},
+                "NOT_FOUND_SO_FAR",
+                f"{message_id} is not among the messages of {topic} that were looked through, and there are more:"
+                f" popwheel message trace {message_id} --topic {topic} looks through all",
+            )
+        )
+    if not places.rows:
+        silent = f" ({'; '.join(places.unanswered)})" if places.unanswered else ""
+        raise Refused(
+            Answer(
+                404, {}, "MESSAGE_NOT_FOUND", f"no broker has the message {message_id} in {topic} (any more){silent}"
+            )
+        )
+    return message_page(message_id, topic, places, found["events"], visit.now_ms)
+
+
+def message_page(message_id: str, topic: str, places: Listed, told: Answer, now_ms: int) -> MessagePage:
+    """What the page shows of these answers."""
+    events = life.told(told.rows("events")) if told.is_good else life.read_from(places.rows)
+    unanswered = [*places.unanswered, *silences(told)]
+    return MessagePage(
+        message_id=message_id,
+        topic=topic,
+        message=next((each for each in places.rows if each["topic"] == topic), places.rows[0]),
+        standings=_standings(places.rows, topic),
+        fate=next((str(each["fate"]) for each in places.rows if each.get("fate")), ""),
+        events=events,
+        events_are_told=told.is_good,
+        known_since=told.rows("known_since"),
+        time_line=life.time_line(events, now_ms),
+        places=places.rows,
+        unanswered=list(dict.fromkeys(unanswered)),
+    )
+
+
+def _standings(places: Sequence[Mapping[str, Any]], topic: str) -> list[Standing]:
+    """The latest of each group: what has gone on to retries or dead letters stands there."""
+    found: dict[str, Standing] = {}
+    for place in sorted(places, key=lambda each: each.get("position", 0)):
+        name = str(place["topic"])
+        if name.startswith(life.DEAD_LETTER) and name != topic:
+            group = name.removeprefix(life.DEAD_LETTER)
+            found[group] = Standing(group, "dead letter", "", "bad", None, None, place["attempts"], "")
+        for each in place.get("groups", ()):
+            if name.startswith(life.DEAD_LETTER) and name != topic:
+                continue
+            standing = _standing(place, each)
+            before = found.get(standing.group)
+            if before is None or standing.words != "done" or before.words in ("done", "given out"):
+                found[standing.group] = standing
+    return [found[group] for group in sorted(found)]
+
+
+def _standing(place: Mapping[str, Any], holding: Mapping[str, Any]) -> Standing:
+    words, attempts = str(holding["holding"]), max(place["attempts"], holding.get("attempts", 0))
+    state = ""
+    if words == "given out":
+        words, state = ("put off", "warn") if holding.get("put_off") else ("held", "held")
+    elif words == "done" and holding.get("ended"):
+        words, state = "acknowledged", "good"
+    elif words == "set aside":
+        state = "bad"
+    elif words == "waits" and attempts:
+        words, state = "waits for retry", "warn"
+    return Standing(
+        str(holding["group"]),
+        words,
+        str(holding.get("fate", "")),
+        state,
+        holding.get("popped_ms"),
+        holding.get("due_ms"),
+        attempts,
+        str(holding.get("set_aside", "")),
+    )
+
+
+PAGE: Final = Page(
+    "/messages/{topic}/{message_id}", "message.html", gather, title="{message_id}", section="/messages", refresh_s=3
+)

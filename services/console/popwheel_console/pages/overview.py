@@ -1,0 +1,231 @@
+"""The overview: what waits, who holds, what is late, and who serves, at a glance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question
+from popwheel_console.page import Page
+from popwheel_console.pages.trouble import address_of
+from popwheel_console.view.drawings import Spark, spark
+from popwheel_console.view.links import link
+from popwheel_console.view.words import count, duration, plural
+from popwheel_console.visit import Visit, silences
+
+_TROUBLES_MAX: Final = 8
+"""Shown; the page of troubles has all."""
+_LATE_MS: Final = 1_000
+"""A timer that is behind by more is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of the overview.
+
+    Args:
+        name: what is counted.
+        value: None: not known.
+        detail: a few words below it.
+        address: of the page that tells more.
+        state: `bad`, `warn`, or empty.
+    """
+
+    name: str
+    value: int | None
+    detail: str = ""
+    address: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Delayed messages that are due in a while.
+
+    Args:
+        words: until when.
+        count: how many.
+    """
+
+    words: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that somebody should look at.
+
+    Args:
+        what: a sentence.
+        what_to_do: another one; may be empty.
+        address: of the page about it; may be empty.
+        state: `bad` or `warn`.
+    """
+
+    what: str
+    what_to_do: str
+    address: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A line of the last hour.
+
+    Args:
+        name: what it shows.
+        now: the latest value, in words.
+        unit: of it.
+        drawing: the line.
+    """
+
+    name: str
+    now: float | None
+    unit: str
+    drawing: Spark
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page shows.
+
+    Args:
+        is_empty: there is no topic and no group yet.
+        troubles: what somebody should look at.
+        figures: the numbers.
+        trends: of the last hour; none if they are not known.
+        groups: those that are furthest behind; None: not known.
+        groups_why: why not.
+        horizons: of delayed messages; None: not known.
+        broker_groups, processes: who serves; None: not known.
+        processes_why: why not.
+        unanswered: who could not be asked, a sentence each.
+        pending: whether something has not answered yet.
+    """
+
+    is_empty: bool
+    troubles: Sequence[Trouble]
+    figures: Sequence[Figure]
+    trends: Sequence[Trend]
+    groups: Sequence[Mapping[str, Any]] | None
+    groups_why: str
+    horizons: Sequence[Horizon] | None
+    broker_groups: Sequence[Mapping[str, Any]] | None
+    processes: Sequence[Mapping[str, Any]] | None
+    processes_why: str
+    unanswered: Sequence[str]
+    pending: bool
+
+
+async def gather(visit: Visit) -> Overview:
+    """Ask for all at once."""
+    answers = await visit.ask(
+        cluster=Question("/cluster"),
+        activity=Question("/activity/overview"),
+        history=Question("/activity/history", {"kind": "cluster"}),
+        status=Question("/cluster/status"),
+        timers=Question("/timers/stats"),
+        quarantine=Question("/quarantine", {"limit": 1}),
+        trouble=Question("/trouble"),
+    )
+    return overview(answers)
+
+
+def overview(answers: Mapping[str, Answer]) -> Overview:
+    """What the page shows of these answers."""
+    cluster, activity, status, timers = (answers[name] for name in ("cluster", "activity", "status", "timers"))
+    unanswered = [each for answer in answers.values() for each in silences(answer)]
+    return Overview(
+        is_empty=cluster.number("topics") == 0 and cluster.number("groups") == 0,
+        troubles=_troubles(answers),
+        figures=_figures(answers),
+        trends=_trends(answers["history"]),
+        groups=activity.rows("worst_groups") if activity.is_good else None,
+        groups_why=activity.why,
+        horizons=_horizons(timers) if timers.is_good else None,
+        broker_groups=status.rows("broker_groups") if status.is_good else None,
+        processes=status.rows("processes") if status.is_good else None,
+        processes_why=status.why,
+        unanswered=list(dict.fromkeys(unanswered)),
+        pending=any(answer.is_pending for answer in answers.values()),
+    )
+
+
+def _figures(answers: Mapping[str, Answer]) -> list[Figure]:
+    cluster, activity, timers, quarantine = (answers[name] for name in ("cluster", "activity", "timers", "quarantine"))
+    dead, poisoned = activity.number("dead_letters"), activity.number("poisoned")
+    set_aside = quarantine.number("total") if poisoned is None else poisoned
+    behind = max((each.get("behind_ms") or 0 for each in timers.rows("brokers")), default=0)
+    lag_ms = activity.number("lag_ms")
+    delayed = timers.number("pending")
+    return [
+        Figure("Waiting", activity.number("lag"), f"oldest {duration(lag_ms)}" * (lag_ms is not None), link("groups")),
+        Figure("Held", activity.number("held"), "not acknowledged", link("held")),
+        Figure(
+            "Delayed",
+            activity.number("delayed") if delayed is None else delayed,
+            f"behind by {duration(behind)}" if behind > _LATE_MS else "none late" if timers.is_good else "",
+            link("timers"),
+            "warn" if behind > _LATE_MS else "",
+        ),
+        Figure("Dead letters", dead, "", link("groups"), "warn" if dead else ""),
+        Figure("Set aside", set_aside, "by themselves", link("trouble"), "bad" if set_aside else ""),
+        Figure("Stored", activity.number("stored"), "in all queues", link("topics")),
+        Figure("Topics", cluster.number("topics"), "", link("topics")),
+        Figure("Groups", cluster.number("groups"), "", link("groups")),
+    ]
+
+
+def _troubles(answers: Mapping[str, Answer]) -> list[Trouble]:
+    """What the API says is wrong; where it has no such list, what can be seen from its other answers."""
+    trouble, status, quarantine = (answers[name] for name in ("trouble", "status", "quarantine"))
+    if trouble.is_good:
+        problems = trouble.rows("problems")
+        shown = [
+            Trouble(
+                str(each["what"]),
+                str(each["what_to_do"]),
+                address_of(each) or link("trouble"),
+                "bad" if each["severity"] == "critical" else "warn",
+            )
+            for each in problems[:_TROUBLES_MAX]
+        ]
+        if others := len(problems) - len(shown):
+            shown.append(Trouble(f"{plural(others, 'problem')} more", "", link("trouble"), "warn"))
+        return shown
+    found = [
+        Trouble(f"{each.get('name')} has no master: {each.get('trouble')}", "", link("replicas"), "bad")
+        for each in status.rows("broker_groups")
+        if each.get("trouble")
+    ]
+    found += [
+        Trouble(f"{each.get('kind')} {each.get('name')} is not ready: {each.get('reason')}", "", "", "bad")
+        for each in status.rows("processes")
+        if not each.get("ready")
+    ]
+    if total := quarantine.number("total"):
+        found.append(
+            Trouble(f"{count(total)} set aside", "Look at each, then retry or drop it.", link("trouble"), "bad")
+        )
+    return found
+
+
+def _trends(history: Answer) -> list[Trend]:
+    if not history.is_good:
+        return []
+    lines = (("In", "in_rate", "/s"), ("Out", "out_rate", "/s"), ("Waiting", "lag", ""), ("Held", "held", ""))
+    found = []
+    for name, key, unit in lines:
+        values = history.body.get(key)
+        drawing = spark(values if isinstance(values, list) else [])
+        found.append(Trend(name, drawing.last, unit, drawing))
+    return found
+
+
+def _horizons(timers: Answer) -> list[Horizon]:
+    return [
+        Horizon(f"within {duration(each['within_ms'])}" if each["within_ms"] else "later", each["count"])
+        for each in timers.rows("horizons")
+    ]
+
+
+PAGE: Final = Page("/", "overview.html", gather, title="Overview", section="/")

@@ -1,0 +1,120 @@
+"""Where a group's failures stand: each attempt with the wait before it, and the messages that are in it now."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question, Row
+from popwheel_console.api_client import part
+from popwheel_console.page import Page
+from popwheel_console.pages.group import Step, ladder
+from popwheel_console.pages.held import Held, held, held_topics
+from popwheel_console.view.drawings import share
+from popwheel_console.visit import Listed, Refused, Visit, silences
+
+_HELD_MAX: Final = 100
+"""Messages of each topic that are looked at."""
+_EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """An attempt.
+
+    Args:
+        attempt: its number, from 1; 0: of messages whose attempt is not known.
+        wait_ms: after the failure before it; None: there is none, or it is beyond those that are shown.
+        is_last: a message that fails in it is a dead letter.
+        held: how many of the messages that were looked at are in it.
+        share: of the greatest such number, in percent.
+        examples: of these, those that come again first.
+    """
+
+    attempt: int
+    wait_ms: int | None
+    is_last: bool
+    held: int
+    share: float
+    examples: Sequence[Held]
+
+
+@dataclass(frozen=True, slots=True)
+class RetriesPage:
+    """What the page shows.
+
+    Args:
+        group: as the API has it.
+        numbers: what is known of it.
+        rungs: its attempts; None: not answered yet.
+        looked_at: how many held messages were looked at.
+        is_part: there are more.
+        unanswered: who could not be asked.
+    """
+
+    group: Mapping[str, Any]
+    numbers: Mapping[str, Any]
+    rungs: Sequence[Rung] | None
+    looked_at: int
+    is_part: bool
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> RetriesPage:
+    """Ask for the group, then for some messages that it holds, of each topic."""
+    name = visit.path["name"]
+    found = await visit.together(
+        group=Question(f"/groups/{part(name)}"),
+        numbers=Question("/activity/groups", {"prefix": name, "limit": 1}),
+        topics=lambda: held_topics(visit, name),
+    )
+    if not found["group"].is_good:
+        raise Refused(found["group"])
+    topics: Sequence[str] = found["topics"] or []
+    lists = await visit.together(**{topic: _listing(visit, name, topic) for topic in topics})
+    return retries_page(found["group"].body, found["numbers"], None if found["topics"] is None else lists, visit.now_ms)
+
+
+def _listing(visit: Visit, group: str, topic: str) -> Callable[[], Awaitable[Listed]]:
+    question = Question("/inflight", {"group": group, "topic": topic})
+    return lambda: visit.listed(question, "messages", _HELD_MAX)
+
+
+def retries_page(
+    group: Mapping[str, Any], numbers: Answer, lists: Mapping[str, Listed | None] | None, now_ms: int
+) -> RetriesPage:
+    """What the page shows of these answers: the group, its numbers, and by topic some messages that it holds."""
+    lists = lists if lists is None or not lists or any(lists.values()) else None
+    known = [each for each in (lists or {}).values() if each is not None]
+    messages = [held(row, now_ms) for each in known for row in each.rows]
+    unanswered = [*silences(numbers), *(sentence for each in known for sentence in each.unanswered)]
+    unanswered += [f"{topic}: it has not answered yet" for topic, each in (lists or {}).items() if each is None]
+    return RetriesPage(
+        group=group,
+        numbers=next((each for each in numbers.rows("groups") if each["name"] == group["name"]), Row()),
+        rungs=None if lists is None else rungs(ladder(group), int(group["max_attempts"]), messages),
+        looked_at=len(messages),
+        is_part=any(each.next for each in known),
+        unanswered=list(dict.fromkeys(unanswered)),
+    )
+
+
+def rungs(steps: Sequence[Step], attempts_max: int, messages: Sequence[Held]) -> list[Rung]:
+    """The attempts of a ladder, and beyond it those that messages are in, with the messages in each."""
+    by_attempt: dict[int, list[Held]] = {}
+    for each in messages:
+        by_attempt.setdefault(each.message["attempt"] or 0, []).append(each)
+    waits = {each.attempt: each.wait_ms for each in steps}
+    greatest = max((len(each) for each in by_attempt.values()), default=0)
+    found = []
+    for attempt in sorted({1, *waits, *by_attempt}, key=lambda each: (not each, each)):
+        those = sorted(by_attempt.get(attempt, ()), key=lambda each: each.left_ms)
+        held_share = share(len(those), greatest)
+        found.append(
+            Rung(attempt, waits.get(attempt), attempt == attempts_max, len(those), held_share, those[:_EXAMPLES])
+        )
+    return found
+
+
+PAGE: Final = Page(
+    "/groups/{name}/retries", "retries.html", gather, title="Retry ladder of {name}", section="/groups", refresh_s=3
+)

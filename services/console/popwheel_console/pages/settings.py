@@ -1,0 +1,165 @@
+"""Settings in force: what differs from the defaults, or all, and where each came from."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_console.answer import Answer, Question
+from popwheel_console.page import Page
+from popwheel_console.visit import Refused, Visit, silences
+
+DEFAULT: Final = "default"
+WHICH: Final = ("changed", "all")
+_KEYS_MAX: Final = 60
+"""Shown at once."""
+_PROCESSES_MAX: Final = 12
+"""Compared at once: all is done in one turn of the loop."""
+_VARIANTS_MAX: Final = 4
+"""Values of one setting."""
+_NAMES_MAX: Final = 3
+"""Processes that have the same value."""
+_VALUE_LENGTH_MAX: Final = 120
+
+
+_Variant = tuple[str, bool, str]
+"""A value or its JSON, whether it is a text, and its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A value of a setting, and who has it.
+
+    Args:
+        value: as JSON, or the beginning of a long one.
+        source: where it came from.
+        processes: the first of those that have it.
+        others: how many have it beside these.
+    """
+
+    value: str
+    source: str
+    processes: Sequence[str]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting.
+
+    Args:
+        key: as in a file of settings.
+        variants: its values; more than one if processes differ.
+        others: how many values there are beside these.
+    """
+
+    key: str
+    variants: Sequence[Variant]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPage:
+    """What the page shows.
+
+    Args:
+        process, find, which: that are asked for.
+        after: the key behind which the page begins.
+        processes: that answered.
+        rows: of this page; None: not answered yet.
+        total: how many settings there are of those asked for.
+        next: the key behind which the next page begins; empty: this is the last.
+        unanswered: who could not be asked.
+    """
+
+    process: str
+    find: str
+    which: str
+    after: str
+    processes: Sequence[str]
+    rows: Sequence[SettingRow] | None
+    total: int
+    next: str
+    unanswered: Sequence[str]
+
+
+async def gather(visit: Visit) -> SettingsPage:
+    """Ask for the settings of all processes, or of one."""
+    asked = {name: visit.asked_for(name) for name in ("process", "find", "after")}
+    asked["which"] = visit.asked_for("which", WHICH)
+    answer = (await visit.ask(settings=Question("/settings", {"process": asked["process"]})))["settings"]
+    if not answer.is_good and not answer.is_pending:
+        raise Refused(answer)
+    return settings_page(asked, answer)
+
+
+def settings_page(asked: Mapping[str, str], answer: Answer) -> SettingsPage:
+    """What the page shows of this answer."""
+    answered = answer.rows("processes")
+    processes, others = answered[:_PROCESSES_MAX], len(answered) - _PROCESSES_MAX
+    wanted = _wanted(processes, asked["find"].lower(), is_all=asked["which"] != WHICH[0])
+    following = [key for key in sorted(wanted) if key > asked["after"]]
+    shown = following[:_KEYS_MAX]
+    by_key = _by_key(processes, shown)
+    return SettingsPage(
+        **asked,
+        processes=[str(each["process"]) for each in answered],
+        rows=None if answer.is_pending else [_row(key, by_key[key]) for key in shown],
+        total=len(wanted),
+        next=shown[-1] if len(following) > len(shown) else "",
+        unanswered=[
+            *silences(answer),
+            *([f"{others} of the processes: a page compares {_PROCESSES_MAX}; name another one"] if others > 0 else []),
+        ],
+    )
+
+
+def _wanted(processes: Sequence[Mapping[str, Any]], find: str, *, is_all: bool) -> set[str]:
+    """The keys that are asked for."""
+    keys = {
+        str(each["key"])
+        for process in processes
+        for each in process["settings"] or ()
+        if is_all or each["source"] != DEFAULT
+    }
+    return {key for key in keys if find in key.lower()}
+
+
+def _by_key(processes: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, dict[_Variant, list[str]]]:
+    """By key: its values with their sources, and the processes that have each."""
+    found: dict[str, dict[_Variant, list[str]]] = {key: {} for key in keys}
+    for process in processes:
+        for each in process["settings"] or ():
+            variants = found.get(str(each["key"]))
+            if variants is not None:
+                value = each["value"]
+                # Most values are plain: they are compared as they are, as to write each one takes long.
+                same = value if isinstance(value, str) else _written(value)
+                variants.setdefault((same, isinstance(value, str), str(each["source"])), []).append(
+                    str(process["process"])
+                )
+    return found
+
+
+def _row(key: str, variants: Mapping[_Variant, Sequence[str]]) -> SettingRow:
+    shown = [
+        Variant(
+            _beginning(_written(value) if is_text else value),
+            source,
+            processes[:_NAMES_MAX],
+            max(0, len(processes) - _NAMES_MAX),
+        )
+        for (value, is_text, source), processes in list(variants.items())[:_VARIANTS_MAX]
+    ]
+    return SettingRow(key, shown, max(0, len(variants) - _VARIANTS_MAX))
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _beginning(value: str) -> str:
+    return value if len(value) <= _VALUE_LENGTH_MAX else value[:_VALUE_LENGTH_MAX] + "…"
+
+
+PAGE: Final = Page("/settings", "settings.html", gather, title="Settings", section="/settings", refresh_s=30)
