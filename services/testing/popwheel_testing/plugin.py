@@ -1,0 +1,48 @@
+"""Fixtures of pytest: `pytest_plugins = ["popwheel_testing.plugin"]` in the topmost conftest.py (docs/testing.md)."""
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from popwheel_testing.server import PopwheelServer
+
+_NAME_LENGTH_MAX = 60
+"""Of a test's name within the names of its topic and group."""
+
+
+@pytest.fixture(scope="session")
+def popwheel_settings() -> Mapping[str, object]:
+    """Settings of the server; write a fixture of this name to have others."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def popwheel_topics() -> Mapping[str, str]:
+    """Topics that are made at the start, with their types; write a fixture of this name to have some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def popwheel(popwheel_settings: Mapping[str, object], popwheel_topics: Mapping[str, str]) -> Iterator[PopwheelServer]:
+    """A server for all tests of this process."""
+    with PopwheelServer(popwheel_settings, topics=popwheel_topics) as server:
+        yield server
+
+
+@pytest.fixture
+def popwheel_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that no other test has; it is made on first use, and takes messages of all types."""
+    return _fresh_name(request)
+
+
+@pytest.fixture
+def popwheel_group(request: pytest.FixtureRequest) -> str:
+    """The name of a consumer group that no other test has; it is made on first use."""
+    return _fresh_name(request)
+
+
+def _fresh_name(request: pytest.FixtureRequest) -> str:
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:_NAME_LENGTH_MAX].strip("-")
+    return f"{test}-{uuid.uuid4().hex[:8]}"
