@@ -37,6 +37,9 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- define "popwheel.metadata" -}}
 labels:
   {{- include "popwheel.labels" . | nindent 2 }}
+  {{- with .group }}
+  popwheel.io/group: {{ . | quote }}
+  {{- end }}
 {{- with .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -54,7 +57,39 @@ annotations:
 
 {{- define "popwheel.image" -}}
 {{- with .Values.image -}}
-{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
+{{- include "popwheel.fromRegistry" (list $ (ternary (printf "%s@%s" .repository .digest) (printf "%s:%s" .repository (default $.Chart.AppVersion .tag)) (ne .digest ""))) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image by its name, in the registry of all images if there is one: (list $ "valkey/valkey:8.1"). */}}
+{{- define "popwheel.fromRegistry" -}}
+{{- $registry := (index . 0).Values.global.imageRegistry -}}
+{{- $image := index . 1 -}}
+{{- if $registry -}}
+{{- $image = printf "%s/%s" (trimSuffix "/" $registry) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $image "") -}}
+{{- end -}}
+{{- $image -}}
+{{- end -}}
+
+{{/* Secrets with which images are pulled. */}}
+{{- define "popwheel.pullSecrets" -}}
+{{- $secrets := .Values.image.pullSecrets -}}
+{{- range .Values.global.imagePullSecrets -}}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- with uniq $secrets -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* Names under which the admin API is asked from outside. */}}
+{{- define "popwheel.outsideNames" -}}
+{{- with .Values.admin -}}
+{{- $names := list -}}
+{{- if .ingress.enabled }}{{ $names = concat $names .ingress.hosts }}{{ end -}}
+{{- if .httpRoute.enabled }}{{ $names = concat $names .httpRoute.hostnames }}{{ end -}}
+{{- toJson (uniq $names) -}}
 {{- end -}}
 {{- end -}}
 
@@ -122,19 +157,22 @@ capabilities: {drop: [ALL]}
 {{/* What every pod of a component has: (dict "root" $ "component" "broker" "values" .Values.broker "spread" labels). */}}
 {{- define "popwheel.podPlacement" -}}
 enableServiceLinks: false
-{{- with .root.Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+{{- with include "popwheel.pullSecrets" .root }}
+{{ . }}
 {{- end }}
 securityContext:
-  {{- include "popwheel.podSecurity" . | nindent 2 }}
+  {{- include "popwheel.over" (list (include "popwheel.podSecurity" .) .values.podSecurityContext) | nindent 2 }}
 topologySpreadConstraints:
+  {{- if .values.topologySpreadConstraints }}
+  {{- toYaml .values.topologySpreadConstraints | nindent 2 }}
+  {{- else }}
   - maxSkew: 1
     topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
         {{- $.spread | nindent 8 }}
+  {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -159,6 +197,104 @@ affinity:
   {{- end }}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.initContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* How many pods a drain may take at a time: of .Values.proxy.podDisruptionBudget. */}}
+{{- define "popwheel.disruption" -}}
+{{- if ne (toString .minAvailable) "" -}}
+minAvailable: {{ .minAvailable }}
+{{- else -}}
+maxUnavailable: {{ .maxUnavailable }}
+{{- end -}}
+{{- end -}}
+
+{{/* One mapping laid over another, as text: (list "text of a mapping" mapping). */}}
+{{- define "popwheel.over" -}}
+{{- if index . 1 -}}
+{{- $made := index . 0 | fromYaml -}}
+{{- include "popwheel.lay" (list $made (index . 1)) -}}
+{{- toYaml $made -}}
+{{- else -}}
+{{- index . 0 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Lays a mapping over another one, which it changes: mappings key by key, lists of things with names (containers, volumes,
+variables, ports; mounts by their path) thing by thing, all else as a whole; null takes a key away. */}}
+{{- define "popwheel.lay" -}}
+{{- $under := index . 0 -}}
+{{- range $key, $value := index . 1 -}}
+  {{- $below := get $under $key -}}
+  {{- $by := ternary "mountPath" "name" (eq $key "volumeMounts") -}}
+  {{- if kindIs "invalid" $value -}}
+    {{- $_ := unset $under $key -}}
+  {{- else if and (kindIs "map" $value) (kindIs "map" $below) -}}
+    {{- include "popwheel.lay" (list $below $value) -}}
+  {{- else if and (include "popwheel.named" (list $by $value)) (include "popwheel.named" (list $by $below)) -}}
+    {{- $both := $below -}}
+    {{- range $thing := $value -}}
+      {{- $known := false -}}
+      {{- range $below -}}
+        {{- if eq (get . $by) (get $thing $by) }}{{ $known = true }}{{ include "popwheel.lay" (list . $thing) }}{{ end -}}
+      {{- end -}}
+      {{- if not $known }}{{ $both = append $both $thing }}{{ end -}}
+    {{- end -}}
+    {{- $_ := set $under $key $both -}}
+  {{- else -}}
+    {{- $_ := set $under $key $value -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a list is of things that bear some key: (list "name" list). */}}
+{{- define "popwheel.named" -}}
+{{- $by := index . 0 -}}
+{{- $named := kindIs "slice" (index . 1) -}}
+{{- if $named -}}
+  {{- range index . 1 -}}
+    {{- if not (and (kindIs "map" .) (hasKey . $by)) }}{{ $named = false }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- if $named }}yes{{ end -}}
+{{- end -}}
+
+{{/* Objects, each with what values lay over those of its kind: (list "text of the objects" .Values.proxy.overrides). */}}
+{{- define "popwheel.overridden" -}}
+{{- $overrides := index . 1 -}}
+{{- range $index, $text := splitList "\n---\n" (index . 0) -}}
+{{- $kind := regexFind "(?m)^kind: [A-Za-z]+$" $text | trimPrefix "kind: " -}}
+{{- if $index }}
+---
+{{ end -}}
+{{- include "popwheel.over" (list (trim $text) (get $overrides $kind | default dict)) -}}
+{{- end }}
+{{ end -}}
+
+{{/* What a service's container has besides its own: (dict "values" .Values.broker). */}}
+{{- define "popwheel.containerExtras" -}}
+resources:
+  {{- toYaml .values.resources | nindent 2 }}
+securityContext:
+  {{- include "popwheel.over" (list (include "popwheel.containerSecurity" .) .values.securityContext) | nindent 2 }}
+{{- with .values.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 

@@ -40,6 +40,15 @@
   {{- if and (or .service.loadBalancerIP .service.loadBalancerSourceRanges) (ne .service.type "LoadBalancer") -}}
     {{- $wrong = append $wrong (printf "proxy.service.loadBalancerIP and loadBalancerSourceRanges need proxy.service.type=LoadBalancer, and it is %s" .service.type) -}}
   {{- end -}}
+  {{- if and .service.loadBalancerClass (ne .service.type "LoadBalancer") -}}
+    {{- $wrong = append $wrong (printf "proxy.service.loadBalancerClass needs proxy.service.type=LoadBalancer, and it is %s" .service.type) -}}
+  {{- end -}}
+  {{- if and .service.externalTrafficPolicy (eq .service.type "ClusterIP") -}}
+    {{- $wrong = append $wrong "proxy.service.externalTrafficPolicy is of clients outside, and none come to a Service of type ClusterIP: say proxy.service.type=LoadBalancer or NodePort" -}}
+  {{- end -}}
+  {{- if lt (int .terminationGracePeriodSeconds) 10 -}}
+    {{- $wrong = append $wrong (printf "proxy.terminationGracePeriodSeconds is %d; a proxy that ends serves for 5 s more and then ends its calls: it must be at least 10" (int .terminationGracePeriodSeconds)) -}}
+  {{- end -}}
   {{- if and .tls.existingSecret .tls.certManager.enabled -}}
     {{- $wrong = append $wrong "proxy.tls.existingSecret and proxy.tls.certManager.enabled both name a certificate: choose one" -}}
   {{- end -}}
@@ -51,11 +60,40 @@
 {{- if ne (len .Values.broker.groups) (len (uniq .Values.broker.groups)) -}}
   {{- $wrong = append $wrong (printf "broker.groups names a group twice: %s" (join ", " .Values.broker.groups)) -}}
 {{- end -}}
-{{- $taken := list (printf "%s-controller" (include "popwheel.fullname" .)) -}}
-{{- range .Values.broker.groups -}}
-  {{- if has . $taken -}}
-    {{- $wrong = append $wrong (printf "broker.groups: %s is the name of the controllers' StatefulSet; choose another" .) -}}
+{{- /* A group has a StatefulSet, a PodDisruptionBudget, and a resource of its name. */ -}}
+{{- $taken := dict (printf "%s-controller" (include "popwheel.fullname" .)) "the controllers' StatefulSet" (printf "%s-proxy" (include "popwheel.fullname" .)) "the proxies' PodDisruptionBudget" -}}
+{{- range $group := .Values.broker.groups -}}
+  {{- with get $taken $group -}}
+    {{- $wrong = append $wrong (printf "broker.groups: %s is the name of %s; choose another" $group .) -}}
   {{- end -}}
+{{- end -}}
+{{- $handOver := int (include "popwheel.setting" (list $ "controller.replication.hand_over_ms" 3000)) -}}
+{{- $grace := int .Values.broker.terminationGracePeriodSeconds -}}
+{{- $least := int (add 20 (max 5 (div (add $handOver 999) 1000))) -}}
+{{- if lt $grace $least -}}
+  {{- $wrong = append $wrong (printf "broker.terminationGracePeriodSeconds is %d; a master hands over for up to %d ms (config.controller.replication.hand_over_ms) and then saves: it must be at least %d" $grace $handOver $least) -}}
+{{- end -}}
+{{- range $service := list "proxy" "broker" "controller" -}}
+  {{- with get $.Values $service -}}
+    {{- if and .podDisruptionBudget.enabled (eq (toString .podDisruptionBudget.minAvailable) "") (eq (toString .podDisruptionBudget.maxUnavailable) "") -}}
+      {{- $wrong = append $wrong (printf "%s.podDisruptionBudget is enabled and says neither maxUnavailable nor minAvailable: say one" $service) -}}
+    {{- end -}}
+    {{- range $kind, $over := .overrides -}}
+      {{- range $key := list "apiVersion" "kind" -}}
+        {{- if hasKey $over $key -}}
+          {{- $wrong = append $wrong (printf "%s.overrides.%s.%s would make other objects of these: take it out" $service $kind $key) -}}
+        {{- end -}}
+      {{- end -}}
+      {{- if hasKey ($over.metadata | default dict) "name" -}}
+        {{- $wrong = append $wrong (printf "%s.overrides.%s.metadata.name: the chart knows its objects by their names; take it out" $service $kind) -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- $applications := list -}}
+{{- range .Values.spark.applications -}}
+  {{- if has .name $applications }}{{ $wrong = append $wrong (printf "spark.applications names %s twice" .name) }}{{ end -}}
+  {{- $applications = append $applications .name -}}
 {{- end -}}
 {{- $inSync := int (include "popwheel.setting" (list $ "broker.replication.min_in_sync_replicas" 1)) -}}
 {{- if gt $inSync (int .Values.broker.replicas) -}}
@@ -114,8 +152,20 @@
   {{- $wrong = append $wrong (printf "topics or consumerGroups name more than config.controller.resources.declared_max allows (%d)" $allowed) -}}
 {{- end -}}
 
+{{- with .Values.admin -}}
+  {{- if and .ingress.enabled (not .ingress.hosts) -}}
+    {{- $wrong = append $wrong "admin.ingress.enabled, and nobody could ask: say in admin.ingress.hosts under which names, as others are refused" -}}
+  {{- end -}}
+  {{- if and .httpRoute.enabled (or (not .httpRoute.parentRefs) (not .httpRoute.hostnames)) -}}
+    {{- $wrong = append $wrong "admin.httpRoute.enabled needs the gateways and the names under which it is asked: say admin.httpRoute.parentRefs and hostnames" -}}
+  {{- end -}}
+{{- end -}}
+
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
   {{- $wrong = append $wrong "serviceAccount.create is false: say in serviceAccount.name which one the controllers have" -}}
+{{- end -}}
+{{- if and .Values.access.consoleUsers (not .Values.access.consoleSecret) -}}
+  {{- $wrong = append $wrong "access.consoleUsers says that the Secret has users, and there is none: give access.consoleSecret" -}}
 {{- end -}}
 {{- if and .Values.access.checkSecret (not .Values.access.usersSecret) (not .Values.access.tokensSecret) -}}
   {{- $wrong = append $wrong "access.checkSecret says who `helm test` is, and nobody asks: give access.usersSecret or access.tokensSecret, too" -}}
