@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+RUN_INSTALLED := $(VENV)/run-installed
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
@@ -12,11 +13,14 @@ FIRST_SEED ?= 0
 JOBS ?= 2
 IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MESSAGES ?= 100000
+DATA_DIR ?= ./data
+GRPC_PORT ?= 8081
+HTTP_PORT ?= 8080
 KUBE_BASE ?= localhost/python:testbed
 COMPILER := $(shell command -v cc)
 
-.PHONY: help setup lock hooks run test test-compiled wheel coverage sim mutants lint format demo proto docs site dashboards pictures quiet-hour image \
-	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop e2e drill spark pipeline h2spec fuzz clean
+.PHONY: help setup lock hooks run test test-compiled wheel release coverage sim mutants lint format demo proto docs site dashboards picture pictures quiet-hour image \
+	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -24,14 +28,26 @@ help: ## Show this help
 
 setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest needs
 
+# Quiet in a log, else pip shows what it fetches: it may take minutes.
+PIP_INSTALL := quiet=--quiet; test ! -t 1 || quiet=; $(BIN)/python -m pip install $$quiet --disable-pip-version-check --constraint requirements.lock
+
 # pip runs again only when pyproject.toml or the lock has changed.
-$(INSTALLED): pyproject.toml requirements.lock
+$(INSTALLED): pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing all that tests and tools need into $(VENV): about 1 GB to fetch, 2 GB on disk, some minutes"
+	@$(PIP_INSTALL) --editable '.[dev,compile]'
+	@touch $@ $(RUN_INSTALLED)
+
+# What the servers need and no more, as most who run them test nothing.
+$(RUN_INSTALLED): pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing what Popwheel needs to run into $(VENV): about 40 MB to fetch, half a minute"
+	@$(PIP_INSTALL) --no-compile --editable .  # a server compiles the few modules that it loads
+	@touch $@
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Popwheel needs Python 3.11 or newer, and '$(PYTHON)' is not: say which one to use, for example make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 		echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,compile]'
-	@touch $@
 
 lock: setup ## Write requirements.lock: the version of each library that setup installs, also of those that libraries need
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
@@ -41,19 +57,24 @@ lock: setup ## Write requirements.lock: the version of each library that setup i
 hooks: setup ## Have git run what make lint checks before each commit
 	@$(BIN)/pre-commit install
 
-run: setup ## Start Popwheel on this machine: data in ./data, gRPC on 8081, HTTP on 8080
-	@exec $(BIN)/popwheel standalone --data-dir ./data --grpc-port 8081 --http-port 8080
+run: $(RUN_INSTALLED) ## Start Popwheel on this machine: data in DATA_DIR=./data, gRPC on GRPC_PORT=8081, HTTP on HTTP_PORT=8080 (ARGS="--workers auto")
+	@exec $(BIN)/popwheel standalone --data-dir $(DATA_DIR) --grpc-port $(GRPC_PORT) --http-port $(HTTP_PORT) $(ARGS)
 
 test: setup ## Run all default tests, folder by folder, and print how long each took
 	@$(BIN)/python tools/run_tests.py
 
 test-compiled: setup build/compiled/made ## Run tests on compiled modules: units, traces of simulators, servers (needs a C compiler; ARGS="tests/unit -k pop")
-	@PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
-		-o pythonpath="build/compiled . spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
+	@PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
+		-o pythonpath="build/compiled . $(wildcard services/*) spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
 
 wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)
 	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --wheel-dir build/wheels .
+
+release: setup ## Build and check all of a release: build/release (needs a C compiler; ARGS="--python python3.12")
+	@$(PIP_INSTALL) --editable '.[release]'
+	@$(BIN)/python -m tools.release build/release $(ARGS)
+	@$(BIN)/python -m pytest -q tests/release
 
 build/compiled/made: pyproject.toml tools/compile.py $(shell find services -name '*.py') | setup
 	@$(BIN)/python tools/compile.py build/compiled
@@ -82,7 +103,10 @@ format: setup ## Put all code into the common format
 demo: setup ## Messages through a server by the official Python client: one of them twice, two ahead of their time
 	@$(BIN)/python -m demo.run
 
-proto: setup ## Generate services/common/pb from proto/
+picture: setup ## Record docs/pictures/at-work.svg: the command line at work with a server of this machine
+	@$(BIN)/python -m demo.picture
+
+proto: setup ## Generate services/common/popwheel_common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
 docs: setup ## Write docs/options.md, the tables of states, the chart's schema, and what its defaults make
@@ -99,7 +123,8 @@ site: setup ## Make the documentation as pages to read offline: build/site/index
 dashboards: setup ## Write the Grafana dashboards as JSON into helm/popwheel/dashboards
 	@$(BIN)/python -m tools.dashboards
 
-pictures: setup ## Draw the dashboards for docs/dashboards.md from a Prometheus that watches a cluster (needs prometheus)
+pictures: setup ## Draw the console, and the dashboards from a Prometheus that watches a cluster (needs chromium, prometheus)
+	@$(BIN)/python -m tests.ui.pictures
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pictures]'
 	@$(BIN)/python -m tests.harness.pictures
 
@@ -121,7 +146,7 @@ image-on-test-bed: setup build/image/loaded $(if $(COMPILER),build/compiled/made
 	@$(KUBE) layer $(IMAGE) $(LIBRARIES) build/image/code popwheel
 
 # The libraries are a layer of their own, made anew and loaded only when they may have changed.
-build/image/loaded: pyproject.toml tools/image_root.py | setup
+build/image/loaded: pyproject.toml requirements.lock tools/image_root.py | setup
 	@$(BIN)/python tools/image_root.py build/image --only-libraries
 	@$(KUBE) layer $(LIBRARIES) $(KUBE_BASE) build/image/libraries
 	@touch $@
@@ -147,15 +172,21 @@ interop: setup ## Run official clients of other languages against a server (LANG
 	@INTEROP=1 LANGUAGES="$(LANGUAGES)" CASES="$(CASES)" $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup \
 		--basetemp build/interop/runs tests/interop/clients $(ARGS)
 
+ui: setup ## Look at every page of the console in Chromium, with all that takes minutes (needs chromium; ARGS="-k held")
+	@UI=all $(BIN)/python -m pytest -q tests/ui $(ARGS)
+
+ui-scale: setup ## Time every page and route with 100,000 topics, 10,000 groups, a million held and a million delayed (ARGS="--part 0.1")
+	@$(BIN)/python -m tests.ui.scale $(ARGS)
+
 e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see that messages go through: IMAGE=repository:tag [NAMESPACE=..] [VALUES="--set a=b"] [SPARK_IMAGE=..] [LOAD="kind load docker-image"]
 	@$(if $(LOAD),$(LOAD) $(IMAGE))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" SPARK_IMAGE="$(SPARK_IMAGE)" \
 		$(BIN)/python -m pytest -q -s tests/e2e/test_release.py tests/e2e/test_spark.py $(ARGS)
 
-drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=..]
+drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=.. KILL=.. START=..]
 	@$(if $(LOAD),$(LOAD) $(IMAGE) && $(if $(NEXT_IMAGE),$(LOAD) $(NEXT_IMAGE),true))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
-		NEXT_IMAGE="$(NEXT_IMAGE)" FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
+		NEXT_IMAGE="$(NEXT_IMAGE)" FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" KILL="$(KILL)" START="$(START)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)
 
 spark: setup ## Run the tests of the data source with a real Spark and real servers (ARGS="-k stream"; MESSAGES=1000000)
 	@SPARK_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -q --timeout 900 tests/spark $(ARGS)

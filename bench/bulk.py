@@ -31,7 +31,7 @@ from bench.steps import (
     percentiles,
     prime,
 )
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 
 _STEADY_TOPIC = "bench-e2e"
 _STEADY_RATE = 200.0

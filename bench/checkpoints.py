@@ -19,17 +19,17 @@ from typing import TypeVar
 
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
-from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
-from services.broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
-from services.broker.names.known_names import KnownNames, Names
-from services.broker.progress.merge_buffer import MergeBuffer
-from services.broker.replica.constants import ReplicationConstants
-from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.queue_index import QueueIndex
-from services.common.contract.cluster_view import ClusterView
-from services.common.disk import SystemDisk
-from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
-from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
+from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
+from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
+from popwheel_broker.names.known_names import KnownNames, Names
+from popwheel_broker.progress.merge_buffer import MergeBuffer
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import SystemDisk
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
+from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 
 Result = TypeVar("Result")
 

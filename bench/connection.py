@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Self, cast
 
 from bench.headers import NOBODY, RequestHeaders
-from services.proxy.access.signature import Credentials
-from services.rpc.http2 import frames, hpack
-from services.rpc.limits import WINDOW_DEFAULT
+from popwheel_proxy.access.signature import Credentials
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.limits import WINDOW_DEFAULT
 
 Done = Callable[[list[bytes], str], None]
 """Called once when a call ends, with the data that came in, and what went wrong ("" if nothing did)."""

@@ -15,7 +15,7 @@ from bench.load import SendLoop
 from bench.process import Usage
 from bench.server import PeerServer, Server
 from bench.steps import BODY_BYTES, CONNECTIONS, Case, Figures, Scale, make_topic, percentiles
-from services.cli.drills.account import longest_gap
+from popwheel_cli.drills.account import longest_gap
 
 TOPICS = ("bench-failover",)
 

@@ -3,8 +3,8 @@
 import time
 import uuid
 
-from services.proxy.access.signature import Credentials, signed_headers
-from services.rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
+from popwheel_proxy.access.signature import Credentials, signed_headers
+from popwheel_rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
 
 _STATIC_FIELDS = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
 _STATIC_NAMES = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}

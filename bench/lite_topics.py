@@ -15,17 +15,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.lite.subscriptions import ClientKey
-from services.broker.options import BrokerOptions
-from services.broker.state.core import BrokerCore
-from services.broker.store.commit_log import CommitLog
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.put import MessageRun
-from services.common.disk import SystemDisk
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.lite.readers import ClientKey
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.disk import SystemDisk
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
 
 _AT_ONCE = 256
 _SAVED_EVERY = 100_000
@@ -175,8 +175,18 @@ async def _second(folder: Path, count: int) -> _Figures:
         longest_s * 1000,
     )
     began_s = time.process_time()
-    broker.core.settlement.forget_topic("Sessions")
+    longest_s = 0.0
+    update = ClusterUpdate(version=1_000, deleted_topics=["Sessions"])
+    broker.view.apply(update)
+    broker.core.cluster_changed(update)
+    while broker.core.names.can_be_settled:
+        step_s = time.process_time()
+        broker.core.settlement.settle()
+        longest_s = max(longest_s, time.process_time() - step_s)
+        broker.confirm()
+    assert not broker.core.store.queues.lite_topics
     figures["s CPU to delete the topic with the other half"] = time.process_time() - began_s
+    figures["ms CPU of its own longest step"] = longest_s * 1000
     return figures
 
 

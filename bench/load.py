@@ -15,8 +15,8 @@ from typing import Self
 from bench import requests
 from bench.client import CallFailedError, Client
 from bench.connection import ConnectionFailedError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 
 POLL_S = 20.0
 """How long a poll waits, as the official clients ask by default."""

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.steps import Figures
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.options import BrokerOptions
-from services.broker.state.core import BrokerCore
-from services.broker.store.commit_log import CommitLog
-from services.broker.timer.service import TimerService
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.put import MessageRun
-from services.common.disk import File, SystemDisk
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.timer.service import TimerService
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.disk import File, SystemDisk
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
 
 _OPEN_FILES = 1024
 _TOPICS_AT_ONCE = 64
@@ -154,7 +154,7 @@ class _Broker:
 async def _make(folder: Path, topics: int, queues: int) -> Figures:
     broker = _Broker(folder, topics, queues)
     await broker.start()
-    broker.store.core.cluster_changed(broker.view.version, (), (), True)
+    broker.store.core.cluster_changed(ClusterUpdate(version=broker.view.version, snapshot=True))
     broker.store.core.settlement.settle()
     for at in range(0, topics, _SAVED_EVERY):
         await broker.send(broker.names[at : at + _SAVED_EVERY])

@@ -22,22 +22,22 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from bench.steps import Figures
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.cli.process.garbage_collection import GarbageCollection
-from services.cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
-from services.common.clock import SystemClock
-from services.common.http import make_http_app
-from services.common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
-from services.controller.app import ControllerApp
-from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.options import ControllerOptions, ReplicationOptions
-from services.controller.store.state_store import StateStore
-from services.proxy.app import ProxyApp
-from services.proxy.options import ProxyOptions
-from services.rpc.client.socket_channel import connect
-from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
-from services.rpc.service import Channel
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_cli.process.garbage_collection import GarbageCollection
+from popwheel_cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
+from popwheel_common.clock import SystemClock
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.options import ControllerOptions, ReplicationOptions
+from popwheel_controller.store.state_store import StateStore
+from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.options import ProxyOptions
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
+from popwheel_rpc.service import Channel
 from tests.unit.controller.memory_api import MemoryApi
 
 Result = TypeVar("Result")

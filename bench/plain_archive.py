@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from grpc.experimental import ChannelOptions
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 
 _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 _METADATA = (

@@ -13,16 +13,16 @@ import tracemalloc
 from pathlib import Path
 
 from bench.steps import Figures
-from services.broker.files.saved_checkpoint import SavedCheckpoint
-from services.broker.options import BrokerOptions
-from services.broker.progress.pop_state import PopSnapshot
-from services.broker.replica.epochs import EpochHistory
-from services.broker.state.checkpoint import Checkpoint
-from services.broker.state.core import BrokerCore
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.disk import SystemDisk
+from popwheel_broker.files.saved_checkpoint import SavedCheckpoint
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.progress.pop_state import PopSnapshot
+from popwheel_broker.replica.epochs import EpochHistory
+from popwheel_broker.state.checkpoint import Checkpoint
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import SystemDisk
 
 _QUEUES_PER_TOPIC = 8
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from bench import timer_data
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
-from services.broker.options import BrokerOptions
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint
-from services.broker.state.core import BrokerCore
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.disk import SystemDisk
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import SystemDisk
 
 _FOLDED_AT_ONCE = 512
 

@@ -10,10 +10,10 @@ from typing import Protocol
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2.grpc_messages import PREFIX_BYTES, frame_message
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2.grpc_messages import PREFIX_BYTES, frame_message
 
 _SERVICE = b"/apache.rocketmq.v2.MessagingService/"
 SEND = _SERVICE + b"SendMessage"

@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.rpc.service import RAW, Call, Method, Service, Stream, protobuf
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream, protobuf
 
 NAME = "apache.rocketmq.v2.MessagingService"
 SEND = Method(NAME, "SendMessage", protobuf(service.SendMessageRequest), protobuf(service.SendMessageResponse))
@@ -63,11 +63,11 @@ async def serve(transport: str) -> None:
     bench.unary(SEND, send)
     bench.stream(RECEIVE, receive)
     if transport == "grpcio":
-        from services.rpc.server.grpcio_server import GrpcioServer
+        from popwheel_rpc.server.grpcio_server import GrpcioServer
 
         server: object = GrpcioServer(bench)
     else:
-        from services.rpc.server.server import Server
+        from popwheel_rpc.server.server import Server
 
         server = Server(bench)
     await server.start("127.0.0.1", 0)  # type: ignore[attr-defined]

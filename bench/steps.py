@@ -9,7 +9,7 @@ from bench.client import CallFailedError, Client
 from bench.load import Outcome, SendLoop
 from bench.process import Usage
 from bench.server import OwnServer, Server
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 
 BODY_BYTES = 1024
 BATCH = 32

@@ -10,20 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.broker.files.superblock import Superblock
-from services.broker.options import BrokerOptions
-from services.broker.records.record import Record, RecordKind
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint, CheckpointFrames
-from services.broker.state.core import BrokerCore
-from services.broker.timer.service import TimerService
-from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
-from services.broker.wheel.timer_state import slot_of
-from services.broker.wheel.unit import UnitFlag, hash_topic
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.disk import SystemDisk, replace_file
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_broker.files.superblock import Superblock
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint, CheckpointFrames
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.timer.service import TimerService
+from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_broker.wheel.timer_state import slot_of
+from popwheel_broker.wheel.unit import UnitFlag, hash_topic
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import SystemDisk, replace_file
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 
 TOPIC = "bench-pending"
 

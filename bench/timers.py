@@ -26,7 +26,7 @@ from bench.steps import (
     percentiles,
     prime,
 )
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 
 TOPICS = ("bench-later", "bench-burst")
 

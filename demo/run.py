@@ -129,7 +129,7 @@ def main() -> int:
 def make_topic(server: StandaloneProcess, name: str, kind: str) -> None:
     """Make a topic as an operator would."""
     words = ("admin", "--server", server.http_url, "topic", "create", name, "--type", kind)
-    subprocess.run([sys.executable, "-m", "services.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "popwheel_cli.main", *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def read(outcome: Outcome) -> list[Life]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.client import MessagingClient, delayed_message, make_message
 
 ORDERS, REMINDERS, GROUP = "Orders", "Reminders", "billing"

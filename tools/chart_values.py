@@ -1,15 +1,15 @@
 """What the values of helm/popwheel may be, but for `config`, which has the services' own options.
 
 `helm/popwheel/values.yaml` holds the defaults and says what each is for; `make docs` makes values.schema.json of both.
-What Kubernetes itself defines (affinity, tolerations ...) is left to the API server to check.
+What Kubernetes itself defines (affinity, tolerations ...) is as its own schema has it, named by `kubernetes`.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
-from services.controller.options import (
+from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from popwheel_controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
     BACKOFF_STEPS_MAX,
@@ -28,10 +28,36 @@ Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?)?$")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
+Share = int | Annotated[str, Field(pattern=r"^([0-9]+%)?$")]
+"""A number, or of all; empty text for none."""
 Texts = dict[str, str]
 Object = dict[str, Any]
-"""As Kubernetes has it."""
-Objects = list[Object]
+"""As Kubernetes has it, whatever it is."""
+
+KUBERNETES = "kubernetes"
+"""Stands in a model's schema where what Kubernetes defines goes."""
+
+
+def kubernetes(name: str) -> WithJsonSchema:
+    """The schema of what Kubernetes defines itself, such as `core.v1.Toleration`."""
+    return WithJsonSchema({KUBERNETES: f"io.k8s.api.{name}"})
+
+
+Affinity = Annotated[Object, kubernetes("core.v1.Affinity")]
+Container = Annotated[Object, kubernetes("core.v1.Container")]
+ContainerSecurity = Annotated[Object, kubernetes("core.v1.SecurityContext")]
+DnsConfig = Annotated[Object, kubernetes("core.v1.PodDNSConfig")]
+EnvFrom = Annotated[Object, kubernetes("core.v1.EnvFromSource")]
+EnvVariable = Annotated[Object, kubernetes("core.v1.EnvVar")]
+HostAlias = Annotated[Object, kubernetes("core.v1.HostAlias")]
+NetworkPeer = Annotated[Object, kubernetes("networking.v1.NetworkPolicyPeer")]
+PodSecurity = Annotated[Object, kubernetes("core.v1.PodSecurityContext")]
+PullSecret = Annotated[Object, kubernetes("core.v1.LocalObjectReference")]
+Resources = Annotated[Object, kubernetes("core.v1.ResourceRequirements")]
+SpreadConstraint = Annotated[Object, kubernetes("core.v1.TopologySpreadConstraint")]
+Toleration = Annotated[Object, kubernetes("core.v1.Toleration")]
+Volume = Annotated[Object, kubernetes("core.v1.Volume")]
+VolumeMount = Annotated[Object, kubernetes("core.v1.VolumeMount")]
 
 
 class _Values(BaseModel):
@@ -72,23 +98,40 @@ class Image(_Values):
     tag: str
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
     pullPolicy: Literal["Always", "IfNotPresent", "Never"]
-    pullSecrets: list[Texts]
+    pullSecrets: list[PullSecret]
+
+
+class DisruptionBudget(_Values):
+    """The pods that a drain may take at a time: a number, or a share such as 25%."""
+
+    enabled: bool
+    maxUnavailable: Share
+    minAvailable: Share
 
 
 class Pod(_Values):
     """What pods of every kind have."""
 
-    resources: Object
+    resources: Resources
     podAnnotations: Texts
     podLabels: Texts
     nodeSelector: Texts
-    tolerations: Objects
-    affinity: Object
+    tolerations: list[Toleration]
+    affinity: Affinity
+    topologySpreadConstraints: list[SpreadConstraint]
     priorityClassName: str
-    extraEnv: Objects
-    extraVolumes: Objects
-    extraVolumeMounts: Objects
-    sidecars: Objects
+    podSecurityContext: PodSecurity
+    securityContext: ContainerSecurity
+    dnsPolicy: Literal["", "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]
+    dnsConfig: DnsConfig
+    hostAliases: list[HostAlias]
+    extraEnv: list[EnvVariable]
+    envFrom: list[EnvFrom]
+    extraVolumes: list[Volume]
+    extraVolumeMounts: list[VolumeMount]
+    initContainers: list[Container]
+    sidecars: list[Container]
+    podDisruptionBudget: DisruptionBudget
 
 
 class Autoscaling(_Values):
@@ -103,8 +146,13 @@ class ProxyService(_Values):
     port: Annotated[int, Field(ge=1, le=65535)]
     nodePort: Port
     loadBalancerIP: str
+    loadBalancerClass: str
     loadBalancerSourceRanges: list[str]
+    externalTrafficPolicy: Literal["", "Cluster", "Local"]
+    internalTrafficPolicy: Literal["", "Cluster", "Local"]
+    trafficDistribution: Literal["", "PreferClose", "PreferSameZone", "PreferSameNode"]
     annotations: Texts
+    labels: Texts
 
 
 class Advertised(_Values):
@@ -142,7 +190,27 @@ class ServicesTls(_Values):
 class Access(_Values):
     usersSecret: str
     tokensSecret: str
+    consoleSecret: str
+    consoleUsers: bool
     checkSecret: str
+
+
+class ProxyOverrides(_Values):
+    """Values that are laid over the objects of the proxies, by kind."""
+
+    Deployment: Object = {}
+    Service: Object = {}
+    PodDisruptionBudget: Object = {}
+    HorizontalPodAutoscaler: Object = {}
+    Certificate: Object = {}
+
+
+class Overrides(_Values):
+    """The same of brokers and controllers."""
+
+    StatefulSet: Object = {}
+    Service: Object = {}
+    PodDisruptionBudget: Object = {}
 
 
 class Proxy(Pod):
@@ -153,6 +221,7 @@ class Proxy(Pod):
     advertised: Advertised
     tls: Tls
     terminationGracePeriodSeconds: Seconds
+    overrides: ProxyOverrides
 
 
 class Retention(_Values):
@@ -165,6 +234,8 @@ class Persistence(_Values):
     size: Quantity
     storageClass: str
     accessModes: list[Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"]]
+    annotations: Texts
+    labels: Texts
     retention: Retention
 
 
@@ -173,10 +244,49 @@ class Broker(Pod):
     replicas: Annotated[int, Field(ge=1, le=16)]
     persistence: Persistence
     terminationGracePeriodSeconds: Seconds
+    overrides: Overrides
 
 
 class Controller(Pod):
     replicas: Annotated[int, Field(ge=1, le=8)]
+    overrides: Overrides
+
+
+Host = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+"""A name as Ingress and HTTPRoute have it."""
+
+
+class AdminIngress(_Values):
+    enabled: bool
+    className: str
+    hosts: list[Host]
+    tlsSecret: str
+    annotations: Texts
+    labels: Texts
+
+
+class AdminRoute(_Values):
+    enabled: bool
+    parentRefs: list[Object]
+    hostnames: list[Host]
+    annotations: Texts
+    labels: Texts
+
+
+class Admin(_Values):
+    """The ways from outside to the admin API."""
+
+    ingress: AdminIngress
+    httpRoute: AdminRoute
+
+
+class Global(BaseModel):
+    """What charts that hold this one say for all of theirs; other keys are for others."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    imageRegistry: Annotated[str, Field(pattern=r"^([^/ ]+(/[^/ ]+)*/?)?$")]
+    imagePullSecrets: list[PullSecret | str]
 
 
 class ServiceAccount(_Values):
@@ -187,9 +297,9 @@ class ServiceAccount(_Values):
 
 class NetworkPolicy(_Values):
     enabled: bool
-    clientsFrom: Objects
-    metricsFrom: Objects
-    adminFrom: Objects
+    clientsFrom: list[NetworkPeer]
+    metricsFrom: list[NetworkPeer]
+    adminFrom: list[NetworkPeer]
 
 
 class ServiceMonitor(_Values):
@@ -219,7 +329,8 @@ class Metrics(_Values):
 class OwnRedis(_Values):
     enabled: bool
     image: str
-    resources: Object
+    resources: Resources
+    tolerations: list[Toleration]
 
 
 class Redis(_Values):
@@ -243,7 +354,7 @@ class SparkApplication(_Values):
     user: Annotated[int, Field(ge=1)] = 185
     driver: Object = {}
     executor: Object = {}
-    resources: Object = {}
+    resources: Resources = {}
 
 
 class Spark(_Values):
@@ -253,6 +364,7 @@ class Spark(_Values):
 class ChartValues(_Values):
     """All of them but `config`."""
 
+    for_all: Global = Field(alias="global")
     image: Image
     topics: Annotated[list[Topic], Field(max_length=DECLARED_MAX)]
     consumerGroups: Annotated[list[ConsumerGroup], Field(max_length=DECLARED_MAX)]
@@ -266,6 +378,7 @@ class ChartValues(_Values):
     controller: Controller
     tls: ServicesTls
     access: Access
+    admin: Admin
     serviceAccount: ServiceAccount
     networkPolicy: NetworkPolicy
     metrics: Metrics

@@ -18,67 +18,69 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path(__file__).resolve().parent.parent
+PACKAGES = sorted((SOURCE / "services").glob("*/popwheel_*"))
+"""Of the services."""
 
 COMPILED = (
-    "common/cold_reads.py",
-    "common/heap.py",
-    "common/histogram.py",
-    "common/series.py",
-    "common/shares.py",
-    "common/transitions.py",
-    "common/contract/*.py",
-    "rpc/deadline_timer.py",
-    "rpc/deadlines.py",
-    "rpc/http2/*.py",
-    "rpc/client/*.py",
-    "rpc/limits.py",
-    "rpc/local.py",
-    "rpc/server/call_counts.py",
-    "rpc/server/delayed_end.py",
-    "rpc/server/host.py",
-    "rpc/server/light_task.py",
-    "rpc/server/server.py",
-    "rpc/server/server_call.py",
-    "rpc/server/server_connection.py",
-    "rpc/server/totals.py",
-    "rpc/service.py",
-    "rpc/socket/endpoint.py",
-    "rpc/status.py",
-    "proxy/ack/*.py",
-    "proxy/background.py",
-    "proxy/errors.py",
-    "proxy/failover/brokers.py",
-    "proxy/failover/master_calls.py",
-    "proxy/lite/lite_subscriptions.py",
-    "proxy/payload.py",
-    "proxy/plain_properties.py",
-    "proxy/receive/*.py",
-    "proxy/send/*.py",
-    "proxy/server.py",
-    "proxy/session/catalog.py",
-    "proxy/session/clients.py",
-    "proxy/session/resources.py",
-    "proxy/statuses.py",
-    "proxy/validation.py",
-    "broker/calls/dedup.py",
-    "broker/calls/put_handler.py",
-    "broker/calls/term_reads.py",
-    "broker/filter/*.py",
-    "broker/lite/*.py",
-    "broker/pop/*.py",
-    "broker/progress/*.py",
-    "broker/records/*.py",
-    "broker/state/*.py",
-    "broker/store/*.py",
-    "broker/timer/*.py",
-    "broker/wheel/*.py",
+    "popwheel_common/cold_reads.py",
+    "popwheel_common/heap.py",
+    "popwheel_common/histogram.py",
+    "popwheel_common/series.py",
+    "popwheel_common/shares.py",
+    "popwheel_common/transitions.py",
+    "popwheel_common/contract/*.py",
+    "popwheel_rpc/deadline_timer.py",
+    "popwheel_rpc/deadlines.py",
+    "popwheel_rpc/http2/*.py",
+    "popwheel_rpc/client/*.py",
+    "popwheel_rpc/limits.py",
+    "popwheel_rpc/local.py",
+    "popwheel_rpc/server/call_counts.py",
+    "popwheel_rpc/server/delayed_end.py",
+    "popwheel_rpc/server/host.py",
+    "popwheel_rpc/server/light_task.py",
+    "popwheel_rpc/server/server.py",
+    "popwheel_rpc/server/server_call.py",
+    "popwheel_rpc/server/server_connection.py",
+    "popwheel_rpc/server/totals.py",
+    "popwheel_rpc/service.py",
+    "popwheel_rpc/socket/endpoint.py",
+    "popwheel_rpc/status.py",
+    "popwheel_proxy/ack/*.py",
+    "popwheel_proxy/background.py",
+    "popwheel_proxy/errors.py",
+    "popwheel_proxy/failover/brokers.py",
+    "popwheel_proxy/failover/master_calls.py",
+    "popwheel_proxy/lite/lite_subscriptions.py",
+    "popwheel_proxy/payload.py",
+    "popwheel_proxy/plain_properties.py",
+    "popwheel_proxy/receive/*.py",
+    "popwheel_proxy/send/*.py",
+    "popwheel_proxy/server.py",
+    "popwheel_proxy/session/catalog.py",
+    "popwheel_proxy/session/clients.py",
+    "popwheel_proxy/session/resources.py",
+    "popwheel_proxy/statuses.py",
+    "popwheel_proxy/validation.py",
+    "popwheel_broker/calls/dedup.py",
+    "popwheel_broker/calls/put_handler.py",
+    "popwheel_broker/calls/term_reads.py",
+    "popwheel_broker/filter/*.py",
+    "popwheel_broker/lite/*.py",
+    "popwheel_broker/pop/*.py",
+    "popwheel_broker/progress/*.py",
+    "popwheel_broker/records/*.py",
+    "popwheel_broker/state/*.py",
+    "popwheel_broker/store/*.py",
+    "popwheel_broker/timer/*.py",
+    "popwheel_broker/wheel/*.py",
 )
-"""Below `services`: what a message passes through."""
+"""What a message passes through."""
 
 INTERPRETED = re.compile(r"^(?:from|import) (?:numpy|prometheus_client|pydantic)\b", re.MULTILINE)
 """Modules that import one of these stay out: their types are not what mypyc takes them for, and C does their work."""
 
-LEFT_OUT = ("broker/timer/timer_server.py",)
+LEFT_OUT = ("popwheel_broker/timer/timer_server.py",)
 """Further ones: they are called a few times a second."""
 
 FLAGS = "-flto=auto -fvisibility=hidden"
@@ -101,13 +103,15 @@ setup(
 """
 
 
-def modules(services: Path) -> list[Path]:
-    """What is compiled.
+def modules(packages: Sequence[Path] = PACKAGES) -> list[Path]:
+    """The files that are compiled.
 
     Args:
-        services: the folder `services`.
+        packages: the folders of the packages.
     """
-    found = {path for pattern in COMPILED for path in services.glob(pattern)} - {services / each for each in LEFT_OUT}
+    folders = {package.parent for package in packages}
+    found = {path for folder in folders for pattern in COMPILED for path in folder.glob(pattern)}
+    found -= {folder / each for folder in folders for each in LEFT_OUT}
     return sorted(
         path
         for path in found
@@ -148,10 +152,10 @@ def with_initializers(source: str) -> str:
 
 
 def compile_into(folder: Path) -> int:
-    """Copy `services` and compile it there; the compiled modules stand beside their sources.
+    """Copy the packages of the services and compile them there; compiled modules stand beside their sources.
 
     Args:
-        folder: gets `services`, and one library that all compiled modules share. It is emptied first.
+        folder: gets the packages, and one library that all compiled modules share. It is emptied first.
 
     Returns:
         How many modules were compiled.
@@ -161,9 +165,11 @@ def compile_into(folder: Path) -> int:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copytree(SOURCE / "services", folder / "services", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    copies = [folder / package.name for package in PACKAGES]
+    for package, copy in zip(PACKAGES, copies, strict=True):
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(SOURCE / "pyproject.toml", folder / "mypy.toml")  # setuptools would take up one of the usual name
-    found = modules(folder / "services")
+    found = modules(copies)
     for path in found:
         path.write_text(with_initializers(path.read_text(encoding="utf-8")), encoding="utf-8")
     names = [str(path.relative_to(folder)) for path in found]

@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from services.cli.options import ClusterOptions, StandaloneOptions
-from services.common.settings.option_fields import OptionField, option_fields
+from popwheel_cli.options import ClusterOptions, StandaloneOptions
+from popwheel_common.settings.option_fields import OptionField, option_fields
 
 LINE_LENGTH = 120
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
@@ -34,6 +34,10 @@ SECTIONS = {
     "controller": "Owns topics, groups and the list of brokers.",
     "tls": "Between the services themselves: controllers, brokers, proxies. Clients have `proxy.tls`.",
     "access": "Who may do what: clients at the proxies, callers of the admin API ([access.md](access.md)).",
+    "children": "Processes that another one keeps running: `--workers N`, `popwheel cluster`.",
+    "http": "Health, metrics and the admin API of every process ([security.md](security.md#http)).",
+    "console": "Pages for browsers, where the admin API is ([console.md](console.md)).",
+    "otel": "What proxies and clients send to collectors of OpenTelemetry ([tracing.md](tracing.md)).",
     "log": "Log lines of the process, on standard error.",
 }
 

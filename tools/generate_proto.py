@@ -1,4 +1,4 @@
-"""Generate the protocol code under services/common/pb from proto/ (run by `make proto`).
+"""Generate the protocol code under services/common/popwheel_common/pb from proto/ (run by `make proto`).
 
 The generated modules import one another by the path of their .proto file; this rewrites these imports to the place
 where the modules live, because a top-level package `apache` would clash with other people's.
@@ -15,7 +15,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "proto"
-TARGET = ROOT / "services" / "common" / "pb"
+TARGET = ROOT / "services/common/popwheel_common/pb"
 
 _OWN_MODULE = re.compile(r"(?<![\w./])((?:apache|popwheel)\.(?:\w+\.)*v\d+)(?=\.\w+_pb2| import )")
 """Our packages, where Python code names them: before a module, or in an import of one."""
@@ -33,7 +33,7 @@ def generate(target: Path) -> int:
     ]
     code: int = protoc.main(["protoc", *arguments])
     for module in target.rglob("*.py*"):
-        module.write_text(_OWN_MODULE.sub(r"services.common.pb.\1", module.read_text()))
+        module.write_text(_OWN_MODULE.sub(r"popwheel_common.pb.\1", module.read_text()))
         for folder in module.relative_to(target).parents:
             (target / folder / "__init__.py").touch()
     return code

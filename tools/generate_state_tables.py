@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from services.broker.replica import set_states
-from services.broker.role import role
-from services.common.transitions import Transitions
-from services.proxy.receive import long_poll
+from popwheel_broker.replica import set_states
+from popwheel_broker.role import role
+from popwheel_common.transitions import Transitions
+from popwheel_proxy.receive import long_poll
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES: tuple[Transitions[Any], ...] = (

@@ -33,38 +33,47 @@ LEFT_OUT = (
 )
 """Of the libraries: what nothing imports."""
 
+EXTRAS = ("grpcio", "kubernetes", "otel", "redis")
+"""Those of pyproject.toml that an image has: every setting of the services works in it."""
+
 _COMMAND = """\
 #!/usr/bin/env python3
 import sys
 
-from services.cli.main import main
+from popwheel_cli.main import main
 
 sys.exit(main())
 """
 _IMPORT_ALL = """\
 import importlib, pkgutil, sys
 sys.path[:0] = sys.argv[1:]
-import kubernetes.client, kubernetes.config, services
+import kubernetes.client, kubernetes.config
 kubernetes.client.ApiClient(kubernetes.client.Configuration())
-for module in pkgutil.walk_packages(services.__path__, "services."):
-    importlib.import_module(module.name)
+for package in pkgutil.iter_modules(sys.path[:2], ""):
+    is_service = package.ispkg and package.name.startswith("popwheel_")  # what is compiled has a library beside them
+    if is_service and package.name not in ("popwheel_spark", "popwheel_testing"):
+        folder = importlib.import_module(package.name).__path__
+        for module in pkgutil.walk_packages(folder, f"{package.name}."):
+            importlib.import_module(module.name)
 """
 
 
 def make_libraries(packages: Path) -> None:
-    """Install what pyproject.toml asks for, unless that was done already.
+    """Install what pyproject.toml asks for in the versions of requirements.lock, unless that was done already.
 
     Args:
         packages: the folder of packages.
     """
     project = tomllib.loads((_SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = [*project["dependencies"], *project["optional-dependencies"]["kubernetes"]]
-    digest = hashlib.sha256("\n".join([sys.version, *LEFT_OUT, *pins]).encode()).hexdigest()
+    wanted = [*project["dependencies"], *(each for name in EXTRAS for each in project["optional-dependencies"][name])]
+    lock = _SOURCE / "requirements.lock"
+    words = [sys.version, *LEFT_OUT, *wanted, lock.read_text(encoding="utf-8")]
+    digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
     made = packages / f".made-{digest}"
     if made.exists():
         return
     shutil.rmtree(packages, ignore_errors=True)
-    _pip(packages, "--only-binary", ":all:", *pins)  # nothing is compiled
+    _pip(packages, "--only-binary", ":all:", "--constraint", str(lock), *wanted)  # nothing is compiled
     for pattern in LEFT_OUT:
         for path in sorted(packages.glob(pattern)):
             if path.is_dir():

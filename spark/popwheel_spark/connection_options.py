@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from popwheel_proxy.access.signature import Credentials
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
-from services.proxy.access.signature import Credentials
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 _TIMEOUT_MS = 60_000

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.rpc.service import RAW, Method, protobuf
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_rpc.service import RAW, Method, protobuf
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -26,4 +26,4 @@ SEND: Method[bytes, service.SendMessageResponse] = Method(
 PULL: Method[service.PullMessageRequest, bytes] = Method(
     "popwheel.v1.Proxy", "PullRecords", protobuf(service.PullMessageRequest), RAW
 )
-"""Answers bytes of PullRecordsResponse (`services.common.contract.record_block`)."""
+"""Answers bytes of PullRecordsResponse (`popwheel_common.contract.record_block`)."""

@@ -4,12 +4,11 @@
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
-import popwheel_spark
-import services
-
+_PACKAGES = ("popwheel_spark", "popwheel_common", "popwheel_rpc", "popwheel_proxy")
 _ENDING = ".zip"
 """Spark puts files of other names, such as wheels, on no worker's path."""
 
@@ -26,8 +25,10 @@ def write_package(file: Path) -> None:
     if file.suffix != _ENDING:
         raise ValueError(f"{file}: Spark wants a name that ends in {_ENDING}")
     with ZipFile(file, "w", ZIP_DEFLATED) as zipped:
-        for package in (popwheel_spark, services):
-            folder = Path(package.__path__[0])
+        for package in _PACKAGES:
+            spec = find_spec(package)
+            assert spec is not None and spec.origin is not None, f"{package} is a part of this distribution"
+            folder = Path(spec.origin).parent
             for module in sorted(folder.rglob("*.py")):
                 zipped.write(module, module.relative_to(folder.parent))
 

@@ -8,16 +8,16 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from popwheel_proxy.access.signature import signed_headers
+from popwheel_rpc.backoff import Backoff
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.limits import MIB, Limits
+from popwheel_rpc.service import Channel
+from popwheel_rpc.status import GrpcStatus, RpcError
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import RefusedError, UnreachableError
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from services.proxy.access.signature import signed_headers
-from services.rpc.backoff import Backoff
-from services.rpc.client.socket_channel import connect
-from services.rpc.limits import MIB, Limits
-from services.rpc.service import Channel
-from services.rpc.status import GrpcStatus, RpcError
 
 T = TypeVar("T")
 

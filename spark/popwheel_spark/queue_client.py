@@ -7,17 +7,17 @@ from typing import Self, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from popwheel_common.contract.record_block import NO_RECORDS, RecordBlock, decode_block
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
+from popwheel_rpc.service import Channel
 from popwheel_spark.bounds import Instant, Mark
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.methods import COMMIT, OFFSET, PULL, ROUTE
 from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
 from popwheel_spark.proxies import Proxies, check
-from services.common.contract.record_block import NO_RECORDS, RecordBlock, decode_block
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
-from services.rpc.service import Channel
 
 _CALLS_AT_ONCE = 64
 

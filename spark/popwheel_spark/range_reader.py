@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from popwheel_common.contract.record_block import RecordBlock, joined
+from popwheel_rpc.backoff import Backoff
 from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.offsets import START, Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
 from popwheel_spark.record_rows import record_batch
-from services.common.contract.record_block import RecordBlock, joined
-from services.rpc.backoff import Backoff
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""

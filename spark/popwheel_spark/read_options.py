@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
+from popwheel_common.contract import names
 from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.bounds import Bound, Strategy, ending, starting
+from popwheel_spark.columns import ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
-from popwheel_spark.schema import COLUMNS, ORIGIN
-from services.common.contract import names
+from popwheel_spark.schema import COLUMNS
 
 _MAX_TRIGGER_DELAY_MS = 900_000
 _DIGEST = "0" * 12

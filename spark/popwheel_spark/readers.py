@@ -14,9 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popwheel_spark.admin_tables import ADMIN_TABLES
+from popwheel_spark.columns import ddl
 from popwheel_spark.errors import OptionError
 from popwheel_spark.read_options import read_options
-from popwheel_spark.schema import COLUMNS, ddl
+from popwheel_spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from popwheel_spark.admin_reader import AdminReadOptions

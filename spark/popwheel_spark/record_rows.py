@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from popwheel_common.contract.names import topic_of_retry_topic
+from popwheel_common.contract.record_block import HEAD, VERSION, RecordBlock
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
 from popwheel_spark.errors import FormatError
 from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import TIME, arrow_schema
 from popwheel_spark.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
-from services.common.contract.names import topic_of_retry_topic
-from services.common.contract.record_block import HEAD, VERSION, RecordBlock
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
 
 _GZIP = int(Encoding.GZIP)
 _MICROS_PER_S = 1_000_000

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from popwheel_common.contract.wire_format import varint
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType, SystemProperties
 from popwheel_spark.errors import OptionError, RefusedError
 from popwheel_spark.schema import COLUMNS, is_like
-from services.common.contract.wire_format import varint
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType, SystemProperties
 
 WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
 """Columns that a row to be sent may have; `body` it must have."""

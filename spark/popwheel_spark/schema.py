@@ -5,34 +5,22 @@ from typing import Final
 
 import pyarrow as pa
 
+from popwheel_spark.columns import TYPES
+
 TIME: Final = pa.timestamp("us", "UTC")
 
-COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
-    "topic": ("STRING", pa.string()),
-    "tag": ("STRING", pa.string()),
-    "keys": ("ARRAY<STRING>", pa.list_(pa.string())),
-    "messageGroup": ("STRING", pa.string()),
-    "body": ("BINARY", pa.binary()),
-    "properties": ("MAP<STRING, STRING>", pa.map_(pa.string(), pa.string())),
-    "brokerName": ("STRING", pa.string()),
-    "queueId": ("INT", pa.int32()),
-    "queueOffset": ("BIGINT", pa.int64()),
-    "bornTimestamp": ("TIMESTAMP", TIME),
-    "storeTimestamp": ("TIMESTAMP", TIME),
-    "deliveryTimestamp": ("TIMESTAMP", TIME),
-    "messageId": ("STRING", pa.string()),
-    "attempts": ("INT", pa.int32()),
-    "originTopic": ("STRING", pa.string()),
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "STRING": pa.string(),
+    "ARRAY<STRING>": pa.list_(pa.string()),
+    "BINARY": pa.binary(),
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": TIME,
 }
+
+COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {name: (kind, _ARROW[kind]) for name, kind in TYPES.items()}
 """Of messages, in order: name -> (type in Spark's DDL, type in Arrow)."""
-
-ORIGIN: Final = "originTopic"
-"""A column of dead letters alone: the topic where its group failed on it."""
-
-
-def ddl(names: Sequence[str]) -> str:
-    """Columns as Spark's DDL."""
-    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from popwheel_rpc.service import Channel
 from popwheel_spark.methods import SEND
 from popwheel_spark.proxies import Proxies, check
 from popwheel_spark.row_requests import Origin, RowRequest, RowRequests
 from popwheel_spark.write_options import WriteOptions
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
-from services.rpc.service import Channel
 
 
 def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> None:

@@ -1,15 +1,18 @@
 """A Spark session that knows `popwheel`: on the cluster that spark-submit names, or on this machine."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from popwheel_spark.errors import PopwheelSparkError
-from popwheel_spark.source import PopwheelDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class NoJavaError(PopwheelSparkError):
@@ -45,6 +48,10 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
     Raises:
         NoJavaError: Spark can't start.
     """
+    from pyspark.sql import SparkSession
+
+    from popwheel_spark.source import PopwheelDataSource
+
     check_java()
     builder = SparkSession.builder.appName(name)
     if "SPARK_ENV_LOADED" not in os.environ:  # spark-submit sets it, and says the master

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from services.common.contract.record_block import Numbers
-from services.common.contract.wire_format import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT
+from popwheel_common.contract.record_block import Numbers
+from popwheel_common.contract.wire_format import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT
 
 Data = npt.NDArray[np.uint8]
 

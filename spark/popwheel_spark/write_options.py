@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
-from services.common.contract import names
-from services.common.errors import StatusError
 
 _REQUESTS_AT_ONCE = 8
 

@@ -3,9 +3,10 @@
 from typing import Final
 
 from tools.dashboards.board import Board, Graph, Line, Number, Row
-from tools.dashboards.query import largest, of, of_masters, per_second, share_within, total
+from tools.dashboards.query import TARGETS_DOWN, largest, of, of_masters, per_second, share_within, total
 
-_OF_TOPIC = "{{consumer_group}} of {{topic}}"
+_GROUP = "{{consumer_group}}"
+_MASTER = 'role="master"'
 _SEND = ('request_code="SendMessage"',)
 
 DISK_DAYS: Final = (
@@ -59,6 +60,47 @@ _WELL = Row(
     ],
 )
 
+_THERE = Row(
+    "Is everybody there?",
+    [
+        Number(
+            "Proxies",
+            "short",
+            "Proxies that serve. Without one clients can neither send nor receive.",
+            f"{total(of('rocketmq_proxy_up'))} or vector(0)",
+            bad_below=1,
+        ),
+        Number(
+            "Controllers",
+            "short",
+            "Controllers that run. One of them leads, the others wait.",
+            f"count({of('popwheel_controller_leads')}) or vector(0)",
+            bad_below=1,
+        ),
+        Number(
+            "Controllers that lead",
+            "short",
+            "It is 1. Without one no master can be replaced.",
+            f"{total(of('popwheel_controller_leads'))} or vector(0)",
+            bad_below=1,
+        ),
+        Number(
+            "Brokers",
+            "short",
+            "Brokers that run, masters and slaves.",
+            f"count({of('popwheel_replica_role', _MASTER)}) or vector(0)",
+            bad_below=1,
+        ),
+        Number(
+            "Targets that are down",
+            "short",
+            "Processes that Prometheus knew within a day, still asks, and gets no answer from.",
+            f"sum ({TARGETS_DOWN}) or vector(0)",
+            bad_from=1,
+        ),
+    ],
+)
+
 _TRAFFIC = Row(
     "Traffic",
     [
@@ -72,15 +114,10 @@ _TRAFFIC = Row(
             ],
         ),
         Graph(
-            "Out, by group and topic",
+            "Out, by group",
             "mps",
             "Messages that were given out, in a second, with those that come again.",
-            [
-                Line(
-                    total(per_second("rocketmq_messages_out_total"), "consumer_group", "topic"),
-                    _OF_TOPIC,
-                )
-            ],
+            [Line(total(per_second("rocketmq_messages_out_total"), "consumer_group"), _GROUP)],
         ),
         Graph(
             "Bytes",
@@ -99,10 +136,10 @@ _LATENCY = Row(
     [
         Graph(
             "End to end: from store to delivery",
-            "ms",
+            "s",
             "How long messages wait until they are given out for the first time. A group that is down makes it long.",
             [
-                Line(share_within(share, "popwheel_pop_queueing_milliseconds"), f"{share:.0%} within")
+                Line(share_within(share, "popwheel_pop_queueing_seconds"), f"{share:.0%} within")
                 for share in (0.5, 0.95, 0.99)
             ],
         ),
@@ -130,21 +167,40 @@ _LAG = Row(
         Graph(
             "Lag in time",
             "ms",
-            "How old the oldest message is that a group has yet to acknowledge, by topic. No line means no lag.",
-            [Line(largest(of_masters("rocketmq_consumer_lag_latency"), "consumer_group", "topic"), _OF_TOPIC)],
+            "How old the oldest message is that a group has yet to acknowledge, in any topic. No line means no lag.",
+            [Line(largest(of_masters("rocketmq_consumer_lag_latency"), "consumer_group"), _GROUP)],
             bound=600_000,
         ),
         Graph(
             "Ready",
             "short",
             "Messages that wait to be given out. It grows when a group takes less than what comes in.",
-            [Line(total(of_masters("rocketmq_consumer_ready_messages"), "consumer_group", "topic"), _OF_TOPIC)],
+            [Line(total(of_masters("rocketmq_consumer_ready_messages"), "consumer_group"), _GROUP)],
         ),
         Graph(
             "In flight",
             "short",
             "Messages that were given out and are not acknowledged yet. They come again when they are not in time.",
-            [Line(total(of_masters("rocketmq_consumer_inflight_messages"), "consumer_group", "topic"), _OF_TOPIC)],
+            [Line(total(of_masters("rocketmq_consumer_inflight_messages"), "consumer_group"), _GROUP)],
+        ),
+        Graph(
+            "Lag in time, by topic",
+            "ms",
+            "How old the oldest message of a topic is that some group has yet to acknowledge.",
+            [Line(largest(of_masters("popwheel_topic_lag_latency"), "topic"), "{{topic}}")],
+            bound=600_000,
+        ),
+        Graph(
+            "Not acknowledged, by topic",
+            "short",
+            "Messages of a topic that groups have yet to acknowledge, of all groups together.",
+            [Line(total(of_masters("popwheel_topic_lag_messages"), "topic"), "{{topic}}")],
+        ),
+        Graph(
+            "Out, by topic",
+            "mps",
+            "Messages that were given out, in a second, to all groups.",
+            [Line(total(per_second("popwheel_topic_messages_out_total"), "topic"), "{{topic}}")],
         ),
     ],
 )
@@ -191,6 +247,23 @@ _CALLS = Row(
             bound=0.9,
         ),
         Graph(
+            "Turns of the loop",
+            "s",
+            "How long turns took within a minute, in CPU time: the longest, and what 99 of 100 did not exceed. All "
+            "that a process serves waits for a long one.",
+            [
+                Line(largest(of("popwheel_loop_turn_max_seconds"), "instance"), "{{instance}}, longest"),
+                Line(largest(of("popwheel_loop_turn_p99_seconds"), "instance"), "{{instance}}, 99 %"),
+            ],
+            bound=0.1,
+        ),
+        Graph(
+            "HTTP connections",
+            "short",
+            "Connections to the HTTP pages of each process. The limit is http.connections_max.",
+            [Line(total(of("popwheel_http_connections"), "instance"), "{{instance}}")],
+        ),
+        Graph(
             "Memory",
             "bytes",
             "What each process has in memory.",
@@ -210,5 +283,5 @@ OVERVIEW: Final = Board(
     "overview",
     "Overview",
     "What goes in and out, how late it is, and whether anything is wrong.",
-    [_WELL, _TRAFFIC, _LATENCY, _LAG, _CALLS],
+    [_WELL, _THERE, _TRAFFIC, _LATENCY, _LAG, _CALLS],
 )

@@ -139,6 +139,20 @@ _ASIDE = Row(
             ],
             bound=1,
         ),
+        Graph(
+            "Different filters in a group",
+            "short",
+            "Groups and topics whose consumers ask with different filters, and the messages a second that a filter "
+            "passed over meanwhile: some may reach nobody (docs/filters.md).",
+            [
+                Line(of_masters("popwheel_groups_with_different_filters"), "{{instance}}, groups and topics"),
+                Line(
+                    total(per_second("popwheel_group_filter_passed_over_messages_total"), "instance"),
+                    "{{instance}}, messages passed over",
+                ),
+            ],
+            bound=1,
+        ),
     ],
 )
 

@@ -24,7 +24,7 @@ _POLLS = Row(
             "short",
             "How the polls of groups and topics wait now: notify, plain or sliced (docs/long-polling.md). Each proxy "
             "counts for itself.",
-            [Line(f"count by (mode) ({of('popwheel_proxy_poll_mode')} == 1)", "{{mode}}")],
+            [Line(total(of("popwheel_proxy_poll_mode"), "mode"), "{{mode}}")],
         ),
         Graph(
             "Mode changes",
@@ -49,10 +49,10 @@ _WAKES = Row(
         ),
         Graph(
             "From notification to messages",
-            "ms",
+            "s",
             "How long it takes from a broker's notification to the answer of the pop that it brings about.",
             [
-                Line(share_within(share, "popwheel_proxy_notification_round_trip_ms"), f"{share:.0%} within")
+                Line(share_within(share, "popwheel_proxy_notification_round_trip_seconds"), f"{share:.0%} within")
                 for share in (0.5, 0.95, 0.99)
             ],
         ),

@@ -1,5 +1,7 @@
 """Queries in Prometheus' language, all for the namespace and the instances that are chosen in the dashboard."""
 
+from typing import Final
+
 NAMESPACE = 'namespace=~"$namespace"'
 INSTANCE = 'instance=~"$instance"'
 
@@ -12,6 +14,12 @@ def of(metric: str, *matchers: str) -> str:
         matchers: what else its labels must be, such as `mode="notify"`.
     """
     return f"{metric}{{{','.join((*matchers, NAMESPACE, INSTANCE))}}}"
+
+
+TARGETS_DOWN: Final = (
+    f"((1 - {of('up')}) and on (namespace, instance) max_over_time({of('popwheel_rpc_connections')}[1d]))"
+)
+"""1 for each process that Prometheus knew within a day, still asks, and gets no answer from."""
 
 
 def of_masters(metric: str) -> str:

@@ -89,11 +89,11 @@ _REPLICAS = Row(
         ),
         Graph(
             "Slaves are behind by",
-            "ms",
+            "s",
             "For how long a replica has lacked something of its master's log. Past broker.replication.lag_ms_max it "
             "leaves the set.",
-            [Line(of("popwheel_replication_lag_milliseconds"), "replica {{replica}} of {{instance}}")],
-            bound=3_000,
+            [Line(of("popwheel_replication_lag_seconds"), "replica {{replica}} of {{instance}}")],
+            bound=3,
         ),
         Graph(
             "Slaves lack",

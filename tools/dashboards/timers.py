@@ -45,10 +45,10 @@ _LATENESS = Row(
     [
         Graph(
             "Late by",
-            "ms",
+            "s",
             "How much later than it was due a delayed message was put into its topic.",
             [
-                Line(share_within(share, "popwheel_timer_lateness_milliseconds"), f"{share:.0%} within")
+                Line(share_within(share, "popwheel_timer_lateness_seconds"), f"{share:.0%} within")
                 for share in (0.5, 0.95, 0.99)
             ],
         ),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tools.dashboards.board import Board, Graph, Line, Number, Row
-from tools.dashboards.query import largest, of, per_second, total
+from tools.dashboards.query import TARGETS_DOWN, largest, of, per_second, total
 
 _WEEK_S = 7 * 86_400
 
@@ -25,6 +25,13 @@ _WELL = Row(
             bad_from=1,
         ),
         Number(
+            "Log lines lost",
+            "short",
+            "Lines of logs that could not be written within a quarter of an hour: a disk is full, or a reader hangs.",
+            f"{total('increase(' + of('popwheel_log_lost_lines_total') + '[15m])')} or vector(0)",
+            bad_from=1,
+        ),
+        Number(
             "Resources refused",
             "short",
             "Resources of topics and groups that are not READY, as kubectl get -o wide says with the reason.",
@@ -39,6 +46,31 @@ _WELL = Row(
             bad_from=1,
         ),
     ],
+)
+
+_PROCESSES = Row(
+    "Processes",
+    [
+        Graph(
+            "Targets that are down",
+            "short",
+            "1 while a process that Prometheus asks does not answer. One that is taken away is asked no more.",
+            [Line(largest(TARGETS_DOWN, "instance"), "{{instance}}")],
+        ),
+        Graph(
+            "Started",
+            "s",
+            "For how long each process runs. A saw tooth is a process that ends again and again.",
+            [
+                Line(
+                    f"time() - ({of('process_start_time_seconds')} "
+                    f"and on (namespace, instance) {of('popwheel_rpc_connections')})",
+                    "{{instance}}",
+                )
+            ],
+        ),
+    ],
+    beside=2,
 )
 
 _CERTIFICATES = Row(
@@ -100,5 +132,5 @@ UPKEEP: Final = Board(
     "upkeep",
     "Upkeep",
     "What somebody may have to renew or mend by hand: certificates, and resources that declare topics and groups.",
-    [_WELL, _CERTIFICATES, _RESOURCES],
+    [_WELL, _PROCESSES, _CERTIFICATES, _RESOURCES],
 )

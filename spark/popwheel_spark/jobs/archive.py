@@ -1,10 +1,10 @@
 """The job `archive`: topics to Parquet, by date and topic, each message exactly once (docs/spark-jobs.md)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
-from pyspark.sql.streaming.query import StreamingQuery
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
@@ -12,12 +12,18 @@ from popwheel_spark.jobs.command import JobError, run, sentence
 from popwheel_spark.jobs.time_flags import Moment, Span
 from popwheel_spark.session import spark_session
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
 _LOOK_S = 1
 _DAY_S = 86_400
 
 
 def by_date(messages: DataFrame) -> DataFrame:
     """Messages with the column `date`: when they were stored, in UTC, wherever the session is (pure)."""
+    from pyspark.sql import functions as sql
+
     days = sql.floor(sql.unix_seconds("storeTimestamp") / _DAY_S)
     return messages.withColumn("date", sql.date_from_unix_date(days.cast("int")))
 
@@ -43,6 +49,8 @@ def watch(query: StreamingQuery) -> int:
     Raises:
         JobError: it failed.
     """
+    from pyspark.errors import StreamingQueryException
+
     told, messages = -1, 0
     ended = False
     while not ended:

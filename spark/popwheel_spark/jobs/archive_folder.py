@@ -8,17 +8,20 @@
 | checkpoint | how far the archive is |
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from popwheel_spark.jobs.cluster import MESSAGES, Window
 from popwheel_spark.jobs.command import JobError
 from popwheel_spark.jobs.file_system import FileSystem
 from popwheel_spark.jobs.manifest import INCOMING, Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = f"{MESSAGES}, date DATE"
 """Of an archive; files are by date and topic."""
@@ -82,6 +85,8 @@ class ArchiveFolder:
 
     def messages(self, topics: Sequence[str], window: Window) -> DataFrame:
         """The messages of topics that were stored in a window."""
+        from pyspark.sql import functions as sql
+
         messages = self.table().where(sql.col("topic").isin(*topics))
         stored_ms = sql.unix_millis("storeTimestamp")
         if window.start_ms is not None:

@@ -1,22 +1,25 @@
 """The job `audit`: sent against delivered against acknowledged (docs/spark-jobs.md, docs/audit.md)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
+from popwheel_common.contract import names
 from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.given_options import words
-from popwheel_spark.jobs import audit_states
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
 from popwheel_spark.jobs.records import DELIVERIES, SENDS, record
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.session import spark_session
-from services.common.contract import names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "messageId")
 _SHOWN_MAX = 20
@@ -77,6 +80,10 @@ def audit_group(
     Raises:
         JobError: the cluster does not answer as a whole.
     """
+    from pyspark.sql import functions as sql
+
+    from popwheel_spark.jobs import audit_states
+
     snapshot = AuditSnapshot(AdminApi(cluster.connection), group)
     there = None
     if sent is not None:
@@ -114,6 +121,8 @@ def audit_group(
 
 def show(verdict: Verdict, path: str) -> None:
     """Print the summary."""
+    from popwheel_spark.jobs import audit_states
+
     for state in audit_states.STATES:
         click.echo(f"{state:20} {verdict.states.get(state, 0):,}")
     for kind, message_id in verdict.ids:

@@ -6,7 +6,7 @@ The rule, and the order in which the cluster must be asked, are those of docs/au
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from services.common.contract.names import RETRY_PREFIX
+from popwheel_common.contract.names import RETRY_PREFIX
 
 STATES = ("acknowledged", "dead letter", "set aside", "in flight", "waits for its retry", "unread")
 """Of a message; the first two are final."""

@@ -1,25 +1,28 @@
 """The cluster that a job works on: the flags that say where it is, and its topics as tables and streams."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-from pyspark.sql import DataFrame, SparkSession
 
+from popwheel_spark.columns import ORIGIN, TYPES, ddl
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.jobs.time_flags import Moment
 from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import read_options
-from popwheel_spark.schema import COLUMNS, ORIGIN, ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Function = TypeVar("Function", bound=Any)
 
-MESSAGES = ddl([name for name in COLUMNS if name != ORIGIN])
+MESSAGES = ddl([name for name in TYPES if name != ORIGIN])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
 _CONNECTION = ("endpoints", "admin", "tls", "tlscafile", "timeoutms")
@@ -114,7 +117,7 @@ class Cluster:
         rows.write.format("popwheel").options(**self._reached.options, topic=topic).mode("append").save()
 
     @property
-    def _reached(self) -> "Cluster":
+    def _reached(self) -> Cluster:
         """The same, without options that say how messages are read."""
         return Cluster({name: text for name, text in self.options.items() if name.lower() in _CONNECTION})
 
@@ -200,6 +203,8 @@ def cluster_flags(function: Function) -> Function:
         options: Iterable[tuple[str, str]],
         **others: Any,
     ) -> Any:
+        from popwheel_spark.read_options import read_options
+
         given = {
             "endpoints": endpoints,
             "admin": admin,

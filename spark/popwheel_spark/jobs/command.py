@@ -5,11 +5,14 @@ import sys
 from typing import NoReturn
 
 import click
-from pyspark.errors import PySparkException
 
 from popwheel_spark.errors import PopwheelSparkError
 
 _OURS = re.compile(r"^popwheel_spark\.\S*Error: (.+)$", re.MULTILINE)
+
+
+_OF_THE_EXTRA = ("matplotlib", "py4j", "pyarrow", "pyspark")
+"""Libraries of the extra `spark`: jobs import them when they run, as `--help` needs none of them."""
 
 
 class JobError(PopwheelSparkError):
@@ -33,10 +36,25 @@ def run(command: click.Command) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         click.echo("popwheel-spark: interrupted", err=True)
         sys.exit(1)
-    except (PopwheelSparkError, PySparkException) as error:
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _OF_THE_EXTRA:
+            raise
+        click.echo(f'popwheel-spark: {library} is missing: pip install "popwheel[spark]"', err=True)
+        sys.exit(2)
+    except _known_errors() as error:
         click.echo(f"popwheel-spark: {sentence(str(error))}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """Errors whose text says enough: ours, and those of PySpark if a job has loaded it."""
+    if "pyspark.errors" not in sys.modules:
+        return (PopwheelSparkError,)
+    from pyspark.errors import PySparkException
+
+    return PopwheelSparkError, PySparkException
 
 
 def sentence(text: str) -> str:

@@ -1,15 +1,16 @@
 """The job `delivery-report`: how well topics and groups were served (docs/spark-jobs.md)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
+from popwheel_cli.table import print_table
+from popwheel_common.contract import names
 from popwheel_spark.given_options import words
-from popwheel_spark.jobs import delivery_figures
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import JobError, run
@@ -19,8 +20,9 @@ from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import moment_words
 from popwheel_spark.session import spark_session
-from services.cli.table import print_table
-from services.common.contract import names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = (
     *("topic", "brokerName", "queueId", "queueOffset", "messageId"),
@@ -73,6 +75,8 @@ def of_groups(spark: SparkSession, cluster: Cluster, topics: Mapping[str, str], 
         topics: retry or dead letter topic -> group.
         window: from its start on; a retry comes after its message, maybe after the window.
     """
+    from pyspark.sql import functions as sql
+
     since = Window(window.start_ms)
     if not topics:
         return spark.createDataFrame([], _NOTHING)
@@ -93,6 +97,10 @@ def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -
     Raises:
         JobError: there are no messages.
     """
+    from pyspark.sql import functions as sql
+
+    from popwheel_spark.jobs import delivery_figures
+
     messages = inputs.messages.persist()
     try:
         click.echo("reading messages")

@@ -1,9 +1,11 @@
 """Files wherever Spark has them (this machine, HDFS, an object store), by the Hadoop that Spark brings along."""
 
-from typing import Any
+from __future__ import annotations
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _DRAFT = ".draft"
 
@@ -49,6 +51,8 @@ class FileSystem:
 
         On object stores another process that does the same at the same moment may not be noticed.
         """
+        from py4j.protocol import Py4JJavaError
+
         try:
             self._put(file, text)
         except Py4JJavaError as error:

@@ -1,6 +1,11 @@
 """What those who sent and received have noted. The broker keeps neither who got an answer nor who was given what."""
 
-from pyspark.sql import DataFrame, SparkSession
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 DELIVERIES = "group STRING, messageId STRING, attempt INT, deliveredTimestamp TIMESTAMP, ackedTimestamp TIMESTAMP"
 """One row for each delivery; `ackedTimestamp` is null if the consumer has not acknowledged it."""

@@ -1,20 +1,23 @@
 """The job `replay`: what was sent, from an archive or a topic, into a topic once more (docs/spark-jobs.md)."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as sql
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import JobError, run
 from popwheel_spark.jobs.time_flags import Span
 from popwheel_spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ class Delays:
         Args:
             start_ms: when the replay begins, in milliseconds since 1970.
         """
+        from pyspark.sql import functions as sql
+
         due_ms, born_ms = sql.unix_millis("deliveryTimestamp"), sql.unix_millis("bornTimestamp")
         match self.kind:
             case "shift":
@@ -87,6 +92,8 @@ def replayed(messages: DataFrame, name: str, delays: Delays, start_ms: int) -> D
         delays: what becomes of delivery times.
         start_ms: when it begins, in milliseconds since 1970.
     """
+    from pyspark.sql import functions as sql
+
     key = sql.concat(sql.lit(f"replay/{name}/"), "messageId")
     keys = sql.concat(sql.coalesce("keys", sql.array().cast("array<string>")), sql.array(key))
     changed = messages.withColumn("keys", keys).withColumn("deliveryTimestamp", delays.delivery(start_ms))

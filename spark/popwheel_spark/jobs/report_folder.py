@@ -1,8 +1,13 @@
 """Where a job leaves what it found: tables as Parquet, and a page for people."""
 
-from pyspark.sql import DataFrame, SparkSession
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from popwheel_spark.jobs.file_system import FileSystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class ReportFolder:

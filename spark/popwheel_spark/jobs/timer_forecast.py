@@ -1,14 +1,14 @@
 """The job `timer-forecast`: what falls due per minute for the next days (docs/spark-jobs.md)."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as sql
 
 from popwheel_spark.jobs import charts
 from popwheel_spark.jobs.cluster import Cluster, cluster_flags
@@ -17,6 +17,9 @@ from popwheel_spark.jobs.page import Cell, Section, Table, page
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import moment_words
 from popwheel_spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Row = Mapping[str, Any]
 
@@ -63,6 +66,8 @@ def by_minute(timers: DataFrame, start_s: int, minutes: int) -> DataFrame:
         start_s: when the first minute begins, in seconds since 1970.
         minutes: how many.
     """
+    from pyspark.sql import functions as sql
+
     due_s = sql.unix_seconds("deliveryTimestamp")
     minute_s = sql.when(due_s >= start_s, sql.floor((due_s - start_s) / _MINUTE_S) * _MINUTE_S + start_s)
     return (
@@ -86,6 +91,9 @@ def totals(forecast: DataFrame, minutes: int, peak_factor: float, peak_least: in
         peak_factor: the multiple.
         peak_least: no minute with fewer is a peak.
     """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
     due = forecast.where(sql.col("minute").isNotNull())
     summed = due.groupBy("minute").agg(
         sql.sum("count").alias("count"), sql.max_by("topic", "count").alias("largestTopic")
@@ -146,6 +154,8 @@ def forecast_of(
     timers: DataFrame, start_s: int, days: int, peak_factor: float, peak_least: int, folder: ReportFolder
 ) -> Forecast:
     """Find all figures, and write them; arguments as of the command and of `by_minute`."""
+    from pyspark.sql import functions as sql
+
     minutes = days * _MINUTES_A_DAY
     forecast = folder.put_table("minutes", by_minute(timers, start_s, minutes))
     summed = folder.put_table("totals", totals(forecast, minutes, peak_factor, peak_least))

@@ -1,0 +1,281 @@
+"""A replica as a whole: what it is made of, and how it begins and ends."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from popwheel_broker.calls.metrics import BrokerCollector, BrokerStatistics
+from popwheel_broker.calls.router import Router
+from popwheel_broker.files.disk_watch import DiskWatch
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.repair.peers import Peers
+from popwheel_broker.repair.repair import RecordReader, Repairer
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replica.metrics import ReplicationCollector
+from popwheel_broker.replica.statistics import ReplicationStatistics
+from popwheel_broker.role.checkpoint_server import CheckpointServer
+from popwheel_broker.role.departure import Departure
+from popwheel_broker.role.leader import Leader
+from popwheel_broker.role.parts import Parts
+from popwheel_broker.role.replica_metrics import ReplicaCollector
+from popwheel_broker.role.replica_server import ReplicaServer
+from popwheel_broker.role.report import health, replica_report
+from popwheel_broker.role.role import Role
+from popwheel_broker.role.role_machine import RoleMachine
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.timer.timer_metrics import TimerCollector, TimerStatistics
+from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import Disk, SystemDisk
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ReplicaReport, WatchRequest
+from popwheel_rpc import methods
+from popwheel_rpc.cluster_guard import guard_by_cluster
+from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.service import Channel, Service
+
+_log = structlog.get_logger()
+
+
+class BrokerApp:
+    """One replica of a broker group; if it is the only one, the broker.
+
+    Args:
+        options: settings.
+        data_dir: folder of its files.
+        clock: the time.
+        random_source: which queue a pop begins with.
+        registry: where its metrics go.
+        controller: the way to the controller.
+        disk: where the folder is; the machine's disk if not given.
+        process: what operators are shown of it; its name alone if not given.
+        to_replica: makes the way to another replica of the group, from its address; none can be reached if not given.
+        constants: paces and sizes of replication; those of the product if not given.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        data_dir: Path,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        controller: Channel,
+        disk: Disk | None = None,
+        process: WatchRequest | None = None,
+        to_replica: Callable[[str], Channel] | None = None,
+        constants: ReplicationConstants | None = None,
+    ) -> None:
+        self._options = options
+        self._constants = constants = constants or ReplicationConstants()
+        self._folder = data_dir
+        self._clock = clock
+        self._random = random_source
+        self._controller = controller
+        self._disk = SystemDisk() if disk is None else disk
+        self.view = ClusterView()
+        introduction = process or WatchRequest(process=options.name, kind=WatchRequest.BROKER, replica=options.replica)
+        self.controller_follower = ControllerFollower(controller, self.view, introduction, clock, random_source)
+        self._disk.make_folder(data_dir)
+        self.statistics = BrokerStatistics()
+        self._timer_statistics = TimerStatistics()
+        self.replication_statistics = ReplicationStatistics()
+        self._disk_watch = DiskWatch(self._disk, data_dir, clock, options.disk_full_share)
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._registrar: BrokerRegistrar | None = None
+        self._recovery_s = 0.0
+        self.role = Role()
+        self.files = ReplicaStore(
+            *(self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes),
+            self._report_soon,
+        )
+        timeout_ms = constants.repair_timeout_ms
+        self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms, clock)
+        self.repairer = Repairer(
+            *(options.name, self.files, self._peers, timeout_ms, clock, self.replication_statistics)
+        )
+        self._router = Router(options.name)
+        replica_server = ReplicaServer(self.role, self.files, options, self._router)
+        self.checkpoints = CheckpointServer(
+            *(self.role, self.files, options, self._disk, data_dir, clock, constants.checkpoint_entries_max)
+        )
+        parts = Parts(
+            options=options,
+            constants=constants,
+            files=self.files,
+            disk=self._disk,
+            clock=clock,
+            view=self.view,
+            controller=controller,
+            controller_follower=self.controller_follower,
+            disk_watch=self._disk_watch,
+            statistics=self.statistics,
+            timer_statistics=self._timer_statistics,
+            replication_statistics=self.replication_statistics,
+            repair=self.repairer.repair,
+            on_failure=self._fail,
+            has_failed=self.failure.done,
+        )
+        self.roles = RoleMachine(
+            *(parts, self.role, self._peers, to_replica, self._router),
+            *(self.checkpoints, replica_server, self._report_soon),
+        )
+        self.departure = Departure(options, controller, clock, self._report_soon)
+        replica_server.bind(self.service)
+        self.checkpoints.bind(self.service)
+        self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
+        guard_by_cluster(self.service, lambda: self.role.group.cluster_id, streams=True)
+        self._collect(registry)
+
+    def _collect(self, registry: CollectorRegistry) -> None:
+        """Have everything counted be read when it is scraped."""
+        options, role = self._options, self.role
+        BrokerCollector(
+            *(registry, options, lambda: self.core, self.statistics, self._clock),
+            *(lambda: self.roles.redelivered, self._disk_watch.usage),
+        )
+        TimerCollector(
+            *(registry, options.timer, lambda: self.core.timer, self._timer_statistics),
+            lambda topic: self.core.names.knows_topic(topic),
+        )
+        ReplicaCollector(registry, role, self.files, self.checkpoints, options)
+        ReplicationCollector(
+            *(registry, self.replication_statistics),
+            lambda: None if role.leader is None else role.leader.replication,
+            lambda: None if role.follower is None else role.follower.replication,
+        )
+
+    def _make_core(self, log: CommitLog | None) -> BrokerCore:
+        return BrokerCore(
+            *(self._options, self._disk, self._folder, self._clock, self._random, self.view),
+            *(self._timer_statistics.fire, log),
+        )
+
+    # What it is
+
+    @property
+    def service(self) -> Service:
+        """popwheel.v1.Broker."""
+        return self._router.service
+
+    @property
+    def core(self) -> BrokerCore:
+        """What is folded from the log, up to now."""
+        return self.files.core
+
+    @property
+    def leader(self) -> Leader:
+        """What serves in a replica that leads."""
+        assert self.role.leader is not None, "this replica does not lead"
+        return self.role.leader
+
+    def health(self) -> str | None:
+        """None if it can serve, else a sentence for `/readyz`."""
+        failure = self.failure.result() if self.failure.done() else None
+        return health(self.role, failure, has_view=self.view.ready)
+
+    def report(self, address: str) -> ReplicaReport:
+        """What this replica says of itself to the controller."""
+        return replica_report(
+            *(self._options, address, self.role, self.files, self.checkpoints.version),
+            leaving=self.departure.is_announced,
+        )
+
+    @property
+    def recovered(self) -> dict[str, float]:
+        """What `start` has read again, and the time that it took."""
+        return {"records": self.files.recovered_records, "seconds": self._recovery_s}
+
+    # Begin and end
+
+    async def start(self) -> None:
+        """Recover; it serves when it was told to lead.
+
+        Raises:
+            CorruptDataError: acknowledged data is damaged; nothing was changed.
+            UnknownFormatError: the files are of a newer release; nothing was changed.
+            OSError: the device refused.
+        """
+        began_s = self._clock.monotonic()
+        superblock = self.files.superblock
+        await superblock.load(self.files.log, self._random)
+        alone = self.roles.load()
+        self.view.cluster_id = self.role.group.cluster_id
+        self.checkpoints.load()
+        if self._options.skip_record is not None:
+            await self.files.skip_record(self._options.skip_record, self.repairer.repair, self.repairer.who_may_have)
+        await self.files.start(alone=alone, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)
+        self.role.identity = superblock.contents.identity
+        self._recovery_s = round(self._clock.monotonic() - began_s, 3)
+        _log.info(
+            "broker recovered",
+            name=self._options.name,
+            position=self.files.end_position,
+            open_check_points=len(self.core.state.table),
+            **self.recovered,
+        )
+        self.view.subscribe_to_names(lambda update: self.core.settlement.names_told(update))
+        self.view.subscribe(self._cluster_changes)
+        await self.controller_follower.start()
+        self.roles.start()
+
+    def registrar(self, address: str) -> BrokerRegistrar:
+        """What keeps this replica registered.
+
+        Args:
+            address: host:port at which proxies, other replicas and the controller reach it.
+        """
+        self._registrar = BrokerRegistrar(
+            self._controller,
+            lambda: self.report(address),
+            self.roles.hear,
+            self._random,
+            self._constants.heartbeat_ms / 1000,
+        )
+        return self._registrar
+
+    async def leave(self) -> None:
+        """Before the process ends: wait until the group can do without this replica, and pass its role on."""
+        if self._registrar is None or self.failure.done() or self.role.members <= {self._options.replica}:
+            return
+        try:
+            async with asyncio.timeout(self._options.replication.leaving_ms_max / 1000):
+                await self.departure.wait()
+                if self.departure.is_announced and self.role.leader is not None:
+                    await self.roles.until_leads_no_more()
+        except TimeoutError:
+            _log.warning("the replica ends though its group may need it", name=self._options.name)
+
+    async def stop(self) -> None:
+        """Save everything and end. The caller has seen to it that no more calls come."""
+        await self.roles.stop()
+        await self.controller_follower.stop()
+        await self._peers.close()
+        self.files.close()
+        if isinstance(self._disk, SystemDisk):
+            self._disk.close()
+
+    # What comes in
+
+    def _cluster_changes(self, update: ClusterUpdate) -> None:
+        self.core.cluster_changed(update)
+        topics = frozenset((*update.deleted_topics, *update.gone_topics))
+        groups = frozenset((*update.deleted_groups, *update.gone_groups))
+        if topics or groups:
+            self.statistics.forget(topics, groups)
+        if self.role.leader is not None:
+            self.role.leader.cluster_changed()
+
+    def _report_soon(self) -> None:
+        if self._registrar is not None:
+            self._registrar.hurry()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failure.done():
+            self.failure.set_result(error)

@@ -1,0 +1,213 @@
+"""Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
+
+A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The ids of sends
+(`send_id.py`) at the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at
+the most. They are kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has
+asked about for the longest time are forgotten, and read again when somebody does: that costs time and never says of
+a message that it is not there.
+
+A first try may come after the second one, on a connection that its proxy has given up: what a network held back is
+delivered when it is whole again. So the ids of what was tried again are kept, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.timer.recovery import delay_of
+from popwheel_broker.transactions.half import HALF_QUEUE, HALF_TOPIC, decode_half
+from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, fired_timer
+from popwheel_common.clock import Clock
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.send_id import send_id_of
+
+_ENTRIES_MAX = 4096
+_AGE_MS_MAX = 60_000
+_READ_AT_ONCE = 256
+_KEPT_MS = 60_000
+"""For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
+_QUEUES_MAX = 256
+MESSAGES_MAX = 65_536
+"""So many messages are kept at the most, of some 200 bytes each, and so many ids of what was tried again."""
+
+
+class Timer(Protocol):
+    """What is to be done later."""
+
+    def cancel(self) -> None:
+        """Do it not."""
+
+
+class Stored(NamedTuple):
+    """A message that is there.
+
+    Args:
+        queue_offset: in its queue, or in the timer queue.
+        store_time_ms: wall clock.
+        timer_position: of its first TIMER record, which names it, while it is a delayed one; of its last one when it
+            has fired; of the HALF record of a half message; else -1.
+    """
+
+    queue_offset: int
+    store_time_ms: int
+    timer_position: int
+
+
+class _Known:
+    """What was read of one queue so far."""
+
+    def __init__(self, offset: int) -> None:
+        self.end_offset = offset
+        self.messages: dict[tuple[str, int, int], Stored] = {}
+        """By topic, that topic's id where records tell it (else 0), and id of the send."""
+
+
+class Dedup:
+    """Looks at the ends of queues.
+
+    Args:
+        store: the messages.
+        clock: how old they are.
+        later: has something done after so many seconds.
+        ids_of: all ids under which records may speak of the topic that has a name now.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], Timer],
+        ids_of: Callable[[str], Sequence[int]],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._later = later
+        self._ids_of = ids_of
+        self._queues: dict[tuple[str, int], _Known] = {}
+        self._tried: dict[int, None] = {}
+        self._looked_at_ms = 0
+        self._timer: Timer | None = None
+
+    @property
+    def kept_messages(self) -> int:
+        """Messages that are known from earlier looks, of `MESSAGES_MAX`."""
+        return sum(len(known.messages) for known in self._queues.values())
+
+    @property
+    def kept_ids(self) -> int:
+        """Ids of messages that were tried again, of `MESSAGES_MAX`."""
+        return len(self._tried)
+
+    def end(self) -> None:
+        """Nobody looks any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def is_late(self, run: MessageRun) -> bool:
+        """Whether a message of what comes as a first try was tried again before."""
+        return any(send_id_of(properties) in self._tried for properties in run.system_properties)
+
+    def find(self, run: MessageRun) -> list[Stored | None]:
+        """Which messages of a run are there; None for those that are not.
+
+        Raises:
+            CorruptDataError: the end of the queue, or what it leads to, is damaged: it can't be told.
+        """
+        self._looked_at_ms = self._clock.steady_ms()
+        if self._timer is None:
+            self._timer = self._later(_KEPT_MS / 1000, self._forget)
+        ids = [send_id_of(properties) for properties in run.system_properties]
+        self._tried.update((each, None) for each in ids if each is not None)
+        if run.first_check_ms:
+            topic_ids = self._ids_of(run.topic) or (0,)
+            found = [self._in_queue(HALF_TOPIC, HALF_QUEUE, run.topic, topic_ids, each) for each in ids]
+            self._keep_within_limits()
+            return found
+        topic = run.stored_topic
+        found = [self._in_queue(topic, run.queue_id, topic, (0,), each) for each in ids]
+        if run.due_ms and None in found:
+            # Those that were due soon may have fired, so their topic is looked at first.
+            topic_ids = self._ids_of(run.topic) or (0,)
+            found = [
+                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, topic_ids, each)
+                for stored, each in zip(found, ids, strict=True)
+            ]
+        self._keep_within_limits()
+        return found
+
+    def _forget(self) -> None:
+        rest_ms = self._looked_at_ms + _KEPT_MS - self._clock.steady_ms()
+        if rest_ms > 0:
+            self._timer = self._later(rest_ms / 1000, self._forget)
+            return
+        self._timer = None
+        self._queues.clear()
+        self._tried.clear()
+
+    def _keep_within_limits(self) -> None:
+        kept = self.kept_messages
+        while kept > MESSAGES_MAX or len(self._queues) > _QUEUES_MAX:
+            kept -= len(self._queues.pop(next(iter(self._queues))).messages)
+        while len(self._tried) > MESSAGES_MAX:
+            del self._tried[next(iter(self._tried))]
+
+    def _in_queue(
+        self, queue_topic: str, queue_id: int, topic: str, topic_ids: Sequence[int], send_id: int | None
+    ) -> Stored | None:
+        queue = self._store.queue(queue_topic, queue_id)
+        if queue is None or send_id is None:
+            return None
+        known = self._queues.pop((queue_topic, queue_id), None)
+        end = self._store.next_offset(queue_topic, queue_id)
+        if known is None or len(known.messages) > 2 * _ENTRIES_MAX:
+            known = _Known(0)
+        self._queues[queue_topic, queue_id] = known  # behind those that were asked about before
+        if known.end_offset < end:
+            known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
+            self._read(queue, known)
+            known.end_offset = end
+        places = (known.messages.get((topic, topic_id, send_id)) for topic_id in topic_ids)
+        stored = next((place for place in places if place is not None), None)
+        # What stood there when the topic was deleted is not in the one that was made anew.
+        return None if stored is None or stored.queue_offset < queue.min_offset else stored
+
+    def _read(self, queue: ConsumeQueue, known: _Known) -> None:
+        """Read from the queue's end back to what is known, or too old."""
+        since_ms = self._clock.wall_ms() - _AGE_MS_MAX
+        topic = queue.topic
+        for offset, entries in self._entries_backwards(queue, known.end_offset):
+            records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
+            for found in records:
+                send_id = send_id_of(found.system_properties)
+                if send_id is None:
+                    continue
+                name, topic_id, timer_position = topic, 0, fired_timer(found)
+                if topic == TIMER_TOPIC:
+                    delay = delay_of(found)
+                    if delay is None:
+                        continue
+                    name, topic_id = delay.topic, delay.topic_id
+                    timer_position = delay.root_at(found.position)  # rolled since
+                elif topic == HALF_TOPIC:
+                    name, _, topic_id, _ = decode_half(found.origin)
+                    timer_position = found.position
+                known.messages[name, topic_id, send_id] = Stored(
+                    found.queue_offset, found.store_time_ms, timer_position
+                )
+            if records[0].store_time_ms < since_ms:
+                return
+
+    def _entries_backwards(self, queue: ConsumeQueue, from_offset: int) -> Iterator[tuple[int, list[Entry]]]:
+        """Entries from the end on, also of what is not confirmed yet, in pieces that are each in their order, with the
+        offset at which each piece begins.
+        """
+        unconfirmed = self._store.unconfirmed_entries(queue)
+        if unconfirmed:
+            yield queue.max_offset, unconfirmed
+        end = queue.max_offset
+        while end > max(from_offset, queue.min_offset):
+            begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
+            yield begin, queue.read(begin, end - begin)
+            end = begin

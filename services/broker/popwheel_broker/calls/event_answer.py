@@ -1,0 +1,138 @@
+"""What happened to a message at some places: what the log says by its records there, and the latest deliveries."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from popwheel_broker.progress.check_point import decode_redriven
+from popwheel_broker.progress.delivery_events import (
+    ACKED,
+    DELIVERED,
+    EXPIRED,
+    NACKED,
+    RELEASED,
+    UNKNOWN_ATTEMPTS,
+    DeliveryEvents,
+)
+from popwheel_broker.progress.holders import client_of
+from popwheel_broker.progress.pop_state import stored_topic
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.state.waiting_places import WAITING_TOPICS, place_kind
+from popwheel_broker.transactions.half import committed_half
+from popwheel_broker.wheel.delay import NONE, decode_delay, fired_timer
+from popwheel_common.contract import names, receipt
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+
+_KINDS: Final = {
+    DELIVERED: pb.MESSAGE_DELIVERED,
+    ACKED: pb.MESSAGE_ACKED,
+    NACKED: pb.MESSAGE_NACKED,
+    EXPIRED: pb.MESSAGE_EXPIRED,
+    RELEASED: pb.MESSAGE_RELEASED,
+}
+_OF_PLACES: Final = {
+    pb.DELAYED: pb.MESSAGE_STORED,
+    pb.RECALLED: pb.MESSAGE_RECALLED,
+    pb.HALF: pb.MESSAGE_STORED,
+    pb.ROLLED_BACK: pb.MESSAGE_ROLLED_BACK,
+    pb.GIVEN_UP: pb.MESSAGE_ROLLED_BACK,
+}
+
+
+class EventAnswer:
+    """Fills an answer: `add_stored` first, then `add_deliveries` until it is through.
+
+    Args:
+        events: the latest deliveries.
+        answer: is filled.
+        group: what happened for this group alone; empty for all.
+    """
+
+    def __init__(self, events: DeliveryEvents, answer: pb.MessageEventsResponse, group: str) -> None:
+        self._events = events
+        self._answer = answer
+        self._group = group
+        self._places: set[tuple[str, int, int]] = set()
+        self._queues: set[tuple[str, int, int]] = set()
+        self._offsets: set[int] = set()
+        self._attempts: dict[tuple[str, str, int, int], int] = {}
+        """Of a group and a place: which delivery was the latest."""
+
+    def add_stored(self, found: Sequence[StoredRecord]) -> None:
+        """Tell what the records of a message say, and look for deliveries of it there."""
+        for stored in found:
+            self._add_stored(stored)
+            topic, origin = stored.topic, receipt.FROM_TOPIC
+            if topic in WAITING_TOPICS:
+                continue
+            if names.group_of_retry_topic(topic):
+                topic, origin = names.topic_of_retry_topic(topic), receipt.FROM_RETRY_TOPIC
+            self._places.add((stored.topic, stored.queue_id, stored.queue_offset))
+            self._queues.add((topic, origin, stored.queue_id))
+            self._offsets.add(stored.queue_offset)
+
+    def _add_stored(self, stored: StoredRecord) -> None:
+        group = names.group_of_retry_topic(stored.topic)
+        attempt = until_ms = 0
+        place = place_kind(stored)
+        if place == pb.DELAYED:
+            delay = decode_delay(stored.origin)
+            if delay.predecessor != NONE:
+                return  # it rolled: the same message waits on
+            until_ms = delay.due_ms
+        if place != pb.STORED:
+            kind = _OF_PLACES[place]
+        elif decode_redriven(stored.origin) is not None:
+            if not group:
+                return  # a dead letter that has nowhere to go stands at the end of its queue now
+            kind, attempt = pb.MESSAGE_REDRIVEN, stored.attempts + 1
+        elif group:
+            kind, attempt = pb.MESSAGE_REVIVED, stored.attempts + 1
+        elif stored.topic.startswith(names.DEAD_LETTER_PREFIX):
+            kind, group = pb.MESSAGE_DEAD, stored.topic.removeprefix(names.DEAD_LETTER_PREFIX)
+        elif fired_timer(stored) != NONE:
+            kind = pb.MESSAGE_FIRED
+        else:
+            kind = pb.MESSAGE_STORED if committed_half(stored) == NONE else pb.MESSAGE_COMMITTED
+        self._answer.events.add(
+            time_ms=stored.store_time_ms,
+            kind=kind,
+            group=group,
+            attempt=attempt,
+            until_ms=until_ms,
+            topic=stored.topic,
+            queue_id=stored.queue_id,
+            queue_offset=stored.queue_offset,
+            position=stored.position,
+        )
+
+    def add_deliveries(self, begin: int) -> int | None:
+        """Tell what some of the latest events say; where to go on, None if those were all.
+
+        Args:
+            begin: the first one that is looked at.
+        """
+        if not self._places:
+            return None
+        found, rest = self._events.step(self._queues, self._offsets, self._group, begin)
+        for each in found:
+            check_point = each.check_point
+            offset = check_point.offsets[each.message_index]
+            place = stored_topic(check_point), check_point.queue_id, offset
+            if place not in self._places:
+                continue
+            latest = (check_point.group, *place)
+            if each.attempts != UNKNOWN_ATTEMPTS:
+                self._attempts[latest] = each.attempts + 1
+            self._answer.events.add(
+                time_ms=each.time_ms,
+                kind=_KINDS[each.kind],
+                group=check_point.group,
+                client_id=client_of(check_point),
+                attempt=self._attempts.get(latest, 0),
+                until_ms=each.until_ms,
+                topic=place[0],
+                queue_id=check_point.queue_id,
+                queue_offset=offset,
+                position=each.position,
+            )
+        return rest

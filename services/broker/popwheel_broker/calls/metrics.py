@@ -1,0 +1,594 @@
+"""What the broker counts, under RocketMQ 5's names where it has one.
+
+The hot path counts in plain numbers; they become metrics only when somebody asks.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from popwheel_broker.calls.activity_counts import ActivityCounts
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.progress.check_point import REVIVE_QUEUES
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.transactions.half import Resolution
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.disk import DiskUsage
+from popwheel_common.exposition import SlicedCollector, filled
+from popwheel_common.histogram import in_seconds
+from popwheel_common.series import OTHER, Labels, Series, bounded_in_steps
+from popwheel_common.shares import Shares
+
+_PAIRS_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went one way.
+
+    Args:
+        messages: how many.
+        size_bytes: of all of them.
+    """
+
+    messages: int = 0
+    size_bytes: int = 0
+
+
+class BrokerStatistics:
+    """Plain counts of the hot path."""
+
+    def __init__(self) -> None:
+        self.stored = Series(1, Traffic)  # by topic
+        self.given_out = Series(2, Traffic)  # by topic and group
+        self.given_out_of = Series(1, Traffic)  # by topic
+        self.given_out_to = Series(1, Traffic)  # by group: a sum over topics would go down when one is deleted
+        self.refused_disk_full = 0
+        self.pulls_waiting = Shares()  # by group
+        self.active_topics, self.active_groups = ActivityCounts(), ActivityCounts()
+        self.messages_in = self.messages_out = 0
+
+    def put(self, runs: Sequence[MessageRun]) -> None:
+        """Messages were stored."""
+        for run in runs:
+            traffic = self.stored.row(run.topic)
+            traffic.messages += len(run.payloads)
+            traffic.size_bytes += sum(map(len, run.payloads))
+            self.active_topics.row(run.topic).messages_in += len(run.payloads)
+            self.messages_in += len(run.payloads)
+
+    def popped(self, group: str, topic: str, answer: PopAnswer) -> None:
+        """Messages were given out."""
+        messages, size_bytes = len(answer.messages), sum(map(len, answer.messages))
+        rows = (self.given_out.row(topic, group), self.given_out_of.row(topic), self.given_out_to.row(group))
+        for traffic in rows:
+            traffic.messages += messages
+            traffic.size_bytes += size_bytes
+        self.active_topics.row(topic).messages_out += messages
+        self.active_groups.row(group).messages_out += messages
+        self.messages_out += messages
+
+    def forget(self, topics: Collection[str], groups: Collection[str]) -> None:
+        """Drop what was counted for topics and groups that were deleted, also if they were made again since."""
+        self.stored.keep(lambda topic: topic not in topics)
+        self.given_out.keep(lambda topic, group: topic not in topics and group not in groups)
+        self.given_out_of.keep(lambda topic: topic not in topics)
+        self.given_out_to.keep(lambda group: group not in groups)
+        self.active_topics.forget(topics)
+        self.active_groups.forget(groups)
+
+    def keep_known(self, core: BrokerCore) -> Iterator[None]:
+        """Drop what was counted for a topic or a group after its deletion, by a call that was under way, in steps."""
+        knows_topic, knows_group = core.names.knows_topic, core.names.knows_group
+        yield from self.stored.keep_in_steps(knows_topic)
+        yield from self.given_out.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
+        yield from self.given_out_of.keep_in_steps(knows_topic)
+        yield from self.given_out_to.keep_in_steps(knows_group)
+
+
+class BrokerCollector(SlicedCollector):
+    """Reads the broker's state when it is scraped.
+
+    Args:
+        registry: where it registers itself.
+        options: for limits.
+        core: gives the core whose state it is.
+        statistics: its counts.
+        clock: the time.
+        redelivered: how many messages were revived so far.
+        usage: how full the disk is.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        options: BrokerOptions,
+        core: Callable[[], BrokerCore],
+        statistics: BrokerStatistics,
+        clock: Clock,
+        redelivered: Callable[[], int],
+        usage: Callable[[], DiskUsage],
+    ) -> None:
+        self._options = options
+        self._core_now = core
+        self._statistics = statistics
+        self._clock = clock
+        self._redelivered = redelivered
+        self._usage = usage
+        registry.register(self)
+
+    @property
+    def _core(self) -> BrokerCore:
+        return self._core_now()
+
+    def families(self, *, pairs: bool) -> Iterator[Metric | None]:
+        """Yield all metrics of the broker."""
+        yield from self._traffic(pairs)
+        yield from self._consumers(pairs)
+        yield from self._ages(pairs)
+        yield from self._pop()
+        yield from self._quarantine()
+        yield from self._transactions()
+        yield from self._paused()
+        yield from self._lite()
+        yield from self._storage()
+
+    def _traffic(self, pairs: bool) -> Iterator[Metric | None]:
+        statistics = self._statistics
+        yield from statistics.keep_known(self._core)
+        given_out = statistics.given_out if pairs else statistics.given_out_to
+        for direction, text, labels, series in (
+            ("in", "stored", ("topic",), statistics.stored),
+            ("out", "given out", ("topic", "consumer_group") if pairs else ("consumer_group",), given_out),
+        ):
+            rows = list(series)
+            yield from filled(
+                CounterMetricFamily(f"rocketmq_messages_{direction}", f"Messages {text}.", labels=labels),
+                ((values, traffic.messages) for values, traffic in rows),
+            )
+            yield from filled(
+                CounterMetricFamily(f"rocketmq_throughput_{direction}", f"Bytes of messages {text}.", labels=labels),
+                ((values, traffic.size_bytes) for values, traffic in rows),
+            )
+        yield from filled(
+            CounterMetricFamily("popwheel_topic_messages_out", "Messages given out, to all groups.", labels=("topic",)),
+            ((values, traffic.messages) for values, traffic in list(statistics.given_out_of)),
+        )
+        dead = CounterMetricFamily(
+            "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
+        )
+        yield from filled(dead, self._dead_letters())
+        yield CounterMetricFamily(
+            "popwheel_broker_refused_disk_full",
+            "Sends refused because the disk is nearly full.",
+            value=statistics.refused_disk_full,
+        )
+        active = GaugeMetricFamily(
+            "popwheel_broker_activity_rows",
+            "Topics and groups counted for the next sample, of 10,000 each.",
+            labels=("kind",),
+        )
+        active.add_metric(("topic",), len(statistics.active_topics))
+        active.add_metric(("group",), len(statistics.active_groups))
+        yield active
+
+    def _dead_letters(self) -> Iterator[tuple[Labels, int]]:
+        queues = self._core.store.queues
+        for topic in list(queues.system_topics):
+            if topic.startswith(names.DEAD_LETTER_PREFIX):
+                count = sum(queue.max_offset - queue.begin_offset for queue in queues.of_topic(topic))
+                yield (topic.removeprefix(names.DEAD_LETTER_PREFIX),), count
+
+    def _consumers(self, pairs: bool) -> Iterator[Metric | None]:
+        lag, table = self._core.lag, self._core.state.table
+        ready, in_flight = dict(lag.ready()), _rows(table.shares.of_each)
+        if pairs:
+            in_flight = dict(table.in_flight)
+        else:
+            ready = _rows(lag.of_groups)
+        # A delivery of a deleted topic lapses only when it is due: nothing deleted is shown.
+        known: Callable[..., bool] = self._is_known if pairs else self._knows_group
+        labels = ("consumer_group", "topic") if pairs else ("consumer_group",)
+        for name, text, rows in (
+            ("rocketmq_consumer_ready_messages", "Messages that wait to be given out.", ready.items()),
+            (
+                "rocketmq_consumer_inflight_messages",
+                "Messages given out and not acknowledged yet.",
+                in_flight.items(),
+            ),
+            (
+                "rocketmq_consumer_lag_messages",
+                "Messages not acknowledged yet.",
+                _sums(ready, in_flight),
+            ),
+        ):
+            shown = yield from bounded_in_steps(rows, known)
+            yield from filled(GaugeMetricFamily(name, text, labels=labels), shown.items())
+        shown = yield from bounded_in_steps(_rows(table.holders.clients_of_each()).items(), self._knows_group)
+        family = GaugeMetricFamily(
+            "popwheel_consumer_inflight_clients",
+            "Clients that hold messages, of those that are known.",
+            labels=("consumer_group",),
+        )
+        yield from filled(family, shown.items())
+        of_topics = _sums(_rows(lag.of_topics), _rows(table.in_flight_of_topic))
+        shown = yield from bounded_in_steps(of_topics, self._knows_topic)
+        family = GaugeMetricFamily(
+            "popwheel_topic_lag_messages", "Messages not acknowledged yet, of all groups together.", labels=("topic",)
+        )
+        yield from filled(family, shown.items())
+
+    def _ages(self, pairs: bool) -> Iterator[Metric | None]:
+        """How old the oldest messages are. Only a master looks for them."""
+        waiting: dict[Labels, int] = {}
+        unacked: dict[Labels, int] = {}
+        of_topics: dict[Labels, int] = {}
+        for number, ((group, topic), ages) in enumerate(self._core.oldest.found.items(), 1):
+            if number % _PAIRS_AT_ONCE == 0:
+                yield None
+            if self._is_known(group, topic):
+                labels = (group, topic) if pairs else (group,)
+                for oldest, key, age_ms in (
+                    (waiting, labels, ages.waiting_ms),
+                    (unacked, labels, ages.unacked_ms),
+                    (of_topics, (topic,), ages.unacked_ms),
+                ):
+                    if age_ms is not None:
+                        oldest[key] = max(age_ms, oldest.get(key, 0))
+        by_group = ("consumer_group", "topic") if pairs else ("consumer_group",)
+        for name, text, labels, oldest in (
+            (
+                "rocketmq_consumer_queueing_latency",
+                "How old the oldest message is that waits to be given out, in milliseconds.",
+                *(by_group, waiting),
+            ),
+            (
+                "rocketmq_consumer_lag_latency",
+                "How old the oldest message is that is not acknowledged yet, in milliseconds.",
+                *(by_group, unacked),
+            ),
+            (
+                "popwheel_topic_lag_latency",
+                "How old the oldest message is that some group has not acknowledged yet, in milliseconds.",
+                *(("topic",), of_topics),
+            ),
+        ):
+            yield from filled(GaugeMetricFamily(name, text, labels=labels), oldest.items())
+        waited = HistogramMetricFamily(
+            "popwheel_pop_queueing_seconds",
+            "By how much later than it was stored a message was given out to a group for the first time.",
+        )
+        queueing = self._core.pops.queueing
+        waited.add_metric((), in_seconds(queueing.buckets), queueing.total_ms / 1000)
+        yield waited
+
+    def _knows_group(self, group: str) -> bool:
+        return group == OTHER or self._core.names.knows_group(group)
+
+    def _knows_topic(self, topic: str) -> bool:
+        return topic == OTHER or self._core.names.knows_topic(topic)
+
+    def _is_known(self, group: str, topic: str) -> bool:
+        return group == OTHER or (self._core.names.knows_group(group) and self._core.names.knows_topic(topic))
+
+    def _pop(self) -> Iterator[Metric]:
+        table = self._core.state.table
+        now_ms = self._core.pop_clock.now_ms()
+        due_ms = table.next_due_ms()
+        yield GaugeMetricFamily(
+            "rocketmq_pop_checkpoint_buffer_size",
+            "Check points that hold up a committed offset.",
+            value=len(self._core.state.merge_buffer),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_progress",
+            "Pairs of a group and a queue that it has read, of broker.pop.progress_max.",
+            value=self._core.state.merge_buffer.pairs,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_readers",
+            "Pairs of a group and a topic that it has polled, of 100,000; of others only what was read counts as lag.",
+            value=len(self._core.names.readers),
+        )
+        yield GaugeMetricFamily("popwheel_pop_open_check_points", "Check points that are open.", value=len(table))
+        yield GaugeMetricFamily(
+            "popwheel_pop_open_messages",
+            "Messages given out, of broker.pop.open_messages_max.",
+            value=table.open_messages,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_open_messages_largest_share",
+            "Messages given out to the group that has most of them.",
+            value=table.shares.largest,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_holders",
+            "Pairs of a group and a client that holds messages, of 50,000.",
+            value=len(table.holders),
+        )
+        yield CounterMetricFamily(
+            "popwheel_pop_holders_unnamed",
+            "Pops of which it is not kept whose they are, as there was no room for another client.",
+            value=table.holders.unnamed,
+        )
+        events = self._core.state.events
+        yield GaugeMetricFamily(
+            "popwheel_pop_events", "Deliveries and their ends in memory, of broker.pop.events_max.", value=len(events)
+        )
+        yield CounterMetricFamily(
+            "popwheel_pop_events_dropped", "Those that were dropped, as later ones came.", value=events.dropped
+        )
+        lines = table.lines
+        yield GaugeMetricFamily(
+            "popwheel_pop_held_messages",
+            "Messages that were read for FIFO groups and wait for others of their message groups, of "
+            "broker.pop.held_messages_max.",
+            value=lines.held.total,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_lines",
+            "Message groups of which a FIFO group has read something that it has not acknowledged.",
+            value=len(lines),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_paused",
+            "FIFO groups and topics of which no more is read, as too many messages are held.",
+            value=len(lines.paused),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_attempts",
+            "Tries of ordered receives that are kept in mind, of 10,000.",
+            value=len(self._core.pops.ordered.receives),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_shared_deliveries",
+            "Deliveries that several tries of an ordered receive have, of 10,000.",
+            value=self._core.pops.ordered.receives.shared,
+        )
+        priorities = self._core.pops.priorities
+        yield GaugeMetricFamily(
+            "popwheel_pop_priority_heads",
+            "Levels of which it is kept in mind since when their first message waits for a group, of 10,000.",
+            value=priorities.heads,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_pop_priority_turns",
+            "Groups and topics of which it is kept in mind whose turn it is, high or overdue messages, of 10,000.",
+            value=priorities.turns,
+        )
+        yield CounterMetricFamily(
+            "popwheel_pop_priority_overdue_messages",
+            "Messages that came before those of a higher priority, as they had waited for broker.pop.priority_wait_ms.",
+            value=priorities.overdue,
+        )
+        yield CounterMetricFamily(
+            "popwheel_pop_relocated_messages",
+            "Messages given out for so long that they were copied, so that their segments could go.",
+            value=self._core.relocation.messages,
+        )
+        lag = GaugeMetricFamily(
+            "rocketmq_pop_revive_lag", "Records since the oldest open check point.", labels=("queue_id",)
+        )
+        topic = self._core.revive_topic
+        for number in range(REVIVE_QUEUES):
+            end = self._core.store.next_offset(topic, number)
+            lag.add_metric((str(number),), end - table.oldest_offset(number, end))
+        yield lag
+        yield GaugeMetricFamily(
+            "rocketmq_pop_revive_latency",
+            "Milliseconds by which the most overdue message is late.",
+            value=0 if due_ms is None else max(0, now_ms - due_ms),
+        )
+        yield CounterMetricFamily(
+            "rocketmq_pop_revive_retry_messages", "Messages that came due and were revived.", value=self._redelivered()
+        )
+        yield GaugeMetricFamily(
+            "popwheel_notify_interests",
+            "Interests that proxies have registered, of broker.pop.notify_interests_max.",
+            value=len(self._core.interests),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_notify_filter_bytes",
+            "Memory that their filters take, of broker.pop.notify_filter_bytes_max.",
+            value=self._core.interests.filter_bytes,
+        )
+        yield from self._sql_filters()
+        yield GaugeMetricFamily(
+            "popwheel_pulls_waiting",
+            "Pulls that wait for a message, of broker.pop.pulls_waiting_max.",
+            value=self._statistics.pulls_waiting.total,
+        )
+        yield CounterMetricFamily(
+            "popwheel_notify_interests_refused",
+            "How often an interest was not registered, as there were too many: its polls find messages later.",
+            value=self._core.interests.refused,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_damaged_queues",
+            "Queues that stand still at a damaged record.",
+            value=len(self._core.pops.damaged),
+        )
+
+    def _sql_filters(self) -> Iterator[Metric]:
+        scan = self._core.pops.sql_scan
+        messages = CounterMetricFamily(
+            "popwheel_sql_filter_messages",
+            "Messages that SQL92 filters were asked about as they were to be given out. Of those that were kept back, "
+            "some are not comparable: a property was to be compared with a number, and is none.",
+            labels=["outcome"],
+        )
+        for outcome in ("passed", "kept_back", "not_comparable"):
+            messages.add_metric([outcome], getattr(scan.looks, outcome))
+        yield messages
+        filters = self._core.pops.group_filters
+        yield GaugeMetricFamily(
+            "popwheel_groups_with_different_filters",
+            "Pairs of a group and a topic whose consumers asked with different filters within the last minute: some "
+            "messages may reach none of them.",
+            value=filters.count(self._core.pop_clock.now_ms()),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_group_filters", "Pairs of a group and a topic whose filters are compared.", value=len(filters)
+        )
+        yield GaugeMetricFamily(
+            "popwheel_recent_polls",
+            "Clients of groups and topics that have popped within the last ten seconds or are still remembered.",
+            value=len(self._core.pops.recent_polls),
+        )
+        yield CounterMetricFamily(
+            "popwheel_group_filter_changes",
+            "Pops that asked with another filter than the one before, of groups that use both.",
+            value=filters.changes,
+        )
+        yield CounterMetricFamily(
+            "popwheel_group_filter_passed_over_messages",
+            "Messages that a filter passed over while others of the group asked with another one.",
+            value=filters.passed_over,
+        )
+        arrivals = self._core.interests.arrivals
+        yield GaugeMetricFamily(
+            "popwheel_arrivals_waiting",
+            "Messages that have arrived and that filters of waiting polls are still to be asked about.",
+            value=0 if arrivals is None else arrivals.messages,
+        )
+        yield CounterMetricFamily(
+            "popwheel_arrivals_unasked",
+            "Messages of which all polls with filters were woken, as too many of their topic waited.",
+            value=0 if arrivals is None else arrivals.unasked,
+        )
+
+    def _quarantine(self) -> Iterator[Metric]:
+        quarantine = self._core.quarantine
+        held = GaugeMetricFamily(
+            "popwheel_quarantined_messages",
+            "Records set aside because they failed by themselves, of broker.quarantine_max.",
+            labels=("step",),
+        )
+        faults = CounterMetricFamily(
+            "popwheel_record_faults", "How often a step failed for a single record.", labels=("step",)
+        )
+        for step, count in quarantine.table.counts().items():
+            held.add_metric((step.label,), count)
+            faults.add_metric((step.label,), quarantine.faults[step])
+        yield held
+        yield GaugeMetricFamily(
+            "popwheel_quarantine_max", "Records that may be set aside.", value=self._options.quarantine_max
+        )
+        yield faults
+
+    def _transactions(self) -> Iterator[Metric]:
+        transactions = self._core.transactions
+        oldest = transactions.table.oldest
+        yield GaugeMetricFamily(
+            "popwheel_transactions_open",
+            "Half messages that are neither committed nor rolled back, of broker.transaction.open_max.",
+            value=len(transactions.table),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_transactions_oldest_seconds",
+            "How old the oldest of them is; 0 if there is none.",
+            value=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms) / 1000,
+        )
+        ended = CounterMetricFamily(
+            "popwheel_transactions_ended", "Transactions that this broker has ended.", labels=("resolution",)
+        )
+        for resolution in Resolution:
+            ended.add_metric((resolution.name.lower(),), transactions.resolved[resolution])
+        yield ended
+        yield CounterMetricFamily(
+            "popwheel_transactions_checks",
+            "How often a producer was to be asked about a half message.",
+            value=transactions.checks,
+        )
+
+    def _paused(self) -> Iterator[Metric]:
+        view = self._core.view
+        paused = GaugeMetricFamily(
+            "popwheel_paused", "What is paused, so that nothing of it is delivered.", labels=("of",)
+        )
+        paused.add_metric(("topics",), len(view.paused_topics))
+        paused.add_metric(("groups",), len(view.paused_groups))
+        yield paused
+
+    def _lite(self) -> Iterator[Metric]:
+        lite = self._core.lite
+        for name, text, value in (
+            ("topics", "Lite topics, of broker.lite.topics_max.", self._core.store.queues.lite_topics),
+            ("clients", "Clients that read lite topics.", lite.subscriptions.clients),
+            (
+                "subscriptions",
+                "Pairs of a client and a lite topic that it reads, and clients, of broker.lite.subscriptions_max.",
+                len(lite.subscriptions),
+            ),
+            ("ready", "Pairs of a group and a lite topic that may have something for it.", lite.subscriptions.ready),
+        ):
+            yield GaugeMetricFamily(f"popwheel_lite_{name}", text, value=value)
+        ended = CounterMetricFamily("popwheel_lite_topics_ended", "Lite topics that have ended.", labels=("reason",))
+        ended.add_metric(("expired",), lite.expired)
+        ended.add_metric(("emptied",), lite.emptied)
+        yield ended
+
+    def _storage(self) -> Iterator[Metric]:
+        store = self._core.store
+        usage = self._usage()
+        yield GaugeMetricFamily(
+            "rocketmq_storage_size", "Bytes of the commit log.", value=store.log.end_position - store.log.start_position
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_cold_calls",
+            "Calls that wait for what they read and is not in memory; the device is read for 8 at once.",
+            value=store.reads.waiting,
+        )
+        yield CounterMetricFamily(
+            "popwheel_storage_cold_read_bytes",
+            "Bytes that were not in memory and were read by threads.",
+            value=store.reads.fetched_bytes,
+        )
+        yield GaugeMetricFamily(
+            "rocketmq_storage_flush_behind_bytes",
+            "Bytes not yet on the device.",
+            value=store.log.end_position - store.log.synced_position,
+        )
+        yield GaugeMetricFamily(
+            "rocketmq_storage_dispatch_behind_bytes",
+            "Bytes not yet readable, of broker.waiting_bytes_max.",
+            value=store.log.end_position - store.confirmed_position,
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_queues", "Consume queues, of broker.log.queues_max.", value=len(store.queues)
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_index_files",
+            "Index files of the consume queues; none is open for longer than a read.",
+            value=len(store.index.files),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_index_absent",
+            "Queues that index files remember not to have; of 64 in each.",
+            value=sum(file.absent for file in store.index.files),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_storage_segments", "Segments of the commit log.", value=store.log.segment_count
+        )
+        yield GaugeMetricFamily("popwheel_disk_used_share", "Share of the disk in use.", value=usage.used_share)
+        yield GaugeMetricFamily(
+            "popwheel_disk_full_share", "Share at which sends are refused.", value=self._options.disk_full_share
+        )
+
+
+def _rows(counts: Mapping[str, int]) -> dict[Labels, int]:
+    return {(name,): count for name, count in counts.items()}
+
+
+def _sums(some: Mapping[Labels, int], others: Mapping[Labels, int]) -> Iterator[tuple[Labels, int]]:
+    """Yield the sums of counts with the same labels."""
+    for labels, count in some.items():
+        yield labels, count + others.get(labels, 0)
+    for labels, count in others.items():
+        if labels not in some:
+            yield labels, count

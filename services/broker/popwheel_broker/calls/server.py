@@ -1,0 +1,440 @@
+"""popwheel.v1.Broker: what proxies ask, answered by the core.
+
+Names pass the gate here once more: a proxy may be of another release, or none of ours.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from popwheel_broker.calls.activity_server import ActivityServer
+from popwheel_broker.calls.audit_server import AuditServer
+from popwheel_broker.calls.balance_server import BalanceServer
+from popwheel_broker.calls.dedup import Dedup
+from popwheel_broker.calls.group_server import GroupServer
+from popwheel_broker.calls.holder_server import HolderServer
+from popwheel_broker.calls.metrics import BrokerStatistics
+from popwheel_broker.calls.pull_handler import PullHandler, illegal_offset
+from popwheel_broker.calls.put_handler import PutHandler
+from popwheel_broker.calls.quarantine_server import QuarantineServer
+from popwheel_broker.calls.term_reads import TermReads
+from popwheel_broker.calls.use_server import UseServer
+from popwheel_broker.filter.wanted import wanted_by
+from popwheel_broker.lite.lite_server import LiteServer
+from popwheel_broker.lite.readers import ClientKey
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.state.notification import Interest, Subscriber
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.timer.timer_server import TimerServer
+from popwheel_broker.transactions.transaction_server import TransactionServer
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.contract.names import Use
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.filter.parser import SHORT
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.turn_budget import TurnBudget
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service, Stream, UnaryHandler
+
+_HIDDEN_MS_MAX = 1 << 48
+_INTERESTS_AT_ONCE = 32
+"""The words of a proxy that are taken in at once: some milliseconds, if their clients read many lite topics."""
+_ENDS_AT_ONCE = 500
+"""The number of ends of lite topics that are sent to a proxy at once: some milliseconds here, and there."""
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_FILTERS_COST_MAX = 512
+"""A limit in looks at entries, about a millisecond. No pop or interest with an SQL92 filter, or a long one of tags, is
+begun in a turn of the loop that spent as much on them. One pop costs `broker.pop.scan_entries_max` at the most.
+"""
+_CHARACTERS_OF_ONE = 4
+"""Characters of a filter that are read in about the time of a look at an entry."""
+
+
+class BrokerServer:
+    """Binds the methods.
+
+    Args:
+        core: decides.
+        flusher: makes durable.
+        options: limits.
+        clock: the time.
+        statistics: what is counted.
+        disk_is_full: whether sends are to be refused.
+        due_changed: told after each pop.
+        timer: takes delayed messages.
+        transactions: takes half messages.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        has_enough_replicas: whether sends may be taken; asked only if given.
+    """
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        flusher: Flusher,
+        options: BrokerOptions,
+        clock: Clock,
+        statistics: BrokerStatistics,
+        disk_is_full: Callable[[], bool],
+        due_changed: Callable[[], None],
+        timer: TimerServer,
+        transactions: TransactionServer,
+        repair: Callable[[int], Awaitable[bool]],
+        has_enough_replicas: Callable[[], bool] | None = None,
+    ) -> None:
+        self._core = core
+        self._flusher = flusher
+        self._options = options
+        self._clock = clock
+        self._statistics = statistics
+        self._due_changed = due_changed
+        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
+        self._put_handler = PutHandler(
+            *(core, flusher, self._dedup, options, statistics, disk_is_full),
+            *(timer, transactions, repair, has_enough_replicas),
+        )
+        self._reads = TermReads(core.store.reads, options.name)
+        self._pulls = PullHandler(core, self._reads, options, clock, statistics)
+        self._filter_turns = TurnBudget(_FILTERS_COST_MAX)
+        self.service = Service()
+        core.interests.take_turns(_call_later, core.waiting)
+        core.lite.subscriptions.later = _call_later
+        self.service.unary(methods.PUT, self._put_handler.put)
+        self.service.unary(methods.POP, _naming_trouble(self.pop))
+        self.service.unary(methods.ACK, self.ack)
+        self.service.unary(methods.CHANGE_INVISIBLE, _naming_trouble(self.change_invisible))
+        self.service.unary(methods.RENEW, _naming_trouble(self.renew))
+        self.service.unary(methods.RELEASE, _naming_trouble(self.release))
+        self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
+        self.service.unary(methods.PULL, _naming_trouble(self._pulls.pull))
+        self.service.unary(methods.PULL_RECORDS, _naming_trouble(self._pulls.pull_records))
+        self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
+        self.service.unary(methods.GET_OFFSET, self.get_offset)
+        self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
+        self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
+        self.service.unary(methods.END_TRANSACTION, _naming_trouble(transactions.end))
+        self.service.stream(methods.CHECK_TRANSACTIONS, transactions.check)
+        self.service.unary(methods.TIMER_STATS, timer.stats)
+        self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
+        self.service.unary(methods.TIMER_HISTOGRAM, _naming_trouble(timer.histogram))
+        activity = ActivityServer(core, statistics, self._reads, options, clock)
+        self.service.unary(methods.SAMPLE_ACTIVITY, _naming_trouble(activity.sample))
+        self.service.unary(methods.DESCRIBE_GROUPS, _naming_trouble(activity.describe_groups))
+        self.service.unary(methods.DESCRIBE_TOPICS, _naming_trouble(activity.describe_topics))
+        self.service.unary(methods.GROUP_BALANCE, _naming_trouble(BalanceServer(core, self._reads, clock).balance))
+        audit = AuditServer(core, flusher, clock)
+        self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
+        self.service.unary(methods.PROGRESS_LIST, audit.progress)
+        holders = HolderServer(core, flusher, self._reads, clock)
+        self.service.unary(methods.IN_FLIGHT_SUMMARY, holders.summary)
+        self.service.unary(methods.IN_FLIGHT_RELEASE, _naming_trouble(holders.release))
+        self.service.unary(methods.DESCRIBE_USE, UseServer(core, clock).describe)
+        self.service.unary(methods.MESSAGE_TRACE, _naming_trouble(audit.trace))
+        self.service.unary(methods.MESSAGE_EVENTS, _naming_trouble(audit.events))
+        self.service.unary(methods.MESSAGE_LIST, _naming_trouble(audit.messages))
+        self.service.unary(methods.MESSAGE_TAIL, _naming_trouble(audit.tail))
+        self.service.stream(methods.NOTIFY, self.notify)
+        groups = GroupServer(core, flusher, self._reads, options, clock)
+        self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))
+        self.service.unary(methods.DEAD_LETTER_LIST, _naming_trouble(groups.list_dead_letters))
+        self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
+        self.service.unary(methods.DEAD_LETTER_SELECT, _naming_trouble(groups.redrive_chosen))
+        lite = LiteServer(
+            *(core.lite, core.lite_offsets, core.store, core.state.merge_buffer),
+            *(flusher, core.settlement.settle, clock),
+        )
+        self.service.unary(methods.SYNC_LITE, _naming_trouble(lite.sync))
+        self.service.unary(methods.LITE_TOPIC_LIST, _naming_trouble(lite.list))
+        QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
+
+    @property
+    def kept_for_tries(self) -> int:
+        """Messages and ids that are kept in mind for sends that are tried again, of each `dedup.MESSAGES_MAX`."""
+        return self._dedup.kept_messages + self._dedup.kept_ids
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """A message has become readable: wake the pulls that wait for it."""
+        self._pulls.arrived(queue)
+
+    def end(self) -> None:
+        """This broker leads no more: let the pulls go that wait."""
+        self._reads.end()
+        self._dedup.end()
+        self._pulls.end()
+
+    async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
+        """Give messages out."""
+        _check_names(request)
+        await self._filter_turn(request.filter)
+        # While one of a group waits for the device, others of it would read the same messages.
+        try:
+            answer = await self._reads.run(
+                partial(self._pop_once, request, self._core.pops.turn()), (request.group, request.topic)
+            )
+        finally:
+            self._due_changed()  # also of a CK of which no message could be given out
+        if answer.messages:
+            self._statistics.popped(request.group, request.topic, answer)
+            end = self._core.store.log.end_position
+            if not self._flusher.is_held(end):
+                await self._flusher.held(end)
+        return answer
+
+    def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
+        _check_hidden_ms(request.invisible_ms)
+        self._core.settlement.settle((request.topic,), (request.group,))
+        if self._core.names.is_deleted_group(request.group, request.group_id):
+            raise StatusError(
+                Code.CONSUMER_GROUP_NOT_FOUND,
+                f"the consumer group {request.group} was deleted; create it by hand, if it is still needed",
+            )
+        self._note_reader(request)
+        if request.lite:
+            return self._core.lite.pops.pop(request, self._clock.steady_ms())
+        pops = self._core.pops
+        before = pops.sql_scan.cost
+        try:
+            return pops.pop(request, turn)
+        finally:
+            self._filter_turns.spend(pops.sql_scan.cost - before)
+
+    async def _filter_turn(self, message_filter: pb.Filter) -> None:
+        """Wait until a filter may be read in this turn of the loop, and asked if it is an SQL92 filter."""
+        length = len(message_filter.expression)
+        if message_filter.kind == pb.SQL92 or length > SHORT:
+            await self._filter_turns.room()
+            self._filter_turns.spend(length // _CHARACTERS_OF_ONE)
+
+    def _note_reader(self, request: "_Named") -> None:
+        if self._core.settlement.note_reader(request.group, request.topic):
+            self._flusher.confirm_later()
+
+    async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
+        """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
+        _check_names(request)
+        results = self._core.acks.ack(
+            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.again
+        )
+        self._flusher_confirms_async()
+        end = self._core.store.log.end_position
+        if not self._flusher.is_held(end):
+            await self._flusher.held(end)
+        return pb.AckResponse(results=results)
+
+    async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
+        """A message comes at another time."""
+        _check_names(request)
+        _check_hidden_ms(max(0, request.invisible_ms))
+        change = partial(
+            self._core.acks.change_invisible,
+            request.group,
+            request.topic,
+            request.receipt_handle,
+            None if request.back_off else max(0, request.invisible_ms),
+            call=request.call,
+            is_retry=request.again,
+            suspends=request.suspend,
+        )
+        handle = await self._reads.run(change) if request.back_off else change()
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.ChangeInvisibleResponse(receipt_handle=handle)
+
+    async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
+        """Messages stay hidden for longer."""
+        _check_hidden_ms(request.invisible_ms)
+        renew = partial(self._core.acks.renew, request.entries, request.invisible_ms)
+        results = await self._reads.run(renew) if any(each.back_off for each in request.entries) else renew()
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.RenewResponse(results=results)
+
+    async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        """Messages come again at once."""
+        _check_names(request)
+        results = await self._reads.run(
+            lambda: self._core.acks.release(
+                *(request.group, request.topic, request.receipt_handles, request.attempted), receive=request.receive
+            )
+        )
+        self._flusher.confirm_later()
+        await self._flusher.held(self._core.store.log.end_position)
+        return pb.ReleaseResponse(results=results)
+
+    async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
+        """A message goes to the dead letter queue, durably."""
+        _check_names(request)
+        await self._reads.run(
+            lambda: self._core.acks.dead_letter(
+                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.again
+            )
+        )
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.DeadLetterResponse()
+
+    async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
+        """The offset of a queue's beginning, end or first message since a time."""
+        names.topic(request.topic, Use.QUERY)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        if queue is None:
+            return pb.QueryOffsetResponse(offset=0)
+        if request.policy == pb.BEGINNING:
+            return pb.QueryOffsetResponse(offset=queue.min_offset)
+        if request.policy == pb.END:
+            return pb.QueryOffsetResponse(offset=queue.max_offset)
+        since_ms = request.timestamp_ms
+        return pb.QueryOffsetResponse(
+            offset=await self._reads.run(lambda: self._core.store.records.offset_at(queue, since_ms))
+        )
+
+    async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
+        """A group's committed offset, -1 for none."""
+        _check_names(request, Use.QUERY)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        progress = None if queue is None else self._core.state.merge_buffer.get(request.group, queue)
+        return pb.GetOffsetResponse(offset=-1 if progress is None else progress.committed)
+
+    async def update_offset(self, call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
+        """Set a group's committed offset, durably."""
+        _check_names(request, Use.COMMIT)
+        queue = self._core.store.queue(request.topic, request.queue_id)
+        max_offset = 0 if queue is None else queue.max_offset
+        if not 0 <= request.offset <= max_offset:
+            raise illegal_offset(request.offset, max_offset)
+        self._note_reader(request)
+        if queue is None:
+            return pb.UpdateOffsetResponse()  # nothing is there to be committed; a group begins at the first message
+        self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
+        await self._flusher.durable(self._core.store.log.end_position)
+        return pb.UpdateOffsetResponse()
+
+    async def notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
+        """Tell a proxy of the messages that wait for its interests, for as long as its stream lives."""
+        changed = asyncio.Event()
+        subscriber = Subscriber(changed.set)
+        self._core.interests.subscribers[subscriber] = None
+        teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
+        try:
+            received = 0
+            while (interest := await stream.receive()) is not None:
+                received += 1
+                if received % _INTERESTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if interest.reads:
+                    with suppress(StatusError):  # nobody is answered
+                        _check_names(interest)
+                        self._note_reader(interest)
+                    continue
+                if interest.cancel:
+                    self._core.interests.cancel(subscriber, interest.id)
+                    continue
+                if interest.hand_on:
+                    self._core.interests.hand_on(subscriber, interest.id)
+                    continue
+                try:
+                    _check_names(interest)
+                    await self._filter_turn(interest.filter)
+                    wanted = wanted_by(interest.filter)
+                    client_id = interest.lite_client_id
+                    key = ClientKey(interest.group, interest.topic, client_id)
+                    if client_id and self._core.lite.subscriptions.seen(key, self._clock.steady_ms()) is None:
+                        subscriber.refuse(interest.id, is_unknown_client=True)
+                        continue
+                    registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted, client_id)
+                    self._core.interests.add(registered)
+                    self._note_reader(interest)
+                except StatusError:
+                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
+                    continue
+                # Said of 0 as well: from then on the proxy counts on being told.
+                subscriber.tell(interest.id, self._core.waiting(registered))
+        finally:
+            self._core.interests.cancel_all(subscriber)
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+
+    async def _tell(
+        self, subscriber: Subscriber, changed: asyncio.Event, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
+    ) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            told, refused = subscriber.take()
+            ends = subscriber.lite_ends
+            if told or refused or ends:
+                response = pb.NotifyEvents()
+                for interest_id, waiting in told:
+                    shared = self._core.interests.is_shared(subscriber.interests[interest_id])
+                    response.events.add(id=interest_id, waiting=waiting, shared=shared)
+                for interest_id, is_unknown_client in refused:
+                    response.events.add(id=interest_id, refused=True, unknown_client=is_unknown_client)
+                for _ in range(min(len(ends), _ENDS_AT_ONCE)):
+                    (group, topic, client_id), lite_topic = ends.popleft()
+                    response.lite_ends.add(group=group, topic=topic, client_id=client_id, lite_topic=lite_topic)
+                await stream.send([response])
+                if ends:
+                    changed.set()
+                    await asyncio.sleep(0)
+
+    def _flusher_confirms_async(self) -> None:
+        if self._options.flush == "async":
+            self._flusher.confirm_later()
+
+
+class _Named(Protocol):
+    """A request about a group and a topic."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+
+def _check_names(request: _Named, use: Use = Use.RECEIVE) -> None:
+    """Have a request's names pass the gate. Raises StatusError: ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
+    names.group(request.group)
+    names.topic(request.topic, use)
+
+
+def _check_hidden_ms(hidden_ms: int) -> None:
+    """Refuse to hide a message until a time that no record can hold. Raises StatusError: ILLEGAL_INVISIBLE_TIME."""
+    if not 0 <= hidden_ms <= _HIDDEN_MS_MAX:
+        raise StatusError(
+            Code.ILLEGAL_INVISIBLE_TIME, f"a message can be hidden for 0 to {_HIDDEN_MS_MAX} ms, not for {hidden_ms}"
+        )
+
+
+def _naming_trouble(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
+    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
+    message can't be read now, as the device refuses or no more files may be open.
+    """
+
+    async def answer(call: Call, request: Request) -> Response:
+        try:
+            return await handler(call, request)
+        except CorruptDataError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR,
+                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from error
+        except OSError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"
+            ) from error
+
+    return answer
+
+
+def _call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_s, action)

@@ -1,0 +1,47 @@
+"""What the calls of a term read, for as long as this replica leads."""
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from popwheel_common.cold_reads import ColdReads
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+Result = TypeVar("Result")
+
+
+class TermReads:
+    """Runs what reads for calls of one term.
+
+    Args:
+        reads: run what may have to wait for the device.
+        name: of the broker group.
+    """
+
+    def __init__(self, reads: ColdReads, name: str) -> None:
+        self._reads = reads
+        self._name = name
+        self.has_ended = False
+        """Another replica leads."""
+
+    def end(self) -> None:
+        """Another replica leads: read nothing more."""
+        self.has_ended = True
+
+    def refusal(self) -> StatusError:
+        """What callers are told from then on."""
+        return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} has another master now, ask that one")
+
+    async def run(self, work: Callable[[], Result], line: Hashable = None) -> Result:
+        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
+        """
+
+        def unless_ended() -> Result:
+            if self.has_ended:
+                raise self.refusal()
+            return work()
+
+        return await self._reads.run(unless_ended, line)

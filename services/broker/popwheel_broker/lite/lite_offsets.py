@@ -1,0 +1,96 @@
+"""Where a group goes on in lite topics, as a client asks for it when it subscribes."""
+
+from collections.abc import Callable, Sequence
+
+from popwheel_broker.lite.lite_pops import LitePops
+from popwheel_broker.names.own_topics import OwnTopics
+from popwheel_broker.pop.pops import Pops
+from popwheel_broker.progress.check_point import RESET, CheckPoint, OffsetCommit, ack_record
+from popwheel_broker.progress.pop_state import PopState
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_common.contract import names
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+
+
+class LiteOffsets:
+    """Sets groups back or forward in lite topics.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        topics: where a reset is written down.
+        pops: knows whether there is room for more progress.
+        lite_pops: knows what is given out.
+    """
+
+    def __init__(
+        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, lite_pops: LitePops
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._pops = pops
+        self._lite_pops = lite_pops
+
+    def wanted(
+        self, group: str, topic: str, lite_topics: Sequence[str], option: pb.LiteOffset
+    ) -> dict[ConsumeQueue, int]:
+        """Where the group is to go on in those that are there, and where it does not go on anyway.
+
+        Raises:
+            CorruptDataError: a message is damaged whose time is asked for.
+        """
+        offset_in = self._rule(option)
+        if offset_in is None:
+            return {}
+        wanted: dict[ConsumeQueue, int] = {}
+        for lite_topic in dict.fromkeys(lite_topics):
+            queue = self._store.queue(names.lite_topic(topic, lite_topic), 0)
+            if queue is not None and queue.min_offset < queue.max_offset:
+                offset = min(max(offset_in(queue), queue.min_offset), queue.max_offset)
+                progress = self._state.merge_buffer.of(group, queue)
+                if offset != progress.next_offset or self._lite_pops.lines.has(group, queue.topic):
+                    wanted[queue] = offset
+        return wanted
+
+    def _rule(self, option: pb.LiteOffset) -> Callable[[ConsumeQueue], int] | None:
+        kind = option.WhichOneof("kind")
+        if kind == "offset":
+            return lambda queue: option.offset
+        if kind == "tail":
+            return lambda queue: queue.max_offset - max(0, option.tail)
+        if kind == "timestamp_ms":
+            return lambda queue: self._store.records.offset_at(queue, option.timestamp_ms)
+        if kind == "policy" and option.policy == pb.LITE_MIN:
+            return lambda queue: queue.min_offset
+        if kind == "policy" and option.policy == pb.LITE_MAX:
+            return lambda queue: queue.max_offset
+        return None
+
+    def set(self, group: str, offsets: dict[ConsumeQueue, int]) -> None:
+        """Have a group go on at these offsets, as if it had never read the lite topics; what it has of them is void.
+
+        Raises:
+            StatusError: the disk is full, or there is no room for more progress; nothing has changed.
+        """
+        if not offsets:
+            return
+        buffer = self._state.merge_buffer
+        if not all(buffer.has_room(buffer.of(group, queue)) for queue in offsets):
+            raise self._pops.progress_full(group)
+        revive = self._topics.revive
+        commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
+        given_out: dict[CheckPoint, int] = {}
+        for queue in offsets:
+            for line in self._lite_pops.lines.of_queue(group, queue.topic, 0).values():
+                for check_point, index in line.members.values():
+                    given_out[check_point] = given_out.get(check_point, 0) | 1 << index
+        records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
+        records += [ack_record(revive, each.id, bits) for each, bits in given_out.items()]
+        self._store.put(records)
+        for queue, offset in offsets.items():
+            buffer.reset(group, queue, offset)
+        for check_point, bits in given_out.items():
+            self._state.close(check_point.id, bits)

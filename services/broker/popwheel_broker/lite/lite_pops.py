@@ -1,0 +1,143 @@
+"""Pops from lite topics: of each that has something for the client one message, in order (P6).
+
+The line of a lite topic is the lite topic itself, so nothing of it is read while a message of it is given out.
+"""
+
+from collections.abc import Sequence
+
+from popwheel_broker.lite.readers import ClientKey, LiteClient
+from popwheel_broker.lite.subscriptions import LiteSubscriptions
+from popwheel_broker.pop.pops import Pops
+from popwheel_broker.pop.taken import Budget, Taken
+from popwheel_broker.progress.lines import Lines
+from popwheel_broker.progress.merge_buffer import QueueProgress
+from popwheel_broker.progress.pop_state import PopState
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_common.contract import names, receipt
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+
+LINE = 1
+"""Every message of a lite topic stands in this line."""
+
+_LOOKS_MAX = 1024
+"""So many lite topics one pop looks at."""
+
+
+class LitePops:
+    """Takes messages from lite topics.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        pops: reads, writes down and hands out.
+        subscriptions: what clients read.
+        response_bytes_max: of messages in one answer.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        pops: Pops,
+        subscriptions: LiteSubscriptions,
+        response_bytes_max: int,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._pops = pops
+        self._subscriptions = subscriptions
+        self._response_bytes_max = response_bytes_max
+
+    @property
+    def lines(self) -> Lines:
+        """What is given out, and what comes again."""
+        return self._pops.ordered.lines
+
+    def pop(self, request: PopRequest, now_ms: int) -> PopAnswer:
+        """Give messages out; never waits. As `Pops.pop`, for a client that reads lite topics.
+
+        Args:
+            request: what is wanted.
+            now_ms: when the client is heard of.
+
+        Raises:
+            StatusError: as `Pops.pop` does.
+        """
+        client = self._subscriptions.seen(ClientKey(request.group, request.topic, request.client_id), now_ms)
+        if client is None:
+            return PopAnswer(is_unknown_client=True)
+        if self._pops.is_paused(request.group, request.topic):
+            return self._pops.again(request)
+        room = self._pops.room(request.group)
+        answer = self._pops.again(request)
+        found = client.group.ready_for(client)
+        if not answer.messages:
+            budget = Budget(min(request.max_messages, room), _LOOKS_MAX, self._response_bytes_max)
+            self._give_out(request, client, found[:_LOOKS_MAX], budget, answer)
+        answer.waiting = sum(each in client.group.ready for each in found)
+        return answer
+
+    def _give_out(
+        self, request: PopRequest, client: LiteClient, found: Sequence[str], budget: Budget, answer: PopAnswer
+    ) -> None:
+        taken: list[Taken] = []
+        looked_at: dict[str, int] = {}
+        barred: list[QueueProgress] = []
+        try:
+            for lite_topic in found:
+                if budget.is_spent:
+                    break
+                looked_at[lite_topic] = self._subscriptions.taken(client.group, lite_topic)
+                self._take(client, lite_topic, budget, taken, barred)
+            if taken:
+                self._pops.give_out(request, taken, answer)
+                return
+        except BaseException:  # also NotInMemory: what was noted is to be looked at again
+            self._subscriptions.put_back(client.group, looked_at)
+            raise
+        self._pops.check_standstill((), barred)
+        if any(not self._pops.stands_still(each.queue) for each in barred):
+            raise self._pops.progress_full(request.group)
+
+    def _take(
+        self, client: LiteClient, lite_topic: str, budget: Budget, taken: list[Taken], barred: list[QueueProgress]
+    ) -> None:
+        """Take the next message of a lite topic, if there is one and its group has none.
+
+        Args:
+            client, lite_topic: for whom, and of what.
+            budget: what may still be taken.
+            taken: it goes there.
+            barred: what can't be read goes there: it stands still, or there is no room for more progress.
+        """
+        group, topic = client.key.group, names.lite_topic(client.key.topic, lite_topic)
+        queue, lines = self._store.queue(topic, 0), self.lines
+        if queue is None:
+            return
+        messages, before = budget.messages, len(taken)
+        budget.messages = 1
+        if lines.has(group, topic):
+            if lines.ready(group, topic):
+                self._pops.ordered.take_ready(group, topic, budget, taken)
+        else:
+            progress = self._state.merge_buffer.of(group, queue)
+            self._pops.take(progress, receipt.FROM_TOPIC, None, budget, taken)
+            if len(taken) > before:
+                taken[-1].lines, taken[-1].attempts = (LINE,), (0,)
+            elif progress.available:
+                is_barred = self._pops.stands_still(queue) or not self._state.merge_buffer.has_room(progress)
+                if is_barred:
+                    barred.append(progress)
+                if not self._pops.stands_still(queue):
+                    # It is not in memory, or there may be room later.
+                    self._subscriptions.again(client.group, lite_topic)
+        budget.messages = messages - (len(taken) - before)
+
+    def waits(self, group: str, topic: str, lite_topic: str) -> bool:
+        """Whether a lite topic has a message that a group may have now. Nothing is read for it."""
+        stored, lines = names.lite_topic(topic, lite_topic), self.lines
+        if lines.has(group, stored):
+            return lines.ready(group, stored) > 0
+        queue = self._store.queue(stored, 0)
+        return queue is not None and self._state.merge_buffer.of(group, queue).available_at_most > 0

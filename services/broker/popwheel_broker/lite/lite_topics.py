@@ -1,0 +1,223 @@
+"""The lite topics of a broker: what comes in them, who reads them, and which of them have ended.
+
+A lite topic is a topic of the store's that nobody made, with one queue. It comes about with its first message.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+from popwheel_broker.lite.lite_pops import LitePops
+from popwheel_broker.lite.readers import ClientKey, LiteClient
+from popwheel_broker.lite.subscriptions import LiteSubscriptions
+from popwheel_broker.store.consume_queue import LiteQueue
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_common.cold_reads import NotInMemory
+from popwheel_common.contract import names
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import CorruptDataError
+
+_LOOKS_AT_ONCE = 500
+"""So many lite topics one step looks at: a millisecond."""
+_UNKNOWN_LOOKS = 20
+"""One of which something has to be read counts as so many."""
+_GROUPS_AT_ONCE = 500
+"""The number of groups reading lite topics of a topic that its message is noted for at once: half a millisecond."""
+
+
+class LiteTopics:
+    """What a core knows of lite topics.
+
+    Args:
+        store: the messages.
+        view: topics, and when their lite topics end.
+        subscriptions: what clients read.
+        pops: give messages out.
+        end: drops lite topics by their stored names, and says so in the log.
+        ends_max: how many may be dropped at once.
+        tell_end: tells a client that a lite topic has ended.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        view: ClusterView,
+        subscriptions: LiteSubscriptions,
+        pops: LitePops,
+        end: Callable[[Sequence[str]], None],
+        ends_max: Callable[[], int],
+        tell_end: Callable[[ClientKey, str], None],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self.subscriptions = subscriptions
+        self.pops = pops
+        self._end = end
+        self._ends_max = ends_max
+        self._tell_end = tell_end
+        self._rest: Iterator[LiteQueue] = iter(())
+        self._arrived: dict[str, None] = {}
+        """Lite topics with a new message that many groups are yet to be notified of, by their stored names."""
+        self._untold: deque[str] = deque()
+        """Lite topics that have expired and of which clients are yet to be notified, by their stored names."""
+        self._untold_clients: list[LiteClient] = []
+        """The clients that are left of the first of these."""
+        self.expired = 0
+        """How many have ended because no message came for too long."""
+        self.emptied = 0
+        """How many have ended because retention took their last message."""
+
+    # What comes in
+
+    def arrived(self, queue: LiteQueue) -> None:
+        """A message has become readable in a lite topic."""
+        topic = queue.topic
+        queue.last_ms = self._store.latest_ms or 0
+        parent = names.lite_parent(topic)
+        groups = self.subscriptions.groups_of(parent)
+        later = self.subscriptions.later
+        if len(groups) <= _GROUPS_AT_ONCE or later is None:
+            if groups:
+                self._note_arrival(topic)
+            return
+        if not self._arrived:
+            later(0, self._note_arrivals)
+        self._arrived[topic] = None
+
+    def _note_arrival(self, topic: str) -> int:
+        """Note a message of a lite topic for all groups that may have it; how many groups were looked at."""
+        subscriptions, lines = self.subscriptions, self.pops.lines
+        groups, lite_topic = subscriptions.groups_of(names.lite_parent(topic)), names.lite_of(topic)
+        for group in groups.values():
+            if lite_topic in group.readers and not lines.has(group.name, topic):
+                subscriptions.note(group, lite_topic)
+        return len(groups)
+
+    def _note_arrivals(self) -> None:
+        """Note some of the messages that many groups may have: all groups of one lite topic at the least."""
+        looks = 0
+        while self._arrived and looks < _GROUPS_AT_ONCE:
+            topic = next(iter(self._arrived))
+            del self._arrived[topic]
+            looks += self._note_arrival(topic)
+        if self._arrived and self.subscriptions.later is not None:
+            self.subscriptions.later(0, self._note_arrivals)
+
+    def became_ready(self, group: str, topic: str) -> None:
+        """A message that came long ago can be had, or the line is free in which others wait."""
+        lite_topic, parent = names.lite_of(topic), names.lite_parent(topic)
+        found = self.subscriptions.groups_of(parent).get(group)
+        if found is not None and lite_topic in found.readers and self.pops.waits(group, parent, lite_topic):
+            self.subscriptions.note(found, lite_topic)
+
+    def look_at(self, client: LiteClient, lite_topics: Sequence[str]) -> None:
+        """A client reads these lite topics from now on, or its group goes on elsewhere in them."""
+        group, topic, _ = client.key
+        for each in lite_topics:
+            if self.pops.waits(group, topic, each):
+                self.subscriptions.note(client.group, each)
+
+    # What has ended
+
+    @property
+    def ended(self) -> int:
+        """How many have ended, for whatever reason."""
+        return self.expired + self.emptied
+
+    def step(self, now_ms: int, looks_max: int = _LOOKS_AT_ONCE) -> bool:
+        """Look at some lite topics, and end those that are over; whether a round over all of them is through.
+
+        Args:
+            now_ms: wall clock.
+            looks_max: how many at the most; one of which something has to be read counts as several.
+
+        Raises:
+            StatusError: the disk is full; they are looked at again in the next round.
+            NotInMemory: what was not looked at is looked at again.
+        """
+        if self._tell_some(looks_max):
+            return False
+        over: list[LiteQueue] = []
+        expired: list[str] = []
+        looks = 0
+        is_through = True
+        ends_max = self._ends_max()
+        for queue in self._rest:
+            try:
+                looks += 1 if queue.last_ms else _UNKNOWN_LOOKS
+                if self._is_idle(queue):
+                    if queue.min_offset >= queue.max_offset:
+                        over.append(queue)
+                    elif self._has_expired(queue, now_ms):
+                        looks += _UNKNOWN_LOOKS
+                        over.append(queue)
+                        expired.append(queue.topic)
+            except CorruptDataError:
+                continue  # it stands still, which is shown elsewhere
+            except NotInMemory:
+                self._rest = chain((queue,), self._rest)
+                if not over:
+                    raise
+                looks = looks_max
+            if looks >= looks_max or len(over) >= ends_max:
+                is_through = False
+                break
+        if over:
+            self._end([queue.topic for queue in over])
+            self.expired += len(expired)
+            self.emptied += len(over) - len(expired)
+            self._untold += expired
+        if is_through:
+            self._rest = self._all()
+        return is_through and not self._untold
+
+    def _all(self) -> Iterator[LiteQueue]:
+        """All lite topics there are; those of one topic as they are when it is its turn."""
+        for parent in self._store.queues.lite_parents:
+            yield from self._store.queues.lite_of(parent)
+
+    def _is_idle(self, queue: LiteQueue) -> bool:
+        """Whether it is there still, and no message comes just now."""
+        store = self._store
+        return store.queue(queue.topic, 0) is queue and store.next_offset(queue.topic, 0) == queue.max_offset
+
+    def _has_expired(self, queue: LiteQueue, now_ms: int) -> bool:
+        topic = self._view.topics.get(names.lite_parent(queue.topic))
+        if topic is None or not topic.lite_expiration_ms:
+            return False
+        before_ms = now_ms - topic.lite_expiration_ms
+        if self.last_ms(queue) > before_ms:
+            return False
+        # What is to be deleted must not hang on bytes that nobody has checked.
+        offset = queue.max_offset - 1
+        records = self._store.records.read_checked(queue, (offset,), queue.read(offset, 1))
+        return records[0].store_time_ms <= before_ms
+
+    def last_ms(self, queue: LiteQueue) -> int:
+        """When the last message of a lite topic was stored, wall clock, as its header says; 0 if it can't be told.
+
+        Raises:
+            CorruptDataError: what leads to it is damaged.
+        """
+        if not queue.last_ms:
+            entries = queue.read(queue.max_offset - 1, 1)
+            queue.last_ms = (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
+        return queue.last_ms
+
+    def _tell_some(self, looks_max: int) -> bool:
+        """Notify some clients that they read a lite topic no more. Return whether there are more of them."""
+        looks = 0
+        while self._untold and looks < looks_max:
+            parent, lite_topic = names.lite_parent(self._untold[0]), names.lite_of(self._untold[0])
+            if not self._untold_clients:
+                groups = self.subscriptions.groups_of(parent)
+                looks += 1 + len(groups)
+                self._untold_clients = [each for group in groups.values() for each in group.readers_of(lite_topic)]
+            while self._untold_clients and looks < looks_max:
+                looks += 1
+                client = self._untold_clients.pop()
+                self.subscriptions.remove(client, (lite_topic,))
+                self._tell_end(client.key, lite_topic)
+            if not self._untold_clients:
+                self._untold.popleft()
+        return bool(self._untold)

@@ -1,0 +1,144 @@
+"""The clients of one group that read lite topics of one topic, and what may wait there for them (pure).
+
+What a lite topic has for a group is the same for all of the group's clients, so it is noted once, however many they
+are. What a message costs depends on those of them that poll, and not on the others.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+
+class ClientKey(NamedTuple):
+    """Names a client that reads lite topics.
+
+    Args:
+        group: its group.
+        topic: the topic that the lite topics are of.
+        client_id: its id.
+    """
+
+    group: str
+    topic: str
+    client_id: str
+
+
+class LiteClient:
+    """A client and what it reads.
+
+    Args:
+        key: its name.
+        group: the clients that it belongs to.
+        seen_ms: when it was last seen.
+        polls: whether a poll of it waits here.
+
+    Attributes:
+        said_ms: when it said to a proxy what it reads, by the wall clock there; 0 if that is not known.
+    """
+
+    __slots__ = ("group", "key", "lite_topics", "polls", "said_ms", "seen_ms")
+
+    def __init__(self, key: ClientKey, group: "LiteGroup", seen_ms: int, *, polls: bool) -> None:
+        self.key = key
+        self.group = group
+        self.seen_ms = seen_ms
+        self.polls = polls
+        self.said_ms = 0
+        self.lite_topics: set[str] = set()
+
+
+class Readers:
+    """Several clients that read the same lite topic."""
+
+    __slots__ = ("clients", "polling")
+
+    def __init__(self) -> None:
+        self.clients: dict[LiteClient, None] = {}
+        self.polling: OrderedDict[LiteClient, None] = OrderedDict()
+        """Those of which a poll waits; the next to be notified comes first."""
+
+    def add(self, client: LiteClient) -> None:
+        """One more."""
+        self.clients[client] = None
+        if client.polls:
+            self.polling[client] = None
+
+    def remove(self, client: LiteClient) -> None:
+        """One less."""
+        del self.clients[client]
+        self.polling.pop(client, None)
+
+    def next(self) -> LiteClient:
+        """One that polls, in turn; there must be one."""
+        client = next(iter(self.polling))
+        self.polling.move_to_end(client)
+        return client
+
+
+class LiteGroup:
+    """The clients of one group that read lite topics of one topic.
+
+    Args:
+        topic: the topic.
+        name: the group's.
+    """
+
+    __slots__ = ("clients", "is_gone", "name", "readers", "ready", "topic")
+
+    def __init__(self, topic: str, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.clients: dict[LiteClient, None] = {}
+        self.readers: dict[str, LiteClient | Readers] = {}
+        """The readers of each lite topic: mostly it is one client."""
+        self.ready: dict[str, int] = {}
+        """Lite topics that may have something for the group, each with a number that says since when: they grow."""
+        self.is_gone = False
+        """True if its topic or group was deleted: its clients are not known any more."""
+
+    def add(self, client: LiteClient, lite_topic: str) -> None:
+        """A client reads a lite topic, too."""
+        before = self.readers.get(lite_topic)
+        if before is None:
+            self.readers[lite_topic] = client
+        elif isinstance(before, Readers):
+            before.add(client)
+        else:
+            several = self.readers[lite_topic] = Readers()
+            several.add(before)
+            several.add(client)
+
+    def remove(self, client: LiteClient, lite_topic: str) -> bool:
+        """A client reads a lite topic no more; whether nobody does."""
+        before = self.readers[lite_topic]
+        if isinstance(before, Readers):
+            before.remove(client)
+            if before.clients:
+                return False
+        del self.readers[lite_topic]
+        return True
+
+    def count(self, lite_topic: str) -> int:
+        """The number of clients that read a lite topic."""
+        readers = self.readers.get(lite_topic)
+        if readers is None:
+            return 0
+        return len(readers.clients) if isinstance(readers, Readers) else 1
+
+    def readers_of(self, lite_topic: str) -> list[LiteClient]:
+        """The clients that read a lite topic."""
+        readers = self.readers.get(lite_topic)
+        if readers is None:
+            return []
+        return list(readers.clients) if isinstance(readers, Readers) else [readers]
+
+    def ready_for(self, client: LiteClient) -> list[str]:
+        """Return the lite topics that may have something for a client, the longest-waiting first."""
+        ready = self.ready
+        if not ready:
+            return []
+        if len(ready) < len(client.lite_topics):
+            found = [each for each in ready if each in client.lite_topics]
+        else:
+            found = [each for each in client.lite_topics if each in ready]
+        found.sort(key=ready.__getitem__)
+        return found

@@ -1,0 +1,34 @@
+"""A client that holds messages."""
+
+from typing import Protocol
+
+
+class Delivery(Protocol):
+    """What a client was given with one pop: a check point."""
+
+    id: int
+    pop_time_ms: int
+
+
+class Holder:
+    """What a client of a group holds.
+
+    Args:
+        group: of whom.
+        client_id: its own.
+    """
+
+    __slots__ = ("client_id", "deliveries", "group", "held")
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        self.held = 0
+        """How many messages."""
+        self.deliveries: dict[int, Delivery] = {}
+        """Of which some are open, by id, the oldest first."""
+
+    def oldest_popped_ms(self) -> int | None:
+        """When the oldest of them was delivered, or its invisible duration last changed (`PopClock`)."""
+        first = next(iter(self.deliveries.values()), None)
+        return None if first is None else first.pop_time_ms

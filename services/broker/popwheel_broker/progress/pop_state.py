@@ -1,0 +1,229 @@
+"""The pop state of a broker: how far each group is, and which messages are hidden from it.
+
+It is folded from the records of the log, by the running broker as it appends them and by recovery as it reads them
+again; a snapshot spares recovery all that came before (S6).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from popwheel_broker.names.old_names import OldNames
+from popwheel_broker.progress import check_point as codec
+from popwheel_broker.progress.ack_memory import AckMemory
+from popwheel_broker.progress.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from popwheel_broker.progress.delivery_events import ENTRIES_MAX, DeliveryEvents
+from popwheel_broker.progress.merge_buffer import MergeBuffer
+from popwheel_broker.progress.pop_clock import LogTime
+from popwheel_broker.progress.revive_table import ReviveTable
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_common.contract import names, receipt
+
+
+@dataclass(frozen=True, slots=True)
+class PopSnapshot:
+    """What a checkpoint saves of the pop state.
+
+    Args:
+        offsets: by group, topic and queue: committed and popped offset.
+        revive_offsets: of each revive queue: where its oldest open CK stands.
+        next_number: see `ReviveTable.next_number`.
+        time: when it was taken.
+    """
+
+    offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
+    next_number: int = 1
+    time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
+
+
+class TakingBack(NamedTuple):
+    """CKs of a group and topic that a reset is taking back, some at a time.
+
+    Args:
+        below: those with lesser ids.
+        queue_id: of this queue alone; None for all of the topic, and its retries.
+    """
+
+    below: int
+    queue_id: int | None
+
+    def has(self, check_point: CheckPoint) -> bool:
+        """Say if a CK of the group and topic is one of those."""
+        return check_point.id < self.below and is_read_from(check_point, self.queue_id)
+
+
+def is_read_from(check_point: CheckPoint, queue_id: int | None) -> bool:
+    """Say if a CK's messages were read from a queue of its topic. None stands for any queue, and for retries."""
+    return queue_id is None or (check_point.origin == receipt.FROM_TOPIC and check_point.queue_id == queue_id)
+
+
+class PopState:
+    """Merge buffer and revive table, changed together.
+
+    Args:
+        stay_ms: see `MergeBuffer`.
+        check_points_max: see `MergeBuffer`.
+        pairs_max: see `MergeBuffer`.
+        held_max: see `Lines`.
+        events_max: see `DeliveryEvents`.
+    """
+
+    def __init__(
+        self, stay_ms: int, check_points_max: int, pairs_max: int, held_max: int, events_max: int = ENTRIES_MAX
+    ) -> None:
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
+        self.table = ReviveTable(held_max)
+        self.events = DeliveryEvents(events_max)
+        """What has happened to messages of late. This is a master's own, and not folded."""
+        self.acked = AckMemory()
+        self.old_names = OldNames()
+        self.taking_back: dict[tuple[str, str], TakingBack] = {}
+        """By group and topic: CKs that are being taken back, some at a time, and are nobody's any more. This is a
+        master's own, and not folded: for one that takes over those that are open are as all others.
+        """
+
+    def is_taken_back(self, check_point: CheckPoint) -> bool:
+        """Whether a CK is one of those that are being taken back."""
+        taking_back = self.taking_back.get((check_point.group, check_point.topic))
+        return taking_back is not None and taking_back.has(check_point)
+
+    def open(self, check_point: CheckPoint) -> None:
+        """A CK record was appended."""
+        self._done(self.table.open(check_point))
+        if check_point.sources:
+            bits_of: dict[int, int] = {}
+            for source in check_point.sources:
+                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
+            for check_point_id, bits in bits_of.items():
+                self.close(check_point_id, bits)
+
+    def close(self, check_point_id: int, bits: int) -> None:
+        """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
+        self._done(self.table.close(check_point_id, bits))
+
+    def finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+        """Messages of a CK are done with for good; those of them that were so before are none of this.
+
+        Args:
+            check_point_id: the CK.
+            bits: the messages.
+            call: which call of a client asked for it; 0 if that is not known.
+        """
+        check_point = self.table.get(check_point_id)
+        open_bits = 0 if check_point is None else check_point.open_bits & bits
+        if check_point is not None and open_bits:
+            self.acked.note(check_point, open_bits, call)
+            self.close(check_point_id, open_bits)
+        elif call:
+            self.acked.name(check_point_id, bits, call)
+
+    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
+        """A renewal record was appended."""
+        self.table.renew(check_point_id, bits, due_ms)
+
+    def begin_to_lead(self, wall_ms: int) -> None:
+        """From now on it is recorded who has what, and what happens to it."""
+        self.table.holders.known_since_ms = self.events.began_ms = wall_ms
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
+        copies stand elsewhere, and those that are held, do so at once.
+        """
+        for check_point in self.table.lasting_of(topic):
+            self.close(check_point.id, check_point.open_bits)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted: nothing is hidden from it any more."""
+        self.merge_buffer.forget_group(group)
+        for check_point in self.table.of_group(group):
+            self.close(check_point.id, check_point.open_bits)
+
+    def replay_revive_record(self, found: StoredRecord) -> None:
+        """Fold in a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        if found.kind == RecordKind.CHECK_POINT:
+            self.open(CheckPoint.decode(found.payload, found.queue_offset))
+        elif found.kind == RecordKind.ACK:
+            self.close(*codec.decode_ack(found.payload))
+        elif found.kind == RecordKind.RENEWAL:
+            self.renew(*codec.decode_renewal(found.payload))
+
+    def replay(self, found: StoredRecord, store: MessageStore) -> None:
+        """Fold in any record that is newer than the snapshot, once it is in its queue of the store."""
+        if found.kind == RecordKind.MESSAGE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
+                done(origin.check_point_id, 1 << origin.index)
+            elif (offset := codec.decode_redriven(found.origin)) is not None:
+                self.redriven(found.topic, offset, store)
+        elif found.kind == RecordKind.QUARANTINE:
+            if len(found.origin) == ORIGIN_BYTES:
+                origin = Origin.decode(found.origin)
+                self.close(origin.check_point_id, 1 << origin.index)
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self.forget_topic(found.payload.decode())
+        elif found.kind == RecordKind.FORGET_GROUP:
+            self.forget_group(found.payload.decode())
+        elif found.kind == RecordKind.OFFSET:
+            commit = codec.OffsetCommit.decode(found.payload)
+            if not names.is_storable(commit.topic):
+                self.old_names.met(commit.topic, "the offset set in it is passed over")
+                return
+            committed_in = store.queue(commit.topic, commit.queue_id)
+            if committed_in is not None:  # else nothing was there: a group begins at the first message
+                # The ACKs of what a reset took back follow it.
+                buffer = self.merge_buffer
+                fold = buffer.reset if found.origin == codec.RESET else buffer.commit
+                fold(commit.group, committed_in, commit.offset, found.position)
+        elif found.kind == RecordKind.ACK:
+            # One that follows what was made of its messages finds them closed: only acknowledgements are left.
+            self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
+        else:
+            self.replay_revive_record(found)
+            if found.kind == RecordKind.CHECK_POINT:
+                check_point = CheckPoint.decode(found.payload, found.queue_offset)
+                queue = store.queue(stored_topic(check_point), check_point.queue_id)
+                if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
+                    self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+
+    def redriven(self, topic: str, queue_offset: int, store: MessageStore) -> None:
+        """A record took the place of a dead letter: its group has read that.
+
+        Args:
+            topic: of the record: the group's retry topic, or its dead letter topic.
+            queue_offset: of the dead letter.
+            store: the queues.
+        """
+        group = names.group_of_retry_topic(topic) or topic.removeprefix(names.DEAD_LETTER_PREFIX)
+        letters = store.queue(names.dead_letter_topic(group), 0)
+        if letters is not None:
+            self.merge_buffer.read_to(group, letters, queue_offset + 1)
+
+    def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
+        """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
+        return PopSnapshot(
+            revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
+            next_number=self.table.next_number,
+            time=time,
+        )
+
+    def restore(self, snapshot: PopSnapshot, take_up: Callable[[str, int], ConsumeQueue]) -> None:
+        """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
+        for group, topics in snapshot.offsets.items():
+            for topic, queues in topics.items():
+                for queue_id, (committed, popped) in queues.items():
+                    self.merge_buffer.restore(group, take_up(topic, queue_id), committed, popped)
+
+    def _done(self, check_point: CheckPoint | None) -> None:
+        if check_point is not None:
+            self.merge_buffer.done(check_point)
+
+
+def stored_topic(check_point: CheckPoint) -> str:
+    """The topic that a CK's messages are stored in: the client's, or its retry topic."""
+    if check_point.origin == receipt.FROM_RETRY_TOPIC:
+        return names.stored_retry_topic(check_point.group, check_point.topic)
+    return check_point.topic

@@ -1,0 +1,55 @@
+"""Which errors are a single record's own: the one place that tells them from all others.
+
+    try:
+        with RECORD_STEP:
+            ...  # handles one record, or a few of them
+    except RecordFaultError as fault:
+        ...  # one by one, and what fails by itself is set aside
+
+What the device refuses, damage of stored bytes, a format of a newer release, a lack of memory and a refusal with a
+status are not a record's: they pass through as they are.
+"""
+
+from types import TracebackType
+
+from popwheel_common.contract.put import PutResult
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+REASON_LENGTH_MAX = 300
+
+
+class RecordFaultError(Exception):
+    """A step failed for a record because of that record; all others go on. Its text is the reason: ASCII and short, so
+    that memory and log can hold the same.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason.encode("ascii", "backslashreplace")[:REASON_LENGTH_MAX].decode("ascii"))
+
+
+_NOT_OF_A_RECORD = (OSError, CorruptDataError, UnknownFormatError, StatusError, MemoryError, RecordFaultError)
+
+
+class _RecordStep:
+    """Turns an error that nobody expected into `RecordFaultError`; without an error it costs next to nothing."""
+
+    def __enter__(self) -> None:
+        """Begin the step."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, _NOT_OF_A_RECORD):
+            raise RecordFaultError(f"{type(error).__name__}: {error}") from error
+
+
+RECORD_STEP = _RecordStep()
+
+
+def failed_run(fault: RecordFaultError) -> PutResult:
+    """The answer to the sender of a run that fails by itself: nothing is stored, so nothing is set aside."""
+    return PutResult(
+        int(Code.INTERNAL_ERROR),
+        f"the broker could not take this message in ({fault}); nothing of it was stored, others are not concerned",
+    )

@@ -1,0 +1,219 @@
+"""Checkpoint sync at a replica: a master tells its progress, a slave stores that of its master."""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
+from popwheel_broker.checkpoint_sync.master_checkpoint import speaks_of, take_over_offsets
+from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.role.leader import Leader
+from popwheel_broker.role.role import Role
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.disk import Disk
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service
+
+_log = structlog.get_logger()
+
+_LOOKED_AT_ONCE = 5000
+
+
+class CheckpointServer:
+    """Answers FetchCheckpoint and StoreCheckpoint, and has a new master go on from what was stored.
+
+    Args:
+        role: what the replica is.
+        files: its log, and the core folded from it.
+        options: settings.
+        disk: where its files are.
+        folder: their folder.
+        clock: the time.
+        entries_max: offsets that go into one part of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        files: ReplicaStore,
+        options: BrokerOptions,
+        disk: Disk,
+        folder: Path,
+        clock: Clock,
+        entries_max: int,
+    ) -> None:
+        self._role = role
+        self._files = files
+        self._options = options
+        self._clock = clock
+        self._entries_max = entries_max
+        self._source: CheckpointSource | None = None
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        self._stored_at_s: float | None = None
+        self.file = MasterCheckpointFile(disk, folder)
+        self.stored = 0
+        self.refused = 0
+
+    def bind(self, service: Service) -> None:
+        """Answer calls of a service."""
+        service.unary(methods.FETCH_CHECKPOINT, self.fetch)
+        service.unary(methods.STORE_CHECKPOINT, self.store)
+
+    # At a master
+
+    async def fetch(self, call: Call, request: pb.FetchCheckpointRequest) -> pb.ReplicaCheckpoint:
+        """This master's progress, once nothing of it can be cut off any more.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch.
+        """
+        names.broker_group(request.group)
+        leader = self._role.leader
+        if leader is None or leader.epoch != request.epoch or request.group != self._options.name:
+            raise self._leads_not(request.epoch)
+        source = await self._look(leader, request.known_version)
+        core = leader.core
+        position = core.store.log.end_position
+        saved = core.timer.saved
+        progress = pb.TimerProgress()
+        if saved is not None:
+            progress = pb.TimerProgress(
+                last_read_time_ms=saved.last_read_time_ms,
+                master_timer_queue_offset=saved.last_timer_queue_offset,
+                scan_position=saved.scan_position,
+                state_version=saved.state_version,
+            )
+        answer = source.checkpoint(
+            request.known_version, self._clock.wall_ms(), position, progress, core.revive_offsets()
+        )
+        try:
+            await leader.flusher.replicated(position)
+        except OSError as error:
+            raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
+        return answer
+
+    async def _look(self, leader: Leader, known_version: int) -> CheckpointSource:
+        """See what has changed, a part at a time. Those who ask while others wait for a look are answered from one, and
+        the rest of what went in parts is that of the look before."""
+        looks = self._looks
+        async with self._looking:
+            if self._role.leader is not leader:
+                raise self._leads_not(leader.epoch)
+            if self._source is None:
+                self._source = CheckpointSource(
+                    self._options.name,
+                    leader.epoch,
+                    self._entries_max,
+                    leader.core.state.merge_buffer,
+                    leader.core.names,
+                )
+            elif self._looks > looks or self._source.is_rest(known_version):
+                return self._source
+            self._looks += 1
+            source = self._source
+            source.epoch = leader.epoch  # a master that is chosen once more goes on with its core
+            looked_position = leader.core.store.log.end_position
+            for count, _ in enumerate(source.look(), 1):
+                if count % _LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            source.looked_position = looked_position
+            return source
+
+    def _leads_not(self, epoch: int) -> StatusError:
+        return StatusError(
+            Code.PRECONDITION_FAILED,
+            f"replica {self._options.replica} of {self._options.name} does not lead epoch {epoch}",
+        )
+
+    def forget_core(self) -> None:
+        """The core that was looked at is given up: all that is known of its progress goes with it."""
+        self._source = None
+
+    # At a slave
+
+    def load(self) -> None:
+        """Read what was stored before this process began.
+
+        Raises:
+            UnknownFormatError: it was written by a release that this one does not know.
+        """
+        self.file.load()
+
+    async def store(self, call: Call, request: pb.ReplicaCheckpoint) -> pb.StoreCheckpointResponse:
+        """Store the master's progress, durably.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: it is of an older epoch or version, goes onto one that is not held, or
+                this replica leads; nothing was changed. INTERNAL_ERROR: the device refused.
+        """
+        try:
+            self._check(request)
+            stored = await self.file.store(request)
+        except StatusError:
+            self.refused += 1
+            raise
+        except OSError as error:
+            raise StatusError(Code.INTERNAL_ERROR, f"the checkpoint could not be stored: {error}") from error
+        self._stored_at_s = self._clock.monotonic()
+        self.stored += stored
+        if not request.rest_from:
+            self._hand_on(request)
+        return pb.StoreCheckpointResponse(version=request.version)
+
+    def _check(self, request: pb.ReplicaCheckpoint) -> None:
+        names.broker_group(request.group)
+        role = self._role
+        if request.group != self._options.name:
+            raise _refusal(f"it is of {request.group}, and this is a replica of {self._options.name}")
+        if role.leader is not None:
+            raise _refusal(f"this replica leads epoch {role.leader.epoch}")
+        if request.epoch < role.group.epoch:
+            raise _refusal(f"epoch {request.epoch} is over, epoch {role.group.epoch} has begun")
+
+    def _hand_on(self, request: pb.ReplicaCheckpoint) -> None:
+        """Let the timer know how far the master's is."""
+        if self._role.leader is None:
+            self._files.timer_progressed(request.confirmed_position, request.timer)
+
+    def take_over(self) -> None:
+        """This replica is about to lead, and all of its log is folded: go on from what was stored."""
+        files, held = self._files, self.file.held
+        end_of_epoch = files.epochs.end_of(held.latest.epoch, files.end_position)
+        if speaks_of(held.latest, end_of_epoch):
+            moved = take_over_offsets(files.core, held)
+            _log.info(
+                "the master's checkpoint is taken over",
+                name=self._options.name,
+                epoch=held.latest.epoch,
+                version=held.latest.version,
+                offsets_moved=moved,
+            )
+
+    # What is shown
+
+    @property
+    def version(self) -> int:
+        """Of the checkpoint that is held; 0 for none."""
+        return self.file.held.latest.version
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the master's progress is that is held, by whichever clock says more; None if there is none."""
+        held = self.file.held.latest
+        if not held.epoch:
+            return None
+        by_wall_s = (self._clock.wall_ms() - held.time_ms) / 1000
+        since_s = 0.0 if self._stored_at_s is None else self._clock.monotonic() - self._stored_at_s
+        return max(0.0, by_wall_s, since_s)
+
+
+def _refusal(why: str) -> StatusError:
+    return StatusError(Code.PRECONDITION_FAILED, f"the checkpoint is refused: {why}")

@@ -1,0 +1,110 @@
+"""The end of a replica that the others do not notice: it goes when its group can do without it.
+
+A member of the sync-state set waits until every other replica that lives is one, too. While another one catches up, the
+group would have no successor without this one, or fewer replicas than it had. So a roll, which goes on as soon as the
+replica before is ready, takes the next one only when the set is whole again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from popwheel_broker.options import BrokerOptions
+from popwheel_common.clock import Clock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, DescribeBrokerGroupRequest
+from popwheel_rpc import methods
+from popwheel_rpc.service import Channel
+from popwheel_rpc.status import RpcError
+
+_log = structlog.get_logger()
+
+_ASK_AGAIN_S = 0.05
+_ASK_S_MAX = 3.0
+_UNANSWERED_S_MAX = 15.0
+"""Longer than it takes until another controller leads."""
+
+
+class Step(Enum):
+    """What a replica that is to end does next."""
+
+    STAY = "stay"
+    """Others catch up: it goes on as if it were not to end."""
+    SAY = "say"
+    """It tells the controller: a master's role is passed on, and nobody chooses a slave."""
+    GO = "go"
+    """It ends."""
+
+
+def next_step(group: BrokerGroup, me: int) -> Step:
+    """What is to be done next.
+
+    Args:
+        group: as the controller describes it; those count as alive that are not dead and have not said that they leave.
+        me: number of the replica that is to end.
+    """
+    alive = {replica.number for replica in group.replicas if replica.alive}
+    others = alive - {me}
+    if me not in group.sync_state_set or not others:
+        return Step.GO
+    if not others <= set(group.sync_state_set):
+        return Step.STAY
+    return Step.SAY if group.master == me or me in alive else Step.GO
+
+
+class Departure:
+    """Waits until a replica that is to end may go.
+
+    Args:
+        options: settings.
+        controller: the way to the controller.
+        clock: for how long no controller has answered.
+        on_change: told when `is_announced` has changed.
+
+    Attributes:
+        is_announced: the controller is to be told that this replica ends.
+    """
+
+    def __init__(
+        self, options: BrokerOptions, controller: Channel, clock: Clock, on_change: Callable[[], None]
+    ) -> None:
+        self._name = options.name
+        self._replica = options.replica
+        self._controller = controller
+        self._clock = clock
+        self._on_change = on_change
+        self._unanswered: str | None = None
+        self._unanswered_since_s = 0.0
+        self.is_announced = False
+
+    async def wait(self) -> None:
+        """Return when the group can do without this replica."""
+        while (step := await self.next_step()) is not Step.GO:
+            self._announce(step is Step.SAY)
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def next_step(self) -> Step:
+        """What to do next; while no controller answers that is not known. Where none does for longer nobody could take
+        over, and all may have been told to end.
+        """
+        request = DescribeBrokerGroupRequest(group=self._name)
+        try:
+            group = await self._controller.call(methods.DESCRIBE_BROKER_GROUP, request, timeout_s=_ASK_S_MAX)
+        except (StatusError, RpcError) as error:
+            now_s = self._clock.monotonic()
+            if self._unanswered is None:
+                self._unanswered_since_s = now_s
+            if str(error) != self._unanswered:
+                self._unanswered = str(error)
+                _log.warning("whether the replica may go is not known", name=self._name, why=str(error))
+            return Step.STAY if now_s - self._unanswered_since_s < _UNANSWERED_S_MAX else Step.GO
+        self._unanswered = None
+        return next_step(group, self._replica)
+
+    def _announce(self, leaves: bool) -> None:
+        if self.is_announced != leaves:
+            self.is_announced = leaves
+            _log.info("the replica is to end", name=self._name, says_so=leaves)
+            self._on_change()

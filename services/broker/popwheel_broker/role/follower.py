@@ -1,0 +1,116 @@
+"""What a broker does while another leads its group: takes over the log, folds what is confirmed, saves."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from popwheel_broker.replica.log_receiver import Slave
+from popwheel_broker.replica.replication_slave import ReplicationSlave
+from popwheel_broker.role.parts import Parts
+from popwheel_broker.supervision import supervised
+from popwheel_broker.timer.service import TimerService
+from popwheel_rpc.service import Channel
+
+_log = structlog.get_logger()
+
+
+class Follower:
+    """One slave's time with one master.
+
+    Args:
+        parts: what all roles have.
+        identity: of this replica's data folder.
+        epoch: the master's.
+        address: of the master.
+        open_channel: makes a way to it.
+    """
+
+    def __init__(
+        self, parts: Parts, identity: bytes, epoch: int, address: str, open_channel: Callable[[], Channel]
+    ) -> None:
+        self._options = options = parts.options
+        self._files = parts.files
+        self._disk = parts.disk
+        self._clock = parts.clock
+        self._on_failure = parts.on_failure
+        self.epoch = epoch
+        self.address = address
+        slave = Slave(
+            *(options.name, options.replica, identity, epoch, parts.files, parts.constants),
+            *(parts.clock, parts.replication_statistics, parts.repair, parts.on_failure),
+        )
+        self.replication = ReplicationSlave(slave, open_channel)
+        self._timer: TimerService | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def is_of(self, epoch: int, address: str) -> bool:
+        """Whether this is the master that is followed."""
+        return (self.epoch, self.address) == (epoch, address)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._files.subscribe(self)
+        self.go_on()
+        self.replication.start()
+        self._tasks = [supervised(self._save_often(), "broker-checkpoint", self._on_failure)]
+
+    async def stop(self) -> None:
+        """End; the log stays as it is."""
+        await self.replication.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._files.unsubscribe()
+        self._files.stop_folding()
+        if self._timer is not None:
+            await self._timer.stop()
+
+    async def save(self) -> None:
+        """Save how far the replica is, also after it has stopped. Raises OSError: the device refused."""
+        if self._timer is not None:
+            await self._timer.save()
+        await self._files.save(self._files.sync)
+
+    def go_on(self) -> None:
+        """The core was made anew, so its timer is another one."""
+        options = self._options.timer
+        self._timer = TimerService(
+            self._files.core.timer,
+            self._disk,
+            self._clock,
+            options.flush_interval_ms,
+            options.clean_interval_ms,
+            self._files.sync,
+            _nothing,
+            self._on_failure,
+        )
+        self._timer.start()
+
+    async def rest(self) -> None:
+        """The log is about to be cut, or the core to be made anew."""
+        if self._timer is not None:
+            await self._timer.stop()
+            self._timer = None
+
+    def folded(self) -> None:
+        """There is more for the timer."""
+        if self._timer is not None:
+            self._timer.arrived()
+
+    async def _save_often(self) -> None:
+        saved_position = -1
+        while True:
+            await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
+            position = self._files.confirmed_position
+            if position == saved_position:
+                continue
+            try:
+                await self._files.save(self._files.sync)
+                saved_position = position
+            except OSError as error:
+                _log.error("the replica's progress could not be saved, trying again", error=str(error))
+
+
+def _nothing() -> None:
+    """A slave puts nothing into the log that anybody could wait for."""

@@ -1,0 +1,56 @@
+"""What a replica has for as long as its process lasts, and hands to each role that it takes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from popwheel_broker.calls.metrics import BrokerStatistics
+from popwheel_broker.files.disk_watch import DiskWatch
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replica.statistics import ReplicationStatistics
+from popwheel_broker.timer.timer_metrics import TimerStatistics
+from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.disk import Disk
+from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.service import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The same for all roles.
+
+    Args:
+        options: settings.
+        constants: paces and sizes of replication.
+        files: the log, and the core folded from it.
+        disk: where its files are.
+        clock: the time.
+        view: topics and groups.
+        controller: the way to the controller.
+        controller_follower: tells when the view is ready.
+        disk_watch: how full the disk is.
+        statistics: what is counted.
+        timer_statistics: what is counted of the timer.
+        replication_statistics: what is counted of replication.
+        repair: has a damaged record at a position of the log mended; whether it was.
+        on_failure: told if the broker can't go on.
+        has_failed: whether that was said.
+    """
+
+    options: BrokerOptions
+    constants: ReplicationConstants
+    files: ReplicaStore
+    disk: Disk
+    clock: Clock
+    view: ClusterView
+    controller: Channel
+    controller_follower: ControllerFollower
+    disk_watch: DiskWatch
+    statistics: BrokerStatistics
+    timer_statistics: TimerStatistics
+    replication_statistics: ReplicationStatistics
+    repair: Callable[[int], Awaitable[bool]]
+    on_failure: Callable[[Exception], None]
+    has_failed: Callable[[], bool]

@@ -1,0 +1,114 @@
+"""What is shown of a replica's role, and of how far it has come."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from popwheel_broker.calls.dedup import MESSAGES_MAX
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.role.checkpoint_server import CheckpointServer
+from popwheel_broker.role.role import Role
+
+
+class ReplicaCollector(Collector):
+    """Reads the replica's state when it is scraped.
+
+    Args:
+        registry: where it registers itself.
+        role: what the replica is.
+        files: its log.
+        checkpoints: the master's progress that it holds.
+        options: settings.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        role: Role,
+        files: ReplicaStore,
+        checkpoints: CheckpointServer,
+        options: BrokerOptions,
+    ) -> None:
+        self._role = role
+        self._files = files
+        self._checkpoints = checkpoints
+        self._options = options
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the role."""
+        role, files = self._role, self._files
+        by_name = GaugeMetricFamily("popwheel_replica_role", "1 for the role that this replica has.", labels=("role",))
+        by_name.add_metric(("master",), int(role.leader is not None))
+        by_name.add_metric(("slave",), int(role.follower is not None))
+        yield by_name
+        leader = role.leader
+        end = files.end_position
+        for name, text, value in (
+            ("popwheel_replica_number", "Number of this replica within its broker group.", self._options.replica),
+            (
+                "popwheel_replica_without_role",
+                "1 if this replica could not take its role when it last tried; /readyz says why.",
+                int(role.trouble is not None),
+            ),
+            ("popwheel_replica_epoch", "Epoch of the master, as heard last.", role.group.epoch),
+            ("popwheel_replica_end_position", "Where the log ends.", end),
+            ("popwheel_replica_synced_position", "Up to here the log is on the device.", files.synced_position),
+            (
+                "popwheel_replica_confirmed_position",
+                "Up to here the log may be read: every replica has it that may become master.",
+                files.confirmed_position,
+            ),
+            (
+                "popwheel_replica_held_position",
+                "Up to here the log outlives the process of the master.",
+                end if leader is None or leader.flusher.is_alone else leader.members.held_position,
+            ),
+            (
+                "popwheel_replica_sync_state_set_size",
+                "Replicas that must have a message before it is acknowledged.",
+                len(role.group.sync_state_set),
+            ),
+            (
+                "popwheel_replica_doubtful",
+                "1 if the end of the log was cut off at a start, and others may have it.",
+                int(files.is_doubtful),
+            ),
+            (
+                "popwheel_broker_kept_for_tries",
+                f"Messages and ids kept in mind for sends that are tried again, each of {MESSAGES_MAX}.",
+                0 if leader is None else leader.server.kept_for_tries,
+            ),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        yield from self._of_checkpoint()
+
+    def _of_checkpoint(self) -> Iterator[Metric]:
+        checkpoints = self._checkpoints
+        held = checkpoints.file.held
+        for name, text, value in (
+            (
+                "popwheel_replica_checkpoint_version",
+                "Version of the master's progress that is held.",
+                checkpoints.version,
+            ),
+            ("popwheel_replica_checkpoint_epoch", "Epoch of the master whose progress is held.", held.latest.epoch),
+            ("popwheel_replica_checkpoint_offsets", "Offsets in the master's progress.", len(held.offsets)),
+            ("popwheel_replica_checkpoint_bytes", "Size of its file.", checkpoints.file.size_bytes),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        if checkpoints.age_s is not None and self._role.leader is None:
+            yield GaugeMetricFamily(
+                "popwheel_replica_checkpoint_age_seconds",
+                "How old the master's progress is that this slave holds.",
+                value=checkpoints.age_s,
+            )
+        outcomes = CounterMetricFamily(
+            "popwheel_replica_checkpoints", "Checkpoints of the master that came to this slave.", labels=("outcome",)
+        )
+        outcomes.add_metric(("stored",), checkpoints.stored)
+        outcomes.add_metric(("refused",), checkpoints.refused)
+        yield outcomes

@@ -1,0 +1,143 @@
+"""What the controller asks of a replica: who it is, and to pass its role on."""
+
+import asyncio
+
+import structlog
+
+from popwheel_broker.calls.router import Router
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.role.leader import Leader
+from popwheel_broker.role.role import Role
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service
+
+_log = structlog.get_logger()
+
+_CATCH_UP_S = 2.0
+_NEW_EPOCH_S = 3.0
+"""How long a master that has handed its role over waits for somebody to take it; then it goes on."""
+
+
+class _Transfer:
+    """A master's role that is being passed on; its master is paused until it is over.
+
+    Args:
+        to: the successor's number.
+        task: returns where the logs end when the successor has all.
+    """
+
+    def __init__(self, to: int, task: asyncio.Task[int]) -> None:
+        self.to = to
+        self.task = task
+        self.callers = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ReplicaServer:
+    """Answers, whatever the role is.
+
+    Args:
+        role: what the replica is.
+        files: its log.
+        options: settings.
+        router: held while the role is passed on.
+    """
+
+    def __init__(self, role: Role, files: ReplicaStore, options: BrokerOptions, router: Router) -> None:
+        self._role = role
+        self._files = files
+        self._options = options
+        self._router = router
+        self._transfer: _Transfer | None = None
+
+    def bind(self, service: Service) -> None:
+        """Answer calls of a service."""
+        service.unary(methods.REPLICA_STATUS, self.status)
+        service.unary(methods.HAND_OVER, self.transfer)
+
+    async def status(self, call: Call, request: pb.ReplicaStatusRequest) -> pb.ReplicaStatusResponse:
+        """Who this is and how far it has come."""
+        role, files = self._role, self._files
+        return pb.ReplicaStatusResponse(
+            group=self._options.name,
+            replica=self._options.replica,
+            identity=role.identity,
+            epoch=role.group.epoch,
+            is_master=role.leader is not None,
+            last_epoch=files.last_epoch,
+            end_position=files.end_position,
+            confirmed_position=files.confirmed_position,
+            doubtful=files.is_doubtful,
+        )
+
+    async def transfer(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
+        """Take nothing more, and answer when another replica has all; go on if no new epoch comes soon.
+
+        Whoever asks for the same meanwhile waits for the same, or is answered at once, and has what is left of the
+        first one's time to make the new epoch.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or passes its role on to another
+                one already. HA_NOT_AVAILABLE: the other one did not catch up in time; this one goes on.
+        """
+        names.broker_group(request.group)
+        leader = self._role.leader
+        if leader is None or leader.has_ended or leader.epoch != request.epoch or request.group != self._options.name:
+            raise self._leads_not(request)
+        if request.to == self._options.replica:
+            raise StatusError(Code.BAD_REQUEST, f"replica {request.to} of {request.group} leads already")
+        transfer = self._transfer
+        if transfer is not None and transfer.to != request.to:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"{request.group} passes its role on to replica {transfer.to} already; ask again when that is over",
+            )
+        if transfer is None:
+            _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
+            self._router.hold("passes its role on to another replica, ask again in a moment")
+            work = leader.transfer(request.to, _CATCH_UP_S)
+            transfer = self._transfer = _Transfer(request.to, asyncio.create_task(work, name="leadership-transfer"))
+        transfer.callers += 1
+        try:
+            end = await asyncio.shield(transfer.task)
+        except asyncio.CancelledError:
+            if transfer.task.cancelled():  # the term has ended
+                raise self._leads_not(request) from None
+            transfer.callers -= 1
+            if not transfer.callers:
+                self._go_on(leader, transfer)
+            raise
+        except BaseException:
+            self._go_on(leader, transfer)
+            raise
+        if transfer.timer is None:  # else whoever asks again and again would keep the master paused
+            transfer.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leader, transfer)
+        return pb.HandOverResponse(end_position=end)
+
+    def stop_waiting(self) -> None:
+        """The term of the master that was to pass its role on ends: it is not gone on with."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.task.cancel()
+            if transfer.timer is not None:
+                transfer.timer.cancel()
+
+    def _go_on(self, leader: Leader, transfer: _Transfer) -> None:
+        if self._transfer is not transfer:
+            return
+        self.stop_waiting()
+        if self._role.leader is leader and not leader.has_ended:
+            _log.warning("the broker's role was not passed on, it goes on", name=self._options.name)
+            leader.go_on()
+            self._router.open(leader.server.service, leader.replication.replicate)
+
+    def _leads_not(self, request: pb.HandOverRequest) -> StatusError:
+        return StatusError(
+            Code.PRECONDITION_FAILED,
+            f"replica {self._options.replica} of {self._options.name} does not lead epoch {request.epoch}",
+        )

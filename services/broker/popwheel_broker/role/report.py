@@ -1,0 +1,68 @@
+"""What a replica says of itself: to the controller, and to whoever asks whether it is well (pure)."""
+
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.role.role import Role, RoleState
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+
+
+def replica_report(
+    options: BrokerOptions,
+    address: str,
+    role: Role,
+    files: ReplicaStore,
+    checkpoint_version: int,
+    *,
+    leaving: bool,
+) -> ReplicaReport:
+    """What the controller is told.
+
+    Args:
+        options: settings.
+        address: host:port at which proxies, other replicas and the controller reach it.
+        role: what it is.
+        files: its log.
+        checkpoint_version: of its master's progress that it holds.
+        leaving: it is to end, and its group can do without it.
+    """
+    leader, group = role.leader, role.group
+    return ReplicaReport(
+        group=options.name,
+        replica=options.replica,
+        address=address,
+        identity=role.identity,
+        epoch=group.epoch,
+        last_epoch=files.last_epoch,
+        end_position=files.end_position,
+        confirmed_position=files.confirmed_position,
+        sync_state_set=group.sync_state_set,
+        version=group.version,
+        leaving=leaving,
+        checkpoint_version=0 if leader is not None else checkpoint_version,
+        following=[] if leader is None else leader.replication.lags(),
+        leading=leader is not None and leader.epoch == group.epoch,
+        doubtful=files.is_doubtful,
+        acks_alone=options.replication.ack_mode == "master",
+        cluster_id=group.cluster_id,
+    )
+
+
+def health(role: Role, failure: Exception | None, *, has_view: bool) -> str | None:
+    """None if the replica can serve, else a sentence for `/readyz`.
+
+    A full disk or a damaged queue is for alerts: all but sends, or all other queues, go on.
+
+    Args:
+        role: what it is.
+        failure: why it has stopped.
+        has_view: it has heard of topics and groups.
+    """
+    if failure is not None:
+        return f"the broker has stopped: {failure}"
+    if role.trouble is not None:
+        return f"the broker cannot take its role, it tries again: {role.trouble}"
+    if not has_view:
+        return "the broker has not heard of the controller yet"
+    if role.state is RoleState.WAITS:
+        return "the broker has not been told yet whether it leads, or whom it follows"
+    return None

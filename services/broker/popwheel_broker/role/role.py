@@ -1,0 +1,99 @@
+"""Who a replica is, and what it is in its group at the moment."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from popwheel_broker.role.follower import Follower
+from popwheel_broker.role.leader import Leader
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_common.transitions import Row, Transitions
+
+
+class RoleState(Enum):
+    """What a replica is in its group."""
+
+    WAITS = auto()
+    """It has no role: it was not told who leads, nobody does, or it is between two roles."""
+    FOLLOWS = auto()
+    """It is a slave."""
+    BEGINS = auto()
+    """It is about to lead: its log is finished for the epoch, and calls wait."""
+    LEADS = auto()
+    """It is the master, and serves."""
+
+
+TRANSITIONS: Final = Transitions(
+    "role",
+    Row((RoleState.WAITS,), ("follow",), RoleState.FOLLOWS, "another replica leads"),
+    Row(
+        (RoleState.FOLLOWS,),
+        ("follow_no_more",),
+        RoleState.WAITS,
+        "another master leads, nobody does, or it is to lead",
+    ),
+    Row((RoleState.WAITS,), ("begin_to_lead",), RoleState.BEGINS, "it leads an epoch that it does not lead yet"),
+    Row((RoleState.BEGINS,), ("lead",), RoleState.LEADS, "it serves"),
+    Row((RoleState.BEGINS,), ("lead_no_more",), RoleState.WAITS, "it could not begin, which is tried again"),
+    Row(
+        (RoleState.LEADS,), ("lead_no_more",), RoleState.WAITS, "another leads, nobody does, or it leads a newer epoch"
+    ),
+)
+
+
+@dataclass(slots=True, eq=False)
+class Role:
+    """Changed by the `RoleMachine` only; whoever answers for the replica reads it.
+
+    Attributes:
+        identity: of its data folder; empty until it has recovered.
+        group: the state of the group that was heard last.
+        state: what it is.
+        leader: what serves, if this replica leads or is about to.
+        follower: what keeps up with the master, if this replica follows one.
+        trouble: why it could not take its role when it last tried, as with a full disk; it tries again every second.
+    """
+
+    identity: bytes = b""
+    group: BrokerGroup = field(default_factory=BrokerGroup)
+    state: RoleState = RoleState.WAITS
+    leader: Leader | None = None
+    follower: Follower | None = None
+    trouble: str | None = None
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Numbers of the group's replicas, as far as it was heard of them."""
+        return frozenset(replica.number for replica in self.group.replicas)
+
+    def follow(self, follower: Follower) -> None:
+        """A master is followed from now on."""
+        self._step("follow", RoleState.FOLLOWS, follower=follower)
+
+    def follow_no_more(self) -> None:
+        """It has stopped to follow."""
+        self._step("follow_no_more", RoleState.WAITS)
+
+    def begin_to_lead(self, leader: Leader) -> None:
+        """A term of this replica begins."""
+        self._step("begin_to_lead", RoleState.BEGINS, leader=leader)
+
+    def lead(self) -> None:
+        """The term has begun."""
+        self._step("lead", RoleState.LEADS, leader=self.leader)
+
+    def lead_no_more(self) -> None:
+        """The term has ended, or could not begin."""
+        self._step("lead_no_more", RoleState.WAITS)
+
+    def validate(self) -> None:
+        """What must hold after each step (S5): nobody leads and follows at once."""
+        assert (self.leader is not None) == (self.state in (RoleState.BEGINS, RoleState.LEADS)), "it leads or not"
+        assert (self.follower is not None) == (self.state is RoleState.FOLLOWS), "it follows or not"
+
+    def _step(
+        self, event: str, state: RoleState, *, leader: Leader | None = None, follower: Follower | None = None
+    ) -> None:
+        self.state = TRANSITIONS.step(self.state, event, state)
+        self.leader, self.follower = leader, follower
+        self.validate()

@@ -1,0 +1,271 @@
+"""Which role a replica has: it is told who leads, and leads or follows.
+
+`role.py` has the table of its states. A role ends before the next one begins, so each change of roles goes by WAITS. A
+master that is told of the epoch that it leads already keeps its role, and takes in what has changed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import structlog
+
+from popwheel_broker.calls.router import Router
+from popwheel_broker.repair.peers import Peers
+from popwheel_broker.role.checkpoint_server import CheckpointServer
+from popwheel_broker.role.follower import Follower
+from popwheel_broker.role.leader import Leader
+from popwheel_broker.role.parts import Parts
+from popwheel_broker.role.replica_server import ReplicaServer
+from popwheel_broker.role.role import Role, RoleState
+from popwheel_broker.supervision import supervised
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_rpc.service import Channel
+
+_log = structlog.get_logger()
+
+_TRY_AGAIN_S = 1.0
+
+
+class RoleMachine:
+    """Takes the roles that the group's state says, one after the other.
+
+    Args:
+        parts: what all roles have.
+        role: what it is; changed here.
+        peers: the other replicas.
+        to_replica: makes the way to another replica, from its address; none can be reached if not given.
+        router: told whether calls are served.
+        checkpoints: what a new master goes on from.
+        replica_server: told when a term ends in which the role may be about to be passed on.
+        on_role: told when the controller is to hear what has changed.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        role: Role,
+        peers: Peers,
+        to_replica: Callable[[str], Channel] | None,
+        router: Router,
+        checkpoints: CheckpointServer,
+        replica_server: ReplicaServer,
+        on_role: Callable[[], None],
+    ) -> None:
+        self._parts = parts
+        self._role = role
+        self._options = parts.options
+        self._files = parts.files
+        self._peers = peers
+        self._to_replica = to_replica
+        self._router = router
+        self._checkpoints = checkpoints
+        self._replica_server = replica_server
+        self._on_role = on_role
+        self._kept_numbers: frozenset[int] = frozenset()
+        """Of the replicas that the next start knows."""
+        self._has_heard = False
+        self._group_changed = asyncio.Event()
+        self._leads = asyncio.Event()
+        self._leads_no_more = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._redelivered_before = 0
+
+    @property
+    def redelivered(self) -> int:
+        """Messages that came again, in all terms of this process."""
+        leader = self._role.leader
+        return self._redelivered_before + (0 if leader is None else leader.reviver.redelivered)
+
+    def load(self) -> bool:
+        """Take up what was heard before this process began; whether this replica is the only one."""
+        self._role.group = BrokerGroup.FromString(self._files.superblock.contents.group)
+        self._peers.know(self._role.group)
+        # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
+        # If nothing was heard, there may be others.
+        self._kept_numbers = self._role.members
+        return self._kept_numbers == {self._options.replica}
+
+    def start(self) -> None:
+        """Take roles from now on."""
+        self._task = supervised(self._take_roles(), "broker-roles", self._parts.on_failure)
+
+    # What comes in
+
+    def hear(self, group: BrokerGroup) -> None:
+        """The controller has told the group's state; what is older than what is known is passed over."""
+        known = self._role.group
+        group.cluster_id = group.cluster_id or known.cluster_id  # a data folder belongs to its cluster for good
+        if group.version < known.version or (group.version == known.version and self._has_heard):
+            return
+        self._role.group = group
+        self._peers.hear(group)
+        self._has_heard = True
+        self._group_changed.set()
+
+    async def until_leads(self) -> None:
+        """Return when this replica leads."""
+        await self._leads.wait()
+
+    async def until_leads_no_more(self) -> None:
+        """Return when the present term has ended."""
+        await self._leads_no_more.wait()
+
+    # What it does
+
+    async def _take_roles(self) -> None:
+        role, files = self._role, self._files
+        mended: set[int] = set()
+        while True:
+            await self._group_changed.wait()
+            self._group_changed.clear()
+            if self._parts.has_failed():
+                return
+            try:
+                await self._take_role(role.group)
+                role.trouble = None
+            except CorruptDataError as error:
+                damaged = files.log.damaged - mended
+                mended |= damaged
+                files.log.damaged.clear()
+                if not [position for position in sorted(damaged) if await self._parts.repair(position)]:
+                    self._parts.on_failure(error)
+                    return
+                self._group_changed.set()
+            except (OSError, StatusError) as error:
+                _log.error("the role could not be taken, trying again", name=self._options.name, error=str(error))
+                if role.state is RoleState.WAITS:
+                    role.trouble = str(error)
+                    self._router.refuse(f"cannot take its role at this moment: {error}")
+                await asyncio.sleep(_TRY_AGAIN_S)
+                self._group_changed.set()
+
+    async def _take_role(self, group: BrokerGroup) -> None:
+        await self._peers.forget_gone()
+        role = self._role
+        leader = role.leader
+        if group.master == self._options.replica and group.epoch > 0:
+            if leader is not None and leader.epoch == group.epoch:
+                try:  # first: a replica that may be asked into the set is known at the next start
+                    await self._keep(group)
+                finally:
+                    leader.decided(group)  # a master with a full disk goes on, and tries to write it down again
+            else:
+                await self._keep(group)
+                await self._lead(group)
+            return
+        if leader is not None:
+            await self._lead_no_more(leader)  # first: who waits for an answer need not wait for the device
+        if not self._files.is_followers:  # also if this replica was about to lead, or this has failed before
+            self._checkpoints.forget_core()
+            await self._files.unfinish()
+            _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
+        master = next((each for each in group.replicas if each.number == group.master), None)
+        if role.follower is not None and (master is None or not role.follower.is_of(group.epoch, master.address)):
+            await role.follower.stop()
+            role.follow_no_more()
+        if master is None:
+            self._router.refuse("has no master at this moment, one is being chosen")
+        else:
+            self._router.refuse(f"is led by another replica, at {master.address}")
+            if role.follower is None:
+                self._follow(group, master)
+        await self._keep(group)
+
+    async def _lead(self, group: BrokerGroup) -> None:
+        role, files, clock = self._role, self._files, self._parts.clock
+        began_s = clock.monotonic()
+        self._router.expect()
+        if role.follower is not None:
+            await role.follower.stop()
+            role.follow_no_more()
+        if role.leader is not None:
+            await self._depose(role.leader)
+        await files.finish(group.epoch)
+        await files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
+        self._checkpoints.take_over()
+        leader = Leader(group, self._parts, self.hear)
+        role.begin_to_lead(leader)
+        try:
+            await leader.start()
+        except BaseException:
+            role.lead_no_more()
+            await leader.abandon()
+            raise
+        role.lead()
+        self._router.open(leader.server.service, leader.replication.replicate)
+        self._leads_no_more.clear()
+        self._leads.set()
+        self._on_role()
+        _log.info(
+            "the broker leads",
+            name=self._options.name,
+            replica=self._options.replica,
+            epoch=group.epoch,
+            position=files.end_position,
+            seconds=round(clock.monotonic() - began_s, 3),
+        )
+
+    async def _lead_no_more(self, leader: Leader) -> None:
+        self._leads.clear()
+        self._router.refuse("is led by another replica now")
+        await self._depose(leader)
+        self._leads_no_more.set()
+
+    async def _depose(self, leader: Leader) -> None:
+        self._replica_server.stop_waiting()
+        await leader.depose()
+        self._redelivered_before += leader.reviver.redelivered
+        self._role.lead_no_more()
+
+    def _follow(self, group: BrokerGroup, master: Replica) -> None:
+        if self._to_replica is None:
+            _log.error("there is no way to other replicas of this broker", name=self._options.name)
+            return
+        open_channel = partial(self._to_replica, master.address)
+        follower = Follower(self._parts, self._role.identity, group.epoch, master.address, open_channel)
+        self._role.follow(follower)
+        follower.start()
+        _log.info(
+            "the broker follows",
+            name=self._options.name,
+            replica=self._options.replica,
+            epoch=group.epoch,
+            master=master.address,
+        )
+
+    async def _keep(self, group: BrokerGroup) -> None:
+        """Write down what was heard; a controller that has lost its state is told of it.
+
+        Raises:
+            OSError: it was not, and a start would not know of one of the replicas: it might take itself for alone.
+        """
+        numbers = frozenset(replica.number for replica in group.replicas)
+        try:
+            await self._files.superblock.change(group=group.SerializeToString())
+        except OSError as error:
+            if not numbers <= self._kept_numbers:
+                raise
+            _log.error("the state of the broker's group could not be written down", error=str(error))
+        else:
+            self._kept_numbers = numbers
+
+    async def stop(self) -> None:
+        """End with the process: save, unless the broker has failed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._replica_server.stop_waiting()
+        role, has_failed = self._role, self._parts.has_failed
+        if role.follower is not None:
+            await role.follower.stop()
+            if not has_failed():
+                with suppress(OSError):
+                    await role.follower.save()
+        if role.leader is not None:
+            if has_failed():
+                await role.leader.abandon()
+            else:
+                await role.leader.stop()

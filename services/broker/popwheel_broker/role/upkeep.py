@@ -1,0 +1,201 @@
+"""What the leader of a term does by itself as time passes: saves, lets go, has records mended, deletes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.pace import Pace
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.timer.service import TimerService
+from popwheel_common.clock import Clock
+from popwheel_common.errors import CorruptDataError, StatusError
+
+_log = structlog.get_logger()
+
+_LET_GO_INTERVAL_S = 1.0
+_STEPS = 10
+_OLDEST_INTERVAL_S = 5.0
+_OLDEST_RESTS = 50
+"""It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
+_LITE_INTERVAL_S = 1.0
+_LITE_REST = 2
+_LITE_RESTS = 10
+"""As above: a round over a million lite topics takes some ten seconds of work."""
+_SAVE_LOOK_INTERVAL_S = 1.0
+_SAVE_TIME_INTERVAL_S = 60.0
+
+
+class Upkeep:
+    """Looks after the files and the core of one term. The leader runs what is done `often`, as tasks.
+
+    Args:
+        files: the log, and the core folded from it.
+        flusher: makes durable.
+        timer: told of delayed messages that are mended.
+        options: settings.
+        clock: the time.
+        repair: has a damaged record at a position of the log mended; whether it was.
+    """
+
+    def __init__(
+        self,
+        files: ReplicaStore,
+        flusher: Flusher,
+        timer: TimerService,
+        options: BrokerOptions,
+        clock: Clock,
+        repair: Callable[[int], Awaitable[bool]],
+    ) -> None:
+        self._files = files
+        self._core = files.core
+        self._flusher = flusher
+        self._timer = timer
+        self._options = options
+        self._clock = clock
+        self._repair = repair
+        self._damage_told: set[ConsumeQueue] = set()
+
+    async def save(self) -> None:
+        """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
+        await self._files.save(self._flusher.all_replicated)
+
+    async def save_often(self) -> None:
+        """Save now and then."""
+        saved_position = -1
+        interval_s = self._options.checkpoint_interval_ms / 1000
+        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            position = self._core.store.log.end_position
+            much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
+            # What is hidden counts on the checkpoint to say how late it is, if nothing new does.
+            is_late = waited_s >= _SAVE_TIME_INTERVAL_S and len(self._core.state.table) > 0
+            if position == saved_position and not is_late:
+                continue
+            if not (waited_s >= interval_s or much_is_new):
+                continue
+            waited_s = 0.0
+            try:
+                self._core.rewrite_lagging()
+                await self.save()
+                saved_position = position
+            except (OSError, StatusError) as error:
+                _log.error("the broker's progress could not be saved, trying again", error=str(error))
+
+    async def let_go_often(self) -> None:
+        """Let go of what is done with, and have damaged records mended."""
+        while True:
+            await asyncio.sleep(_LET_GO_INTERVAL_S)
+            try:
+                for _ in range(_STEPS):
+                    more = (self._let_go(), self._core.lag.step())
+                    if not any(more):
+                        break
+                    await asyncio.sleep(0)
+                await self.mend()
+            except OSError as error:
+                _log.error("housekeeping failed, trying again", error=str(error))
+
+    async def look_for_oldest_often(self) -> None:
+        """Look how old the oldest messages are that wait."""
+        oldest, reads, pace = self._core.oldest, self._core.store.reads, Pace(self._clock)
+        rest_s = _OLDEST_INTERVAL_S
+        while True:
+            await asyncio.sleep(rest_s)
+            busy_s = 0.0
+            try:
+                goes_on = True
+                while goes_on:
+                    began_s = self._clock.monotonic()
+                    goes_on = await reads.run(lambda: oldest.step(self._clock.wall_ms()))
+                    step_s = self._clock.monotonic() - began_s
+                    busy_s += step_s
+                    await pace.let_others(step_s)
+            except OSError as error:
+                _log.error("the oldest messages could not be looked at, trying again", error=str(error))
+            rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
+
+    async def end_lite_topics_often(self) -> None:
+        """End lite topics that are over, and forget clients that are gone."""
+        core, reads, pace = self._core, self._core.store.reads, Pace(self._clock, _LITE_REST)
+        idle_ms = self._options.lite.client_idle_ms
+        rest_s = _LITE_INTERVAL_S
+        while True:
+            await asyncio.sleep(rest_s)
+            goes_on = True
+            while goes_on:
+                began_s, now_ms = self._clock.monotonic(), self._clock.steady_ms()
+                goes_on = core.lite.subscriptions.end_idle(now_ms - idle_ms, now_ms)
+                await pace.let_others(self._clock.monotonic() - began_s)
+            busy_s = 0.0
+            ended = core.lite.ended
+            try:
+                is_through = False
+                while not is_through:
+                    began_s = self._clock.monotonic()
+                    is_through = await reads.run(lambda: core.lite.step(self._careful_ms()))
+                    step_s = self._clock.monotonic() - began_s
+                    busy_s += step_s
+                    await pace.let_others(step_s)
+            except (OSError, StatusError) as error:
+                _log.error("lite topics that are over could not be ended, trying again", error=str(error))
+            if core.lite.ended > ended:
+                self._flusher.confirm_later()
+            rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
+
+    def _careful_ms(self) -> int:
+        """The more careful of both clocks: a wall clock that is set forward ends nothing before its time."""
+        return min(self._clock.wall_ms(), self._clock.steady_ms())
+
+    def _let_go(self) -> bool:
+        more = self._core.state.merge_buffer.let_go(self._core.pop_clock.now_ms())
+        for queue, damage in self._core.pops.damaged.items():
+            if queue not in self._damage_told:
+                self._damage_told.add(queue)
+                _log.error(
+                    "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
+                )
+        return more
+
+    async def mend(self) -> None:
+        """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
+        log = self._core.store.log
+        mended = {position for position in sorted(log.damaged) if await self._repair(position)}
+        if mended:
+            await self._core.store.reads.run(self._core.damage_mended)
+            self._damage_told.clear()
+            self._timer.arrived()
+        # Only now: if that was refused, it is to be done again.
+        left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
+        log.damaged.intersection_update(left)  # tried again: who could help may have been away
+
+    async def delete_expired_often(self) -> None:
+        """Delete segments that are past their time."""
+        while True:
+            await asyncio.sleep(self._options.retention.interval_ms / 1000)
+            removed = 0
+            try:
+                await self._relocate()
+                while await self._files.delete_expired():
+                    removed += 1
+                    await self._flusher.sync()
+            except (OSError, CorruptDataError, StatusError) as error:
+                _log.error("old segments could not be deleted, trying again", error=str(error))
+            if removed:
+                _log.info("old segments deleted", segments=removed, log_begins_at=self._core.store.log.start_position)
+
+    async def _relocate(self) -> None:
+        """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
+        core, reads = self._core, self._core.store.reads
+        waiting = await reads.run(core.expiry.to_relocate)
+        while waiting:
+            copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
+            await self._flusher.durable(core.store.log.end_position)
+            core.relocation.rewrite(copied)
+            self._flusher.confirm_later()

@@ -1,0 +1,51 @@
+"""What is answered when nothing can be written: the disk is full, the device refuses, or the writer has stopped."""
+
+import errno
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+
+class WriterStoppedError(StatusError):
+    """The commit log takes no more writes, because what is on the device can't be told any more. Its codes have whoever
+    asks go on at the next master, which is this broker when it is back, if there is no other.
+
+    Args:
+        reason: what has happened.
+        in_doubt: whether it was under way then, so that it may be there after all; else nothing was done.
+    """
+
+    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
+        if in_doubt:
+            super().__init__(
+                Code.SLAVE_PERSISTENCE_TIMEOUT,
+                f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",
+            )
+        else:
+            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, ask again when it is back")
+
+
+def disk_refusal(error: OSError) -> StatusError:
+    """What to answer when the device refused a write, and nothing of it is left."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full()
+    return StatusError(
+        Code.INTERNAL_ERROR, f"the broker's device refused a write ({error}), nothing was stored; try again"
+    )
+
+
+def device_behind() -> StatusError:
+    """The refusal of a send while too much waits for the device."""
+    return StatusError(
+        Code.TOO_MANY_REQUESTS,
+        "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
+    )
+
+
+def disk_full() -> StatusError:
+    """The refusal of a send when the disk is nearly full, and of all that is written when it is full."""
+    return StatusError(
+        Code.INTERNAL_ERROR,
+        "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
+        "(broker.retention), receiving and acknowledging go on while there is room for what they write down",
+    )

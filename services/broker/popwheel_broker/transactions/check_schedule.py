@@ -1,0 +1,67 @@
+"""When senders are asked about half messages (pure): first after a while, then again and again, up to a limit."""
+
+import heapq
+from collections.abc import Iterable
+
+from popwheel_broker.options import TransactionOptions
+from popwheel_broker.transactions.table import OpenHalf, TransactionTable
+
+_STALE_MAX = 1000
+
+
+class CheckSchedule:
+    """The times at which open half messages are looked at. Told the time; those that have ended are passed over.
+
+    How long is still to be waited is counted from the wall clock of who stored the half message, or asked last, but is
+    never more than the whole wait. From then on a clock counts that nobody sets.
+
+    Args:
+        table: the open half messages.
+        options: how often, and how many times.
+    """
+
+    def __init__(self, table: TransactionTable, options: TransactionOptions) -> None:
+        self._table = table
+        self._options = options
+        self._due: list[tuple[int, int]] = []
+
+    def begin(self, wall_ms: int, steady_ms: int) -> None:
+        """Take up all half messages that are open, as a broker begins to lead."""
+        self._due = []
+        for half in self._table:
+            wait_ms = self.wait_ms(half)
+            rest_ms = min(wait_ms, max(0, half.asked_ms + wait_ms - wall_ms))
+            self._due.append((steady_ms + rest_ms, half.position))
+        heapq.heapify(self._due)
+
+    def wait_ms(self, half: OpenHalf) -> int:
+        """How long after it was stored, or asked about last, a half message is looked at."""
+        if half.checks:
+            return self._options.check_interval_ms
+        return half.target.first_check_ms or self._options.first_check_ms
+
+    def add(self, halves: Iterable[OpenHalf], steady_ms: int) -> None:
+        """Half messages were stored, or asked about, just now."""
+        for half in halves:
+            heapq.heappush(self._due, (steady_ms + self.wait_ms(half), half.position))
+        if len(self._due) > 2 * len(self._table) + _STALE_MAX:
+            self._due = [each for each in self._due if self._table.get(each[1]) is not None]
+            heapq.heapify(self._due)
+
+    def take_due(self, steady_ms: int, count: int) -> list[OpenHalf]:
+        """Up to `count` half messages whose time has come; the caller adds those again that stay open."""
+        due: list[OpenHalf] = []
+        while self._due and len(due) < count and self._due[0][0] <= steady_ms:
+            half = self._table.get(heapq.heappop(self._due)[1])
+            if half is not None:
+                due.append(half)
+        return due
+
+    def put_back(self, halves: Iterable[OpenHalf], steady_ms: int) -> None:
+        """What `take_due` gave could not be dealt with yet."""
+        for half in halves:
+            heapq.heappush(self._due, (steady_ms, half.position))
+
+    def is_last(self, half: OpenHalf) -> bool:
+        """Whether its senders were asked as often as they may be."""
+        return half.checks >= self._options.checks_max

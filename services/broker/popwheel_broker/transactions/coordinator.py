@@ -1,0 +1,221 @@
+"""Decides about transactions: takes half messages in, within a limit; ends them; says who is to be asked about them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import structlog
+
+from popwheel_broker.names.known_names import KnownNames
+from popwheel_broker.options import TransactionOptions
+from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
+from popwheel_broker.store.message_store import Appended, MessageStore
+from popwheel_broker.transactions.check_schedule import CheckSchedule
+from popwheel_broker.transactions.half import (
+    HALF_QUEUE,
+    HALF_TOPIC,
+    HalfTarget,
+    Resolution,
+    check_record,
+    committed_record,
+    decode_half,
+    end_record,
+)
+from popwheel_broker.transactions.table import OpenHalf, TransactionTable
+from popwheel_common.clock import Clock
+from popwheel_common.cold_reads import NotInMemory
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from popwheel_common.shares import room
+
+_log = structlog.get_logger()
+
+
+class Coordinator:
+    """The transactions of one broker.
+
+    Args:
+        store: where records are.
+        options: limits.
+        clock: the time.
+        names: which topics are known.
+    """
+
+    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: KnownNames) -> None:
+        self._store = store
+        self._options = options
+        self._clock = clock
+        self._names = names
+        self.table = TransactionTable()
+        self.schedule = CheckSchedule(self.table, options)
+        self.resolved: Counter[Resolution] = Counter()
+        """How many transactions this broker has ended, by how."""
+        self.checks = 0
+        """How often senders were to be asked."""
+
+    def begin_to_lead(self) -> None:
+        """This broker writes the log from now on."""
+        self.schedule.begin(self._clock.wall_ms(), self._clock.steady_ms())
+
+    def accept(self, run: MessageRun, taken: Counter[str]) -> list[Record]:
+        """The records of a run of half messages, to be appended and then to be told of with `appended`.
+
+        Args:
+            run: what is sent.
+            taken: by topic, how many half messages were accepted that are not appended yet; those of the run are added.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS: too many transactions are open.
+        """
+        held, count = self.table.shares.held(run.topic) + taken[run.topic], len(run.payloads)
+        total = self.table.shares.total + taken.total()
+        if room(self._options.open_max, total, held) < count:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{total} transactions are open, {held} of the topic {run.topic}: that is its share of "
+                f"{self._options.open_max} (broker.transaction.open_max); commit or roll back some, or send later",
+            )
+        taken[run.topic] += count
+        topic_id = self._names.topic_ids.get(run.topic, 0)
+        return [
+            Record(
+                RecordKind.HALF,
+                HALF_TOPIC,
+                HALF_QUEUE,
+                payload,
+                properties,
+                hash_tag(tag),
+                origin=HalfTarget(run.topic, run.queue_id, topic_id, first_check_ms).encode(),
+            )
+            for payload, properties, tag, first_check_ms in zip(
+                run.payloads, run.system_properties, run.tags, run.first_check_ms, strict=True
+            )
+        ]
+
+    def appended(self, records: Sequence[Record], appended: Appended) -> None:
+        """Half messages were appended."""
+        halves: list[OpenHalf] = []
+        epoch, stored_ms = self._store.epoch, appended.store_time_ms
+        for record, position in zip(records, appended.positions, strict=True):
+            halves.append(OpenHalf(position, epoch, decode_half(record.origin), stored_ms, 0, stored_ms))
+        for half in halves:
+            self.table.open(half)
+        self.schedule.add(halves, self._clock.steady_ms())
+
+    def end(self, position: int, epoch: int, resolution: Resolution) -> Record | None:
+        """The record that commits a half message, or rolls it back, to be appended; then `ended`. None if it has ended
+        just so before.
+
+        Args:
+            position, epoch: name the half message.
+            resolution: how its transaction ends.
+
+        Raises:
+            StatusError: INVALID_TRANSACTION_ID: it is not known (any more), or was rolled back as nobody ended it.
+                PRECONDITION_FAILED: it has ended the other way.
+            CorruptDataError: its record is damaged.
+            NotInMemory: its record is to be read first.
+        """
+        half = self.table.get(position)
+        if half is None or half.epoch != epoch:
+            self._check_ended(position, epoch, resolution)
+            return None
+        if resolution == Resolution.COMMITTED:
+            return committed_record(half.target, self.read(position))
+        return end_record(position, resolution)
+
+    def ended(self, position: int, resolution: Resolution) -> None:
+        """The record that ends a transaction was appended."""
+        self.table.end(position, resolution)
+        self.resolved[resolution] += 1
+
+    def read(self, position: int) -> StoredRecord:
+        """The record of a half message.
+
+        Raises:
+            CorruptDataError: it is damaged.
+            NotInMemory: it is to be read first.
+        """
+        try:
+            return self._store.records.record_at(position)
+        except CorruptDataError:
+            self._store.log.note_damage(position)
+            raise
+
+    def _check_ended(self, position: int, epoch: int, resolution: Resolution) -> None:
+        """Find out whether a half message that is not open has ended just so."""
+        ended = self.table.ended(position)
+        if ended is None or ended.epoch != epoch:
+            raise StatusError(
+                Code.INVALID_TRANSACTION_ID,
+                "no such transaction is open, and none is remembered: it ended long ago, or its topic was deleted",
+            )
+        if ended.resolution == Resolution.EXPIRED:
+            raise StatusError(
+                Code.INVALID_TRANSACTION_ID,
+                "the transaction was rolled back by the broker, as nobody told how it ended when its senders were "
+                "asked (broker.transaction.checks_max); send the message again",
+            )
+        if ended.resolution != resolution:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                "the transaction was "
+                + ("committed" if ended.resolution == Resolution.COMMITTED else "rolled back")
+                + " before, and stays so",
+            )
+
+    def ask(self, count: int) -> tuple[bool, list[OpenHalf]]:
+        """Look at up to `count` half messages whose time has come.
+
+        That senders are asked is written down first, so that it counts wherever the log goes on. A half message about
+        which they were asked often enough is rolled back.
+
+        Returns:
+            Whether any was due, and about which senders are to be asked now.
+
+        Raises:
+            StatusError: the disk is full, or another replica leads: they are looked at again after a while.
+            NotInMemory: something is to be read first.
+        """
+        now_ms = self._clock.steady_ms()
+        due = self.schedule.take_due(now_ms, count)
+        if not due:
+            return False, []
+        expired = [half for half in due if self.schedule.is_last(half)]
+        try:
+            message_ids = [self._message_id(half) for half in expired]
+        except NotInMemory:
+            self.schedule.put_back(due, now_ms)
+            raise
+        asked = [half for half in due if not self.schedule.is_last(half)]
+        records = [check_record(half.position, half.checks + 1) for half in asked]
+        try:
+            appended = self._store.put([*records, *(end_record(each.position, Resolution.EXPIRED) for each in expired)])
+        except StatusError:
+            self.schedule.add(due, now_ms)
+            raise
+        for half in asked:
+            self.table.checked(half.position, half.checks + 1, appended.store_time_ms)
+        self.checks += len(asked)
+        asked = [half._replace(checks=half.checks + 1, asked_ms=appended.store_time_ms) for half in asked]
+        self.schedule.add(asked, now_ms)
+        for half, message_id in zip(expired, message_ids, strict=True):
+            self.ended(half.position, Resolution.EXPIRED)
+            _log.warning(
+                "a half message is rolled back, as nobody told how its transaction ended",
+                topic=half.target.topic,
+                message_id=message_id,
+                position=half.position,
+                checks=half.checks,
+                age_s=(appended.store_time_ms - half.stored_ms) // 1000,
+            )
+        return True, asked
+
+    def _message_id(self, half: OpenHalf) -> str:
+        """For the log; empty if it can't be read."""
+        try:
+            with RECORD_STEP:
+                return SystemProperties.FromString(self.read(half.position).system_properties).message_id
+        except (CorruptDataError, RecordFaultError):
+            return ""

@@ -1,0 +1,186 @@
+"""Which transactions are open, and how the last ones ended: a fold over the log, as all state of a broker is (S6)."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.transactions.half import (
+    NONE,
+    HalfTarget,
+    Resolution,
+    committed_half,
+    decode_check,
+    decode_end,
+    decode_half,
+)
+from popwheel_common.shares import Shares
+
+ENDED_MAX = 10_000
+"""So many transactions are remembered that have ended: who ends one of them once more is told what became of it."""
+
+
+class OpenHalf(NamedTuple):
+    """A half message that is neither committed nor rolled back.
+
+    Args:
+        position: of its record in the commit log.
+        epoch: of the master that wrote it: after a loss of power another record may stand at its position.
+        target: where it goes.
+        stored_ms: when it was stored, wall clock.
+        checks: how often its senders were asked.
+        asked_ms: when they were asked last, or it was stored, wall clock.
+    """
+
+    position: int
+    epoch: int
+    target: HalfTarget
+    stored_ms: int
+    checks: int
+    asked_ms: int
+
+
+class EndedHalf(NamedTuple):
+    """A transaction that has ended.
+
+    Args:
+        epoch: of its half message.
+        resolution: how it ended.
+    """
+
+    epoch: int
+    resolution: Resolution
+
+
+class TransactionTable:
+    """All open half messages, by their positions, the oldest first; and the transactions that ended last."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, OpenHalf] = {}
+        self._ended: dict[int, EndedHalf] = {}
+        self._changed: dict[int, None] = {}
+        self.shares = Shares()
+        """Open half messages by topic."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenHalf]:
+        return iter(self._open.values())
+
+    def get(self, position: int) -> OpenHalf | None:
+        """The open half message whose record stands at a position."""
+        return self._open.get(position)
+
+    def ended(self, position: int) -> EndedHalf | None:
+        """What became of the half message at a position, if that is remembered."""
+        return self._ended.get(position)
+
+    @property
+    def oldest(self) -> OpenHalf | None:
+        """The open half message that was stored first."""
+        return next(iter(self._open.values()), None)
+
+    def needed_from(self) -> int | None:
+        """The least position of the log that an open transaction needs; None if none is open."""
+        oldest = self.oldest
+        return None if oldest is None else oldest.position
+
+    def open(self, half: OpenHalf) -> None:
+        """A half message was stored, or is known already."""
+        if half.position not in self._open:
+            self.shares.take(half.target.topic)
+        self._open[half.position] = half
+        self._changed[half.position] = None
+
+    def checked(self, position: int, checks: int, asked_ms: int) -> None:
+        """The senders of a half message are asked for the so many-th time."""
+        half = self._open.get(position)
+        if half is not None:
+            self._open[position] = half._replace(checks=checks, asked_ms=asked_ms)
+            self._changed[position] = None
+
+    def end(self, position: int, resolution: Resolution) -> None:
+        """A transaction has ended. Of one that is not open, nothing is changed."""
+        half = self._open.pop(position, None)
+        if half is None:
+            return
+        self.shares.give(half.target.topic)
+        self._remember(position, EndedHalf(half.epoch, resolution))
+
+    def _remember(self, position: int, ended: EndedHalf) -> None:
+        self._ended[position] = ended
+        self._note(position)
+        while len(self._ended) > ENDED_MAX:
+            forgotten = next(iter(self._ended))
+            del self._ended[forgotten]
+            self._note(forgotten)
+
+    def _note(self, position: int) -> None:
+        """Something is to be saved of a position, behind all that changed before."""
+        self._changed.pop(position, None)
+        self._changed[position] = None
+
+    def replay(self, found: StoredRecord) -> None:
+        """Fold in a record of the log that may be about a transaction.
+
+        Raises:
+            UnknownFormatError: it was written by a newer release.
+        """
+        kind = found.kind
+        if kind == RecordKind.MESSAGE:
+            if found.origin:
+                position = committed_half(found)
+                if position != NONE:
+                    self.end(position, Resolution.COMMITTED)
+        elif kind == RecordKind.HALF:
+            target = decode_half(found.origin)
+            self.open(OpenHalf(found.position, found.epoch, target, found.store_time_ms, 0, found.store_time_ms))
+        elif kind == RecordKind.HALF_CHECK:
+            self.checked(*decode_check(found.payload), found.store_time_ms)
+        elif kind == RecordKind.HALF_END:
+            self.end(*decode_end(found.payload))
+        elif kind == RecordKind.FORGET_TOPIC:
+            self.forget(found.payload.decode())
+
+    def forget(self, topic: str) -> None:
+        """A topic was deleted: its half messages are gone, too."""
+        if not self.shares.held(topic):
+            return
+        for half in [each for each in self if each.target.topic == topic]:
+            del self._open[half.position]
+            self.shares.give(topic)
+            self._note(half.position)
+
+    # What a checkpoint holds
+
+    def rows(self) -> Iterator[tuple[int, list[Any] | None]]:
+        """All that there is, each as it is when it is reached."""
+        for position in [*self._open, *self._ended]:
+            yield position, self._saved(position)
+
+    def take_changes(self) -> list[tuple[int, list[Any] | None]]:
+        """What has changed since the last call; None of what is gone."""
+        changed, self._changed = self._changed, {}
+        return [(position, self._saved(position)) for position in changed]
+
+    def _saved(self, position: int) -> list[Any] | None:
+        half = self._open.get(position)
+        if half is not None:
+            return [half.epoch, *half.target, half.stored_ms, half.checks, half.asked_ms]
+        ended = self._ended.get(position)
+        return None if ended is None else [ended.epoch, int(ended.resolution)]
+
+    def restore(self, rows: dict[int, list[Any]]) -> None:
+        """Take up what rows say, in the order in which they were told."""
+        self._open, self._ended, self._changed, self.shares = {}, {}, {}, Shares()
+        ended: list[tuple[int, EndedHalf]] = []
+        for position in sorted(rows):
+            row = rows[position]
+            if len(row) > len(EndedHalf._fields):
+                epoch, *target, stored_ms, checks, asked_ms = row
+                self.open(OpenHalf(position, epoch, HalfTarget(*target), stored_ms, checks, asked_ms))
+        for position, row in rows.items():
+            if len(row) == len(EndedHalf._fields):
+                ended.append((position, EndedHalf(row[0], Resolution(row[1]))))
+        self._ended = dict(ended)
+        self._changed = {}

@@ -1,0 +1,219 @@
+"""What proxies ask about transactions: to take half messages, to end them, and whom to ask about them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from popwheel_broker.pop.delivery import common_properties, pulled_message
+from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.records.record import Record
+from popwheel_broker.records.run_batch import RunBatch, put_alone
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.store.refusals import disk_refusal
+from popwheel_broker.transactions.checkers import Checker, Checkers
+from popwheel_broker.transactions.coordinator import Coordinator
+from popwheel_broker.transactions.half import Resolution
+from popwheel_common.contract import names, transaction_id
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.names import Use
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.transaction_id import TransactionId
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc.service import Call, Stream
+
+_OK = int(Code.OK)
+_ENDED = (Code.INVALID_TRANSACTION_ID, Code.PRECONDITION_FAILED)
+
+
+class TransactionServer:
+    """Serves the transactions' part of popwheel.v1.Broker.
+
+    Args:
+        coordinator: decides.
+        store: where records are put.
+        flusher: makes durable.
+        view: the key that transaction ids are signed with.
+        broker_name: goes into transaction ids.
+        checkers: which proxies have producers.
+        settle: drops a topic that was deleted.
+        refusal_of_commits: why no commit may be taken now; None if it may.
+        repair: has a damaged record at a position of the log mended; whether it was.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: MessageStore,
+        flusher: Flusher,
+        view: ClusterView,
+        broker_name: str,
+        checkers: Checkers,
+        settle: Callable[[Sequence[str]], None],
+        refusal_of_commits: Callable[[], StatusError | None],
+        repair: Callable[[int], Awaitable[bool]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._flusher = flusher
+        self._view = view
+        self._broker_name = broker_name
+        self._checkers = checkers
+        self._settle = settle
+        self._refusal_of_commits = refusal_of_commits
+        self._repair = repair
+
+    def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        """Append runs of half messages in one write, without those that are refused; the caller makes them durable. If
+        one of them fails by itself, each is appended alone.
+
+        Args:
+            runs: what to append.
+            refusals: takes what the device refused of runs that were appended alone.
+
+        Raises:
+            StatusError: nothing was stored.
+        """
+        key = self._view.receipt_key  # without it nothing may be stored that is to have a transaction id
+        taken: Counter[str] = Counter()
+        batch, records = RunBatch(), list[Record]()
+        for run in runs:
+            batch.take(run, lambda each: records.extend(self._coordinator.accept(each, taken)))
+        if not batch.accepted:
+            return batch.results
+        try:
+            with RECORD_STEP:
+                appended = self._store.put(records)
+        except RecordFaultError as fault:
+            return put_alone(runs, self.put, fault, refusals)
+        self._coordinator.appended(records, appended)
+        for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
+            result.transaction_ids = [
+                self._id(key, run.topic, position, self._store.epoch, _message_id(properties))
+                for position, properties in zip(appended.positions[own], run.system_properties, strict=True)
+            ]
+        return batch.results
+
+    def id_of(self, run: MessageRun, index: int, position: int) -> str:
+        """The transaction id of a message of a run that is stored already, its HALF record at `position`."""
+        table = self._coordinator.table
+        half = table.get(position) or table.ended(position)
+        epoch = self._store.epoch if half is None else half.epoch
+        return self._id(self._view.receipt_key, run.topic, position, epoch, _message_id(run.system_properties[index]))
+
+    def _id(self, key: bytes, topic: str, position: int, epoch: int, message_id: str) -> str:
+        return transaction_id.encode(key, topic, TransactionId(self._broker_name, position, epoch, message_id))
+
+    async def end(self, call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+        """Commit a half message, or roll it back; durably, when this is answered (X2)."""
+        names.topic(request.topic, Use.SEND)
+        half = transaction_id.decode(self._view.receipt_key, request.topic, request.transaction_id)
+        if half.epoch > self._store.epoch:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"a later master of {self._broker_name} gave this id out, so this one leads no more; ask again",
+            )
+        resolution = Resolution.COMMITTED if request.commit else Resolution.ROLLED_BACK
+        end = partial(self._end_once, request.topic, half, resolution)
+        try:
+            refusal = await self._store.reads.run(end)
+        except CorruptDataError:
+            if not await self._is_mended(half.position):
+                raise
+            refusal = await self._store.reads.run(end)
+        if refusal is None or refusal.code in _ENDED:
+            # How it ended is durable before a client acts on it: what it sends again must not be committed, too.
+            await self._flusher.durable(self._store.log.end_position)
+        else:
+            await self._flusher.keep_refused(refusal)
+        if refusal is not None:
+            raise refusal
+        return pb.EndTransactionResponse()
+
+    def _end_once(self, topic: str, half: TransactionId, resolution: Resolution) -> StatusError | None:
+        """Append the record that ends a transaction; why it could not be, or that it has ended otherwise. Raises as
+        `Coordinator.end` does.
+        """
+        self._settle((topic,))
+        try:
+            try:
+                with RECORD_STEP:
+                    record = self._coordinator.end(half.position, half.epoch, resolution)
+            except StatusError as ended:
+                return ended
+            if record is None:
+                return None
+            refusal = self._refusal_of_commits() if resolution == Resolution.COMMITTED else None
+            if refusal is not None:
+                raise refusal  # it is open still, and can be committed later
+            try:
+                with RECORD_STEP:
+                    self._store.put([record])
+            except StatusError as error:
+                return error
+        except RecordFaultError as fault:
+            raise StatusError(Code.INTERNAL_ERROR, f"the transaction can't be ended ({fault}); it is open") from fault
+        self._coordinator.ended(half.position, resolution)
+        return None
+
+    async def _is_mended(self, position: int) -> bool:
+        """Have a damaged record mended; whether it is good then."""
+        try:
+            return await self._repair(position)
+        except OSError as error:
+            raise disk_refusal(error) from error
+
+    # Asking senders
+
+    async def check(self, call: Call, stream: Stream[pb.TransactionProducers, pb.TransactionCheck]) -> None:
+        """Have a proxy ask its producers, for as long as its stream lives."""
+        changed = asyncio.Event()
+        checker = Checker(changed.set)
+        teller = asyncio.create_task(self._tell(checker, changed, stream), name="check-transactions")
+        try:
+            while (told := await stream.receive()) is not None:
+                self._checkers.change(checker, filter(names.is_topic, told.topics), told.gone_topics)
+        finally:
+            self._checkers.remove(checker)
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+
+    async def _tell(
+        self,
+        checker: Checker,
+        changed: asyncio.Event,
+        stream: Stream[pb.TransactionProducers, pb.TransactionCheck],
+    ) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            while checker.waiting:
+                position = checker.waiting.popleft()
+                try:
+                    check = await self._store.reads.run(partial(self._check_of, position))
+                except (CorruptDataError, RecordFaultError, OSError):
+                    continue  # damage is noted, and mended if it can be; it is asked about again
+                if check is not None:
+                    await stream.send((check,))
+
+    def _check_of(self, position: int) -> pb.TransactionCheck | None:
+        """What a proxy is told of a half message; None if it is not open any more."""
+        half = self._coordinator.table.get(position)
+        if half is None:
+            return None
+        with RECORD_STEP:
+            stored = self._coordinator.read(position)
+            message_id = _message_id(stored.system_properties)
+            topic = half.target.topic
+            return pb.TransactionCheck(
+                topic=topic,
+                transaction_id=self._id(self._view.receipt_key, topic, position, half.epoch, message_id),
+                message=pulled_message(stored, common_properties(self._broker_name, None)),
+            )
+
+
+def _message_id(system_properties: bytes) -> str:
+    return SystemProperties.FromString(system_properties).message_id

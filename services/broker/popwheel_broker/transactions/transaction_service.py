@@ -1,0 +1,78 @@
+"""Has senders asked about half messages when it is time."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.supervision import supervised
+from popwheel_broker.transactions.checkers import Checkers
+from popwheel_broker.transactions.coordinator import Coordinator
+from popwheel_common.errors import CorruptDataError, StatusError
+
+_log = structlog.get_logger()
+
+_LOOK_S = 0.25
+_AT_ONCE = 64
+
+
+class TransactionService:
+    """Looks what is due several times a second, as long as a broker leads.
+
+    Args:
+        coordinator: decides.
+        store: reads in threads what is not in memory.
+        checkers: which proxies have producers.
+        takes_commits: whether commits are taken now; while they are not, nobody is asked and nothing is rolled back.
+        confirm_later: makes what was appended readable.
+        on_failure: told if it can't go on.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: MessageStore,
+        checkers: Checkers,
+        takes_commits: Callable[[], bool],
+        confirm_later: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._checkers = checkers
+        self._takes_commits = takes_commits
+        self._confirm_later = confirm_later
+        self._on_failure = on_failure
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        if self._task is None:
+            self._task = supervised(self._run(), "transactions", self._on_failure)
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not len(self._coordinator.table) or not self._takes_commits():
+                continue
+            try:
+                while await self._store.reads.run(self._ask_some):
+                    self._confirm_later()
+                    await asyncio.sleep(0)
+            except (StatusError, OSError, CorruptDataError) as error:
+                _log.error("senders can't be asked about their half messages, trying again", error=str(error))
+
+    def _ask_some(self) -> bool:
+        """Have senders asked about some half messages; whether any was due."""
+        due, asked = self._coordinator.ask(_AT_ONCE)
+        for half in asked:
+            self._checkers.ask(half.target.topic, half.position)
+        return due

@@ -1,0 +1,274 @@
+"""`popwheel admin cluster ...` and `admin broker ...`: what a cluster is made of, and who leads its broker groups."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from popwheel_cli.admin.api import (
+    AdminApi,
+    Format,
+    Row,
+    cell,
+    moment,
+    output_option,
+    show,
+    show_names,
+    show_whole,
+)
+from popwheel_cli.admin.consent import Consent, agree, destroys, look
+from popwheel_cli.errors import CommandError
+from popwheel_cli.table import print_table
+
+_LOOK_S = 0.5
+_SWITCHOVER_S_MAX = 15.0
+"""A leadership transfer may take two seconds, an election a little more."""
+
+
+@click.group()
+def cluster() -> None:
+    """The cluster as a whole."""
+
+
+@cluster.command("status")
+@click.option("-w", "--watch", is_flag=True, help="Go on, and show it again whenever it has changed; Ctrl-C ends it.")
+@output_option
+@click.pass_obj
+def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
+    """Show all broker groups and all processes: who leads, who follows how closely, and whether all are ready."""
+    shown = None
+    while True:
+        try:
+            status = api.request("GET", "/cluster/status")
+        except CommandError as error:
+            if not watch or shown is None:
+                raise
+            if error.format_message() != shown:
+                shown = error.format_message()
+                click.echo(f"popwheel: {shown}", err=True)
+        else:
+            essence = _essence(status)
+            if essence != shown:
+                shown = essence
+                _show_status(status, output, watch)
+        if not watch:
+            return
+        _wait(_LOOK_S)
+
+
+@click.group()
+def broker() -> None:
+    """Broker groups: who is master and who is slave."""
+
+
+@broker.command("list")
+@output_option
+@click.pass_obj
+def list_groups(api: AdminApi, output: Format) -> None:
+    """Show all broker groups."""
+    groups = api.request("GET", "/brokers")["groups"]
+    if show_whole(groups, output):
+        return
+    if output == "name":
+        show_names(group["name"] for group in groups)
+    else:
+        _show_groups(groups)
+
+
+@broker.command("describe")
+@click.argument("group")
+@output_option
+@click.pass_obj
+def describe_group(api: AdminApi, group: str, output: Format) -> None:
+    """Show one broker group and its replicas."""
+    found = api.request("GET", _path(group))
+    if show_whole(found, output):
+        return
+    if output == "name":
+        show_names([found["name"]])
+        return
+    _show_groups([found])
+    click.echo()
+    standing = ("number", "role", "alive", "in_sync", "doubtful", "address")
+    columns = (*standing, "last_epoch", "end_position", "lag_bytes", "lag_ms")
+    rows = [[_value(replica[column]) for column in columns] for replica in found["replicas"]]
+    print_table([column.replace("_", " ") for column in ("replica", *columns[1:])], rows)
+
+
+@broker.command("switchover")
+@click.argument("group")
+@click.option("--to", type=int, metavar="REPLICA", help="The new master.  [default: the most complete of the others]")
+@output_option
+@click.pass_obj
+def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> None:
+    """Have the master of a group hand its role over to another replica, which loses nothing."""
+    body = {} if to is None else {"to": to}
+    found = api.request("POST", f"{_path(group)}/switchover", body, _SWITCHOVER_S_MAX)
+    show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
+
+
+@broker.command("elect-unclean")
+@click.argument("group")
+@click.option("--replica", type=int, metavar="REPLICA", help="The new master.  [default: the most complete that lives]")
+@click.option("--word", help="Which --dry-run names: that you know what may be lost. Then nothing is asked.")
+@destroys
+@output_option
+@click.pass_obj
+def elect_unclean(
+    api: AdminApi, group: str, replica: int | None, word: str | None, consent: Consent, output: Format
+) -> None:
+    """Make a master of a replica that may not have all that was acknowledged: for when no other is left.
+
+    First it is said what may be lost.
+    """
+    body = {} if replica is None else {"replica": replica}
+    question = f"have acknowledged messages of {group} lost?"
+    found = _lose(api, f"{_path(group)}/unclean-election", body, word, consent, question)
+    if "loss" in found:
+        show(found, output)
+    else:
+        show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
+
+
+@broker.command("forget")
+@click.argument("group")
+@click.option("--replica", type=int, metavar="REPLICA", help="The replica that is gone.  [default: the whole group]")
+@click.option("--word", help="For a whole group, which --dry-run names: then nothing is asked.")
+@destroys
+@output_option
+@click.pass_obj
+def forget(api: AdminApi, group: str, replica: int | None, word: str | None, consent: Consent, output: Format) -> None:
+    """Forget a replica that will not come back, or a whole group, of which no replica may live.
+
+    A replica of the sync-state set is not forgotten. Of a whole group it is first said what may be lost. What was
+    forgotten and comes back is new.
+    """
+    body = {} if replica is None else {"replica": replica}
+    question = f"forget {group if replica is None else f'replica {replica} of {group}'}?"
+    found = _lose(api, f"{_path(group)}/forget", body, word, consent, question)
+    show(found if "loss" in found else {"group": group, "replicas": found["replicas"]}, output)
+
+
+def _lose(
+    api: AdminApi, path: str, body: Mapping[str, object], word: str | None, consent: Consent, question: str
+) -> Row:
+    """Ask for what may lose messages. Who gives the word knows what; else it is looked at, and the operator is asked.
+
+    Raises:
+        WrongUseError: there is no terminal to ask at.
+        CommandError: it was refused, or nobody answered.
+    """
+    if not word or consent.dry_run:
+        consent.check_terminal()
+        would = look(api, "POST", path, body)
+        if consent.dry_run:
+            return would
+        if not consent.yes:
+            if would["loss"]:
+                click.echo(would["loss"], err=True)
+            agree(question)
+        word = would["word"]
+    found: Row = api.request("POST", path, {"word": word, **body}, _SWITCHOVER_S_MAX)
+    return found
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _path(group: str) -> str:
+    return f"/brokers/{quote(group, safe='')}"
+
+
+def _show_status(status: Mapping[str, Any], output: Format, watch: bool) -> None:
+    if output == "json" and watch:
+        click.echo(json.dumps(status))  # one line for each change
+        return
+    if watch and output == "yaml":
+        click.echo("---")
+    if show_whole(status, output):
+        return
+    if output == "name":
+        show_names(one["name"] for one in status["processes"])
+        return
+    if watch:
+        click.clear()  # nothing, if it does not go to a terminal
+    if groups := status.get("broker_groups"):
+        _show_groups(groups)
+        click.echo()
+    columns = ("kind", "name", "replica", "role", "address", "pid", "since", "ready")
+    rows = [
+        (
+            one["kind"],
+            one["name"],
+            _value(one.get("replica")),
+            one.get("role") or "-",
+            one["address"] or "-",
+            _value(one["pid"]),
+            moment(one["since_ms"]) if one["since_ms"] else "-",
+            "yes" if one["ready"] else f"no: {one['reason']}",
+        )
+        for one in status["processes"]
+    ]
+    print_table(columns, rows)
+    if watch:
+        click.echo()
+
+
+def _show_groups(groups: Sequence[Row]) -> None:
+    print_table(
+        ("group", "epoch", "master", "in sync", "lag", "checkpoint", "trouble"),
+        [
+            (
+                group["name"],
+                str(group["epoch"]),
+                _value(group["master"]),
+                cell(group["sync_state_set"]) or "-",
+                _lag(group),
+                _age(group.get("checkpoint")),
+                group["trouble"] or "-",
+            )
+            for group in groups
+        ],
+    )
+
+
+def _lag(group: Row) -> str:
+    """How far each slave is behind."""
+    lags = [
+        f"{replica['number']}: "
+        + ("dead" if not replica["alive"] else "?" if replica["lag_bytes"] is None else _behind(replica))
+        for replica in group["replicas"]
+        if replica["number"] != group["master"]
+    ]
+    return ", ".join(lags) or "-"
+
+
+def _behind(replica: Row) -> str:
+    return f"{replica['lag_bytes']} B {_value(replica['lag_ms'])} ms"
+
+
+def _age(checkpoint: Row | None) -> str:
+    return "-" if checkpoint is None else f"{checkpoint['age_ms'] / 1000:.1f} s"
+
+
+def _value(value: object) -> str:
+    return "-" if value is None else cell(value)
+
+
+def _essence(status: Mapping[str, Any]) -> str:
+    """What of a status is worth being shown anew: not the ages, which always change."""
+    groups = [
+        {
+            **{key: value for key, value in group.items() if key != "checkpoint"},
+            "replicas": [
+                {key: replica[key] for key in ("number", "role", "address", "alive", "in_sync")}
+                for replica in group["replicas"]
+            ],
+        }
+        for group in status.get("broker_groups", ())
+    ]
+    return json.dumps([groups, status["processes"]], sort_keys=True)

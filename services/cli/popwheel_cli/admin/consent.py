@@ -1,0 +1,114 @@
+"""Commands that destroy ask first, or take `--yes`, and say with `--dry-run` what would go."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from popwheel_cli.admin.api import AdminApi, RefusedError, Row
+from popwheel_cli.errors import CommandError, WrongUseError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before it is done.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, show what would be changed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What an operator has said about it on the command line.
+
+    Args:
+        yes: do not ask.
+        dry_run: change nothing.
+    """
+
+    yes: bool
+    dry_run: bool
+
+    def check_terminal(self) -> None:
+        """See that somebody can be asked, if that has to be.
+
+        Raises:
+            WrongUseError: nobody can; nothing was done.
+        """
+        if not self.yes and not self.dry_run and not has_terminal():
+            raise WrongUseError(
+                "nothing was done: this destroys, and there is no terminal to ask at; give --yes, or see with "
+                "--dry-run what would go"
+            )
+
+    def carry_out(
+        self, api: AdminApi, method: str, path: str, question: str, cost: Callable[[Row], str], body: object = None
+    ) -> Row | None:
+        """Ask what would go, then the operator, then for it to be done; what was answered, None to an older release.
+
+        Args:
+            api: the admin API.
+            method: of HTTP.
+            path: of what destroys; it takes `?dry_run=true`.
+            question: for the operator.
+            cost: says in a sentence what would go, by the answer to the dry run.
+            body: what is sent as JSON.
+
+        Raises:
+            WrongUseError: there is no terminal to ask at.
+            click.Abort: the operator does not want it.
+            CommandError: it was refused, or nobody answered.
+        """
+        self.check_terminal()
+        if self.dry_run or not self.yes:
+            would = look(api, method, path, body)
+            if self.dry_run:
+                return would
+            click.echo(cost(would), err=True)
+            agree(question)
+        found: Row | None = api.request(method, path, body)
+        return found
+
+
+def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the options `--yes` and `--dry-run`, and call it with a `Consent` under that name."""
+
+    @wraps(command)
+    def with_consent(*given: Any, yes: bool, dry_run: bool, **named: Any) -> Result:
+        return command(*given, consent=Consent(yes, dry_run), **named)
+
+    return yes_option(dry_run_option(with_consent))
+
+
+def look(api: AdminApi, method: str, path: str, body: object = None) -> Row:
+    """What would go, by a dry run.
+
+    Raises:
+        CommandError: the controller is of a release that would do it all the same.
+    """
+    try:
+        api.request("GET", "/changes?limit=1")
+    except RefusedError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        raise CommandError(
+            "nothing was done: the controller is of an older release, which has no dry run; give --yes to have it "
+            "done without"
+        ) from error
+    found: Row = api.request(method, f"{path}?dry_run=true", body)
+    return found
+
+
+def has_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def agree(question: str) -> None:
+    """Ask an operator at the terminal.
+
+    Raises:
+        click.Abort: the operator does not want it.
+    """
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,130 @@
+"""`popwheel admin topic update`, `pause` and `resume`, and the same of groups: change what is there, and show it."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from popwheel_cli.admin.api import AdminApi, Format, Row, cell, output_option, show, show_all
+from popwheel_cli.admin.backoff import BackoffParam
+from popwheel_cli.admin.consent import dry_run_option
+from popwheel_cli.admin.spans import Span
+from popwheel_cli.errors import WrongUseError
+
+_COLUMNS = ("setting", "before", "after")
+
+
+@click.command("update")
+@click.argument("name")
+@click.option("--queues", type=int, help="More queues than now; not of types FIFO, LITE and PRIORITY.")
+@click.option(
+    "--type",
+    "topic_type",
+    metavar="MIXED",
+    help="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED; no other type changes.",
+)
+@click.option(
+    "--lite-expiration",
+    type=Span(zero=True),
+    help="Of type LITE: a lite topic into which nothing came for so long ends, with its messages: 90s, 10m, 2h or 1d; "
+    "0 for never.",
+)
+@dry_run_option
+@output_option
+@click.pass_obj
+def update_topic(
+    api: AdminApi,
+    name: str,
+    queues: int | None,
+    topic_type: str | None,
+    lite_expiration: int | None,
+    dry_run: bool,
+    output: Format,
+) -> None:
+    """Change a topic, all that is said or nothing. Its messages stay."""
+    kind = None if topic_type is None else topic_type.upper()
+    _update(
+        api, "topics", name, {"queues": queues, "type": kind, "lite_expiration_ms": lite_expiration}, dry_run, output
+    )
+
+
+@click.command("update")
+@click.argument("name")
+@click.option("--max-attempts", type=int, help="Deliveries before a message is dead.")
+@click.option(
+    "--fifo/--no-fifo", default=None, help="Whether it consumes in order; only while the group is not in use."
+)
+@click.option(
+    "--backoff",
+    type=BackoffParam(),
+    help="Waits after failed attempts: 1s,5s,1m or exponential:1s,5m,2 (first, longest, multiplier).",
+)
+@dry_run_option
+@output_option
+@click.pass_obj
+def update_group(
+    api: AdminApi,
+    name: str,
+    max_attempts: int | None,
+    fifo: bool | None,
+    backoff: Mapping[str, object] | None,
+    dry_run: bool,
+    output: Format,
+) -> None:
+    """Change a consumer group, all that is said or nothing. What it has read stays read."""
+    _update(api, "groups", name, {"max_attempts": max_attempts, "fifo": fifo, **(backoff or {})}, dry_run, output)
+
+
+def _update(api: AdminApi, kind: str, name: str, wanted: Mapping[str, object], dry_run: bool, output: Format) -> None:
+    said = {key: value for key, value in wanted.items() if value is not None}
+    if not said:
+        raise WrongUseError("nothing is to be changed: say what is to be otherwise; --help lists it")
+    dry = "?dry_run=true" if dry_run else ""
+    found = api.request("PATCH", f"/{kind}/{quote(name, safe='')}{dry}", said)
+    show_all(change_rows(found, output), output, _COLUMNS)
+    if not found["changes"]:
+        click.echo(f"{name} is so already", err=True)
+    elif dry_run:
+        click.echo("nothing was changed: this is what would be", err=True)
+
+
+def change_rows(found: Row, output: Format) -> list[dict[str, Any]]:
+    """The settings of something before and after, those that change first; in a table only these."""
+    changed = {each["field"] for each in found["changes"]}
+    rows = [{"setting": each["field"], "before": each["before"], "after": each["after"]} for each in found["changes"]]
+    if output != "table":
+        return rows
+    same = [{"setting": key, "before": value, "after": value} for key, value in found["settings"].items()]
+    return [{key: cell(value) for key, value in row.items()} for row in rows] + [
+        row for row in same if row["setting"] not in changed
+    ]
+
+
+def _paused(of: str, verb: str, text: str) -> click.Command:
+    """The command that pauses or resumes a topic or group.
+
+    Args:
+        of: `topics` or `groups`.
+        verb: `pause` or `resume`.
+        text: what the command's help says.
+    """
+
+    @click.command(verb, help=text)
+    @click.argument("name")
+    @dry_run_option
+    @output_option
+    @click.pass_obj
+    def command(api: AdminApi, name: str, dry_run: bool, output: Format) -> None:
+        query = "?dry_run=true" if dry_run else ""
+        show(api.request("POST", f"/{of}/{quote(name, safe='')}/{verb}{query}", {}), output)
+
+    return command
+
+
+pause_topic = _paused("topics", "pause", "Deliver nothing of a topic to any group, until it is resumed. Sends go on.")
+resume_topic = _paused("topics", "resume", "Deliver a topic's messages again.")
+pause_group = _paused(
+    "groups", "pause", "Deliver nothing to a group, until it is resumed. It may acknowledge what it has."
+)
+resume_group = _paused("groups", "resume", "Deliver messages to a group again.")

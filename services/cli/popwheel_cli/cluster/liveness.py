@@ -1,0 +1,65 @@
+"""Decides which child processes hang: they run, and give no sign of life (pure)."""
+
+LOOK_S = 1.0
+"""Pause between two calls of `look`."""
+_LOOK_S_MAX = 2 * LOOK_S
+
+
+class Liveness:
+    """Counts how long children were silent.
+
+    The time is that of the looks: it goes on by two seconds a look at the most. So a parent that was stopped, starved
+    or suspended with the whole machine finds nobody silent when it goes on.
+
+    One that is not ready yet may be silent for as long as it likes: a broker recovers its log in its loop, and a large
+    one takes minutes.
+
+    Args:
+        silence_s_max: how long one that is ready may be silent, in seconds.
+    """
+
+    def __init__(self, silence_s_max: float) -> None:
+        self.silence_s_max = silence_s_max
+        self._watched_s = 0.0
+        self._looked_at: float | None = None
+        self._last_signs: dict[str, float] = {}
+        """The latest signs of those that are ready."""
+        self._signs: set[str] = set()
+        self._starting: set[str] = set()
+
+    def started(self, name: str) -> None:
+        """A child was started."""
+        self._starting.add(name)
+
+    def sign(self, name: str) -> None:
+        """A child gave a sign of life."""
+        self._signs.add(name)
+
+    def ready(self, name: str) -> None:
+        """A child is ready, and watched from now on, if it was not asked to end meanwhile."""
+        if name in self._starting:
+            self._starting.discard(name)
+            self._last_signs[name] = self._watched_s
+            self._signs.add(name)
+
+    def forget(self, name: str) -> None:
+        """A child has ended, or is asked to."""
+        self._last_signs.pop(name, None)
+        self._signs.discard(name)
+        self._starting.discard(name)
+
+    def look(self, now: float) -> list[str]:
+        """The children that were silent for too long; each is named again only after as long a silence.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        if self._looked_at is not None:
+            self._watched_s += min(now - self._looked_at, _LOOK_S_MAX)
+        self._looked_at = now
+        self._last_signs.update((name, self._watched_s) for name in self._signs & self._last_signs.keys())
+        self._signs.clear()
+        hung = [name for name, sign in self._last_signs.items() if self._watched_s - sign > self.silence_s_max]
+        for name in hung:
+            self._last_signs[name] = self._watched_s
+        return hung

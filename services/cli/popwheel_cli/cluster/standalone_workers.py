@@ -1,0 +1,189 @@
+"""`popwheel standalone --workers N`: N proxy processes on one port, a broker process, and their parent.
+
+The parent is the controller. It serves HTTP for all, and starts again what ends.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from prometheus_client import Counter
+
+from popwheel_cli.cluster.children import Child, Children
+from popwheel_cli.cluster.worker_metrics import ChildPages
+from popwheel_cli.cluster.workers import (
+    STOP_S_MAX,
+    check_files,
+    hung_children,
+    show_workers,
+    trouble_of,
+    worker_children,
+    worker_restarts,
+)
+from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.data_lock import DataLock
+from popwheel_cli.process.extras import check_extras
+from popwheel_cli.process.inspected import pages_of
+from popwheel_cli.process.listeners import (
+    CONTROLLER_LIMITS,
+    host_in_address,
+    listen,
+    tokens_of,
+    warn_of_open_admin,
+    warn_of_open_clients,
+)
+from popwheel_cli.process.ports import Ports
+from popwheel_cli.process.service_process import ServiceProcess, stop_s_max
+from popwheel_cli.settings import assigned
+from popwheel_controller.app import ControllerApp
+
+_BROKER = "broker"
+_INSIDE = "127.0.0.1"
+_GRACE_S = 1.0
+
+_logger = structlog.get_logger()
+
+
+def stop_s_max_of_all(options: StandaloneOptions) -> float:
+    """How long all may take to end, one tier after the other."""
+    return STOP_S_MAX + _child_stop_s_max(options) + 2 * _GRACE_S
+
+
+class StandaloneWorkers(ServiceProcess):
+    """The parent.
+
+    Args:
+        options: settings of everything.
+        given: words of the command line that gave them, for the children.
+        count: how many workers.
+        data_dir: folder of all that must last, the same as that of one process; nobody else may have it.
+
+    Raises:
+        ConfigurationError: the certificate between services cannot be used.
+    """
+
+    def __init__(self, options: StandaloneOptions, given: Sequence[str], count: int, data_dir: Path) -> None:
+        check_extras(options.proxy)
+        super().__init__(options)
+        self._stop_s_max = _child_stop_s_max(options)
+        self._given = given
+        self._count = count
+        self._data_dir = data_dir
+
+    async def start(self) -> None:
+        """Serve the controller, start broker and workers, then serve HTTP for all.
+
+        Raises:
+            ConfigurationError: the data folder or a port cannot be had.
+            CorruptDataError, UnknownFormatError: what the controller has in the data folder cannot be used.
+            CommandError: the broker or a worker cannot start.
+        """
+        options, stack = self._options, self._stack
+        proxy, controller = options.proxy, options.controller
+        lock = DataLock(self._data_dir)
+        lock.check()
+        check_files(options.access, proxy.tls)
+        tokens = tokens_of(options.access, self._clock, self._registry)
+        ports = self._ports
+        grpc_port = ports.reserve(proxy.grpc_host, proxy.grpc_port, "proxy.grpc_port")
+        http_port = ports.reserve(controller.http_host, controller.http_port, "controller.http_port")
+        address = f"{_INSIDE}:{ports.reserve(_INSIDE, 0, 'controller.grpc_port')}"
+        self._lock(lock)
+        app = ControllerApp(
+            controller,
+            self._data_dir / "controller",
+            self._clock,
+            self._secrets,
+            self._registry,
+            self._to_broker,
+            address=address,
+            admin_address=f"{host_in_address(controller.http_host)}:{http_port}",
+        )
+        app.own_pages = pages_of(self._options, self._registry)
+        self._cluster_id = lambda: app.state.id
+        await app.start()
+        server = self._server(app.service, CONTROLLER_LIMITS)
+        await listen(server, _INSIDE, int(address.rpartition(":")[2]), "controller.grpc_port")
+        stack.push_async_callback(server.stop, _GRACE_S)
+        stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
+
+        warn_of_open_clients(options.access, proxy.grpc_host)
+        warn_of_open_admin(options.access, controller.http_host)
+        if options.access.file and not options.tls.certificate_file:
+            _logger.warning("local programs can call the broker past access.file: give tls.*, or use one worker")
+        # Each child has the lock as well: the folder is free when all are gone, also after a kill -9 of this process.
+        files = (lock.descriptor,)
+        broker = self._broker(ports, address, files)
+        settings = {
+            "proxy.grpc_host": proxy.grpc_host,
+            "proxy.grpc_port": grpc_port,
+            "proxy.http_host": _INSIDE,
+            "proxy.controller": address,
+            "proxy.auto_create_topics": proxy.auto_create_topics,
+            "proxy.auto_create_groups": proxy.auto_create_groups,
+        }
+        inside = proxy.model_copy(update={"http_host": _INSIDE})
+        name = proxy.name or f"{host_in_address(proxy.grpc_host)}:{grpc_port}"
+        workers = worker_children(ports, name, self._count, inside, self._given, settings, files)
+        pages = ChildPages({_BROKER: broker, **workers}, self._registry)
+        hung = hung_children(self._registry)
+        children = Children(
+            [[broker], list(workers.values())],
+            self._clock,
+            self._stop_s_max,
+            options.children.silence_ms_max / 1000,
+            restarted=self._count_restarts(),
+            hung=lambda _: hung.inc(),
+        )
+        show_workers(self._registry, children, workers)
+        stack.push_async_callback(children.stop)
+        await children.start()
+        lock.serves()
+
+        http = await self._serve_http(
+            {
+                "controller": app.health,
+                "broker": lambda: pages.reasons.get(_BROKER) or None,
+                "workers": lambda: trouble_of({number: pages.reasons.get(number, "") for number in workers}),
+            },
+            controller.http_host,
+            http_port,
+            "controller.http_port",
+            lambda: app.admin,
+            tokens,
+            ask_workers=pages.ask,
+            worker_pages=pages.read,
+        )
+        _logger.info(
+            "popwheel standalone serves",
+            grpc=f"{host_in_address(proxy.grpc_host)}:{grpc_port}",
+            http=http,
+            data=str(self._data_dir),
+            workers=self._count,
+        )
+
+    def _broker(self, ports: Ports, controller: str, files: Sequence[int]) -> Child:
+        port, http_port = (ports.reserve(_INSIDE, 0, "broker.grpc_port") for _ in range(2))
+        settings: dict[str, object] = {
+            "broker.grpc_host": _INSIDE,
+            "broker.grpc_port": port,
+            "broker.http_port": http_port,
+            "broker.advertised_address": "",
+            "broker.controller_address": controller,
+        }
+        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-held")
+        return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)
+
+    def _count_restarts(self) -> Callable[[str], None]:
+        workers = worker_restarts(self._registry)
+        broker = Counter(
+            "popwheel_standalone_broker_restarts",
+            "Times that the broker's process had ended and was started again",
+            registry=self._registry,
+        )
+        return lambda name: (broker if name == _BROKER else workers).inc()
+
+
+def _child_stop_s_max(options: StandaloneOptions) -> float:
+    """How long one child may take to end: a little longer than it gives itself."""
+    return max(STOP_S_MAX, stop_s_max(options.broker) + 1.5)

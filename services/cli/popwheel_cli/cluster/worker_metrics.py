@@ -1,0 +1,61 @@
+"""Answers of several children over HTTP, asked at once: whether they are ready, and their metrics."""
+
+import asyncio
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from popwheel_cli.cluster.children import Child
+from popwheel_cli.cluster.health import fetch, why_not_ready
+
+_ASK_S = 1.4
+"""A caller that asks while others are asked waits for twice as long: less than the three seconds of a probe."""
+_READ_S = 8.0  # a page of very many series takes a while, as others are served between its steps
+
+
+class ChildPages:
+    """Asks children over HTTP.
+
+    Sums of their metrics over the label `worker` are those of the whole proxy, so that one port per proxy is all that
+    Prometheus has to know.
+
+    Args:
+        children: by the value of the label `worker`.
+        registry: of the parent, where it is shown how many gave no page.
+    """
+
+    def __init__(self, children: Mapping[str, Child], registry: CollectorRegistry) -> None:
+        self.reasons: dict[str, str] = {}
+        """By the same: why one is not ready; empty if it is. As `ask` found it."""
+        self._children = children
+        self._without_page = Gauge(
+            "popwheel_processes_without_page",
+            "Child processes that gave no page of metrics in time, so that sums on this one lack them",
+            registry=registry,
+        )
+
+    async def ask(self) -> None:
+        """See who is ready."""
+        answers = await asyncio.gather(
+            *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
+        )
+        self.reasons = dict(zip(self._children, answers, strict=True))
+
+    async def read(self, pairs: bool) -> Mapping[str, str]:
+        """Read their pages of metrics, by the same; of one that is just being started again there is none.
+
+        Args:
+            pairs: with each pair of a topic and a group.
+        """
+        pages = await asyncio.gather(*(_metrics_of(each, pairs) for each in self._children.values()))
+        self._without_page.set(pages.count(""))
+        return {label: page for label, page in zip(self._children, pages, strict=True) if page}
+
+
+async def _metrics_of(child: Child, pairs: bool) -> str:
+    try:
+        path = "/metrics?pairs=true" if pairs else "/metrics"
+        status, page = await fetch(child.host, child.port, path, _READ_S)
+    except OSError:
+        return ""
+    return page.decode() if status == 200 else ""

@@ -1,0 +1,48 @@
+"""The process of a broker on this machine. It is known by its command line, so that no other is ever signalled."""
+
+import os
+import signal
+from pathlib import Path
+
+from popwheel_cli.settings import assigned
+
+
+class StrangeProcessError(Exception):
+    """There is no process of that number here, or it is another one."""
+
+
+class BrokerProcess:
+    """One replica's process; what is signalled is this very process, also if its number is given to another (pidfd).
+
+    Args:
+        pid: its number, as somebody said who may be on another machine or in another container.
+        group: the broker group.
+        replica: number of the replica.
+
+    Raises:
+        StrangeProcessError: the process of that number here was not started as that replica by `popwheel cluster`.
+    """
+
+    def __init__(self, pid: int, group: str, replica: int) -> None:
+        try:
+            self._descriptor = os.pidfd_open(pid)
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError as error:
+            raise StrangeProcessError(f"there is no process {pid} here that could be looked at ({error})") from error
+        is_popwheel = any(word == "popwheel_cli.main" or Path(word).name == "popwheel" for word in words)
+        settings = assigned({"broker.name": group, "broker.replica": replica})
+        if not (is_popwheel and {"broker", *settings} <= set(words)):
+            os.close(self._descriptor)
+            raise StrangeProcessError(f"process {pid} here is another one: {' '.join(words)[:80]}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal.
+
+        Raises:
+            ProcessLookupError: it has ended.
+        """
+        signal.pidfd_send_signal(self._descriptor, number)
+
+    def close(self) -> None:
+        """Know it no more."""
+        os.close(self._descriptor)

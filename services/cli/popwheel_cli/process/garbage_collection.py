@@ -1,0 +1,66 @@
+"""When Python's cycle collector works: in small steps, and on all there is only while nobody waits.
+
+What ends is freed by its count of references; the collector is for cycles, which are rare (decision 0022).
+"""
+
+import gc
+from collections.abc import Callable
+
+from popwheel_common.clock import Clock
+
+_YOUNG_MAX = 10_000
+_YOUNG_BEFORE_MIDDLE = 3
+_NEVER = 1 << 30
+_IDLE_SHARE = 0.05
+"""Of a core: who uses less has next to nobody waiting."""
+_WHEN_IDLE_S = 600.0
+_AT_LATEST_S = 3600.0
+
+
+class GarbageCollection:
+    """Passes over all objects, which take up to half a second each where much is open.
+
+    Args:
+        clock: the time.
+        cpu_s: what the process has used of its cores.
+        has_work: whether anything has outlived younger passes since the last one over all.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        cpu_s: Callable[[], float],
+        has_work: Callable[[], bool] = lambda: gc.get_count()[2] > 0,
+    ) -> None:
+        self._clock = clock
+        self._cpu_s = cpu_s
+        self._has_work = has_work
+        self._looked_s = self._collected_s = clock.monotonic()
+        self._used_s = cpu_s()
+
+    @staticmethod
+    def begin() -> None:
+        """Leave out what is there already and stays, and have only what is younger collected by itself.
+
+        Measured: a pass over the 66,000 objects that are loaded at the start holds the loop up for 36 ms, after
+        `freeze` for 5 us. With fewer young passes as well a send costs 42 us of CPU, without both 48 us.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_YOUNG_MAX, _YOUNG_BEFORE_MIDDLE, _NEVER)
+
+    def look(self) -> None:
+        """Collect all if it is time; to be called every some seconds."""
+        if self.is_due():
+            gc.collect()
+
+    def is_due(self) -> bool:
+        """Whether to pass over all objects now: asked at each look."""
+        now_s, used_s = self._clock.monotonic(), self._cpu_s()
+        is_idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._looked_s)
+        self._looked_s, self._used_s = now_s, used_s
+        since_s = now_s - self._collected_s
+        if since_s < (_WHEN_IDLE_S if is_idle else _AT_LATEST_S) or not self._has_work():
+            return False
+        self._collected_s = now_s
+        return True

@@ -1,0 +1,106 @@
+"""Controller, broker and proxy wired in one loop, with no socket between them: the inside of `popwheel standalone`.
+
+The simulator runs the same, on a disk and a clock of its own.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from popwheel_broker.app import BrokerApp
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.clock import Clock
+from popwheel_common.disk import Disk
+from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_controller.app import ControllerApp
+from popwheel_proxy.app import ProxyApp
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Channel
+
+_LOCAL_ADDRESS = "in-process:0"
+
+
+class InProcessCluster:
+    """The three services, started and stopped in the order in which they need each other.
+
+    Args:
+        options: settings of everything.
+        data_dir: folder of all that must last.
+        clock: the time.
+        random_source: the receipt key is drawn from it, so a real process hands in `random.SystemRandom()`.
+        registry: where metrics are shown.
+        disk: where the folder is; the machine's disk if not given.
+        way_to_broker: what the proxy's channel to the broker is put into; itself if not given.
+        proxy_address: host:port at which clients reach the proxy, for operators.
+    """
+
+    def __init__(
+        self,
+        options: StandaloneOptions,
+        data_dir: Path,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        disk: Disk | None = None,
+        way_to_broker: Callable[[Channel], Channel] = lambda channel: channel,
+        proxy_address: str = "",
+    ) -> None:
+        self.controller = ControllerApp(
+            options.controller,
+            data_dir / "controller",
+            clock,
+            random_source,
+            registry,
+            lambda _: LocalChannel(self.broker.service, clock=clock),
+            disk,
+        )
+        to_controller = LocalChannel(self.controller.service, clock=clock)
+        self.broker = broker = BrokerApp(
+            options.broker,
+            data_dir / "broker",
+            clock,
+            random.Random(random_source.getrandbits(64)),
+            registry,
+            to_controller,
+            disk,
+        )
+        self.registrar = broker.registrar(_LOCAL_ADDRESS)
+        self.proxy = ProxyApp(
+            options.proxy,
+            clock,
+            random.Random(random_source.getrandbits(64)),
+            registry,
+            to_controller,
+            lambda _: way_to_broker(LocalChannel(broker.service, clock=clock)),
+            WatchRequest(process=options.proxy.name or "proxy", kind=WatchRequest.PROXY, address=proxy_address),
+            access=options.access,
+            otel=options.otel,
+        )
+        self.to_controller = to_controller
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Recover and be of service.
+
+        Raises:
+            CorruptDataError, UnknownFormatError: what is in the data folder cannot be used.
+            ConfigurationError: the folder belongs to a cluster of another name.
+            OSError: the folder cannot be used.
+        """
+        stack = self._stack
+        await self.controller.start()
+        stack.push_async_callback(self.controller.stop)
+        stack.push_async_callback(self.to_controller.close)
+        await self.broker.start()
+        stack.push_async_callback(self.broker.stop)
+        await self.registrar.start()
+        stack.push_async_callback(self.registrar.stop)
+        await self.proxy.start()
+        stack.push_async_callback(self.proxy.stop)
+
+    async def stop(self) -> None:
+        """Finish what is in flight, save, end; also what a failed start has left."""
+        await self._stack.aclose()

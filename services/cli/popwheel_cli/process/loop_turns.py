@@ -1,0 +1,96 @@
+"""The length of the turns of the loop: a long one holds up all that the process serves.
+
+uvloop has no hook for turns. So a ticker sees how late it is called. What it is late by counts only as far as the
+loop's thread was busy meanwhile. So a machine that has no core for the process makes no turn long.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from popwheel_common.clock import Clock, thread_cpu_s
+
+TICK_S: Final = 0.02
+"""Between two calls of the ticker. A turn shows as up to so much shorter than it was."""
+_SHOWN_S = 60.0
+_MOST = 0.99
+
+
+class TurnTimes:
+    """The turns of the last minute (pure)."""
+
+    def __init__(self) -> None:
+        self._turns: deque[tuple[float, float]] = deque()
+
+    def note(self, now_s: float, late_s: float, busy_s: float) -> None:
+        """Note a call of the ticker.
+
+        Args:
+            now_s: monotonic time, in seconds.
+            late_s: by how much the call was late.
+            busy_s: CPU time of the loop's thread since the call before.
+        """
+        self._turns.append((now_s, max(0.0, min(late_s, busy_s))))
+        self._forget(now_s)
+
+    def quantile(self, now_s: float, share: float) -> float:
+        """The length, in seconds, that so large a share of the turns did not exceed; 1 for the longest."""
+        self._forget(now_s)
+        lengths = sorted(length_s for _, length_s in self._turns)
+        return lengths[min(len(lengths) - 1, int(share * len(lengths)))] if lengths else 0.0
+
+    def _forget(self, now_s: float) -> None:
+        while self._turns and self._turns[0][0] < now_s - _SHOWN_S:
+            self._turns.popleft()
+
+
+class LoopTurns(Collector):
+    """Measures the turns of the running loop, for as long as it runs.
+
+    Args:
+        registry: where they are shown.
+        clock: the time.
+        cpu_s: CPU time of the calling thread, in seconds.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock, cpu_s: Callable[[], float] = thread_cpu_s) -> None:
+        self._clock = clock
+        self._cpu_s = cpu_s
+        self._times = TurnTimes()
+        self._due_s = 0.0
+        self._used_s = 0.0
+        registry.register(self)
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._used_s = self._cpu_s()
+        self._tick_later()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield how long the turns took."""
+        now_s = self._clock.monotonic()
+        yield GaugeMetricFamily(
+            "popwheel_loop_turn_p99_seconds",
+            "How long turns of the loop took within the last minute, in CPU time: 99 of 100 took no longer.",
+            value=self._times.quantile(now_s, _MOST),
+        )
+        yield GaugeMetricFamily(
+            "popwheel_loop_turn_max_seconds",
+            "How long the longest turn of the loop took within the last minute, in CPU time.",
+            value=self._times.quantile(now_s, 1.0),
+        )
+
+    def _tick_later(self) -> None:
+        self._due_s = self._clock.monotonic() + TICK_S
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        now_s, used_s = self._clock.monotonic(), self._cpu_s()
+        self._times.note(now_s, now_s - self._due_s, used_s - self._used_s)
+        self._used_s = used_s
+        self._tick_later()

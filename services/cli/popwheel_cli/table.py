@@ -1,0 +1,43 @@
+"""Tables on standard output."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows below the names of their columns: as wide as the terminal; into a pipe, each row is one line.
+
+    Control characters are spelled out, as what senders have written must not steer a terminal.
+    """
+    titles = [column.upper() for column in columns]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_for_people(titles, cells)
+        return
+    lines = [titles, *([cell.replace("\n", r"\n") for cell in row] for row in cells)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def printable(text: str) -> str:
+    """A text whose control characters but line feeds are spelled out, as `\\x1b`."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def _print_for_people(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,175 @@
+"""What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from popwheel_common.contract import names
+from popwheel_common.contract.cluster_id import check_same_cluster
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
+
+VERSIONS_PER_INCARNATION: Final = 1_000_000_000
+INCARNATIONS: Final = 1_000_000
+"""The state that controllers make when they find none draws its incarnation, by which two are told apart. Versions,
+and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
+
+_log = structlog.get_logger()
+
+
+def incarnation_of(version: int) -> int:
+    """Which incarnation of the controllers' state a version is of."""
+    return version // VERSIONS_PER_INCARNATION
+
+
+@dataclass(slots=True)
+class _Told:
+    """A snapshot as far as it has come."""
+
+    cluster: Cluster
+    topics: dict[str, Topic] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    brokers: dict[str, BrokerInfo] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
+
+
+class ClusterView:
+    """The state that the controller streams (`Controller.Watch`), kept up to date by `apply`.
+
+    It stays as it is while the controller is away, so its reader goes on with what it knows. `ready` is False until
+    the first snapshot has come.
+    """
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.version = 0
+        self.named = 0
+        """Up to here topics and groups are heard of: those that are made later have larger ids."""
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.brokers: dict[str, BrokerInfo] = {}
+        self.paused_topics: set[str] = set()
+        self.paused_groups: set[str] = set()
+        self.away: set[str] = set()
+        """Broker groups that may come back and are in no route now."""
+        self.name = ""
+        self.cluster_id = ""
+        """Id of the cluster that this process belongs to; empty until that is known."""
+        self._receipt_key = b""
+        self._told: _Told | None = None
+        self._listeners: list[Callable[[ClusterUpdate], None]] = []
+        self._name_listeners: list[Callable[[ClusterUpdate], None]] = []
+
+    @property
+    def receipt_key(self) -> bytes:
+        """The key of the signature in receipt handles.
+
+        Raises:
+            StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key good handles would look forged, and
+                those that are given out would be refused later.
+        """
+        if not self._receipt_key:
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE, "the controller has not told yet which receipt handles are good; try again"
+            )
+        return self._receipt_key
+
+    @property
+    def incarnation(self) -> int:
+        """Of the controllers' state; 0 before the first snapshot."""
+        return incarnation_of(self.named)
+
+    def is_paused(self, group: str, topic: str) -> bool:
+        """Whether nothing of a topic is delivered to a group, as an operator has paused one of them."""
+        return bool(self.paused_topics or self.paused_groups) and (
+            group in self.paused_groups or topic in self.paused_topics
+        )
+
+    def subscribe(self, listener: Callable[[ClusterUpdate], None]) -> None:
+        """Call `listener` after each update has been applied (also the first snapshot, and the last part of each)."""
+        self._listeners.append(listener)
+
+    def subscribe_to_names(self, listener: Callable[[ClusterUpdate], None]) -> None:
+        """Call `listener` with each update, also each part of a snapshot, before it counts: so that who has to look at
+        topics and groups does it part by part.
+        """
+        self._name_listeners.append(listener)
+
+    def apply(self, update: ClusterUpdate) -> None:
+        """Take in a snapshot, or a part of one, or a change. A change older than what is known is passed over, and so
+        is what has a name that can't be.
+
+        What the parts of a snapshot tell counts when the last one has come: what is missing in it then was deleted.
+
+        Raises:
+            StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
+            InconsistentClusterIdError: it is of another cluster; nothing has changed.
+        """
+        if update.snapshot and update.cluster.name:
+            names.cluster(update.cluster.name)
+        check_same_cluster(self.cluster_id, update.cluster.id, "this process", "it goes on with what it knows")
+        if not update.snapshot and update.version <= self.version:
+            return
+        for listener in self._name_listeners:
+            listener(update)
+        if update.snapshot and (self._told is None or update.HasField("cluster")):
+            self._told = _Told(update.cluster)
+        told = self._told if update.snapshot and self._told is not None else self
+        for topic in update.topics:
+            # What is told anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
+            known = self.topics.get(topic.name)
+            if known is not None or self._is_legal(names.is_topic, topic.name):
+                told.topics[topic.name] = known if known == topic and known is not None else topic
+        for group in update.groups:
+            held = self.groups.get(group.name)
+            if held is not None or self._is_legal(names.is_group, group.name):
+                told.groups[group.name] = held if held == group and held is not None else group
+        for broker in update.brokers:
+            if self._is_legal(names.is_broker_group, broker.name):
+                told.brokers[broker.name] = broker
+        told.away.difference_update(told.brokers, update.departed_brokers)
+        told.away.update(name for name in update.away_brokers if self._is_legal(names.is_broker_group, name))
+        if update.more:
+            return
+        if told is self._told:
+            self.name, self._receipt_key = told.cluster.name, told.cluster.receipt_key
+            self.cluster_id = told.cluster.id or self.cluster_id
+            self.topics, self.groups, self.brokers, self.away = told.topics, told.groups, told.brokers, told.away
+            self._told = None
+        elif update.HasField("cluster"):
+            self.cluster_id = update.cluster.id or self.cluster_id
+        for name in update.deleted_topics:
+            self.topics.pop(name, None)
+        for name in update.deleted_groups:
+            self.groups.pop(name, None)
+        self._note_pauses(update)
+        for name in update.departed_brokers:
+            self.brokers.pop(name, None)
+        self.version = update.version
+        self.named = update.named if update.HasField("named") else update.version
+        self.ready = True
+        for listener in self._listeners:
+            listener(update)
+
+    def _note_pauses(self, update: ClusterUpdate) -> None:
+        """Keep apart what is paused: each delivery asks for it."""
+        if update.snapshot:
+            self.paused_topics = {name for name, each in self.topics.items() if each.paused_ms}
+            self.paused_groups = {name for name, each in self.groups.items() if each.paused_ms}
+            return
+        for paused, changed, deleted in (
+            (self.paused_topics, update.topics, update.deleted_topics),
+            (self.paused_groups, update.groups, update.deleted_groups),
+        ):
+            paused.difference_update(deleted, (each.name for each in changed if not each.paused_ms))
+            paused.update(each.name for each in changed if each.paused_ms)
+
+    @staticmethod
+    def _is_legal(rule: Callable[[str], bool], name: str) -> bool:
+        legal = rule(name)
+        if not legal:
+            _log.warning("the controller tells of a name that can't be, it is passed over", name=names.shown(name))
+        return legal

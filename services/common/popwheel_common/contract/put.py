@@ -1,0 +1,142 @@
+"""What a Put carries, as proxy and broker have it in hand: plain objects, which become protobuf only on a socket.
+
+A lone send pays for each object that is made on its way; as protobuf messages these would cost it some 6 us.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from popwheel_common.contract import names
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+
+
+@dataclass(slots=True)
+class MessageRun:
+    """Messages for one queue, in their order, in columns of equal length.
+
+    Args:
+        topic: full name of the topic.
+        queue_id: the queue.
+        payloads: the clients' Messages without their system properties, byte for byte.
+        system_properties: the insides of their system properties, byte for byte, and the id of each one's send behind
+            it (`popwheel_common.contract.send_id`).
+        tags: their tags, empty for none.
+        due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
+        is_retry: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
+            the ids of their sends tell, are not stored once more, and the answer is where they stand.
+        topic_id: which topic of that name; 0 if it is not said.
+        first_check_ms: of half messages, after how many milliseconds the sender of each is first asked how its
+            transaction ended, 0 for the broker's own time; no column at all if they are not of transactions.
+        lite_topic: the lite topic of the topic that they are for; empty for none.
+    """
+
+    topic: str
+    queue_id: int
+    payloads: Sequence[bytes]
+    system_properties: Sequence[bytes]
+    tags: Sequence[str]
+    due_ms: Sequence[int] = ()
+    is_retry: bool = False
+    topic_id: int = 0
+    first_check_ms: Sequence[int] = ()
+    lite_topic: str = ""
+
+    @property
+    def stored_topic(self) -> str:
+        """The name of the topic that records of them are in."""
+        return names.lite_topic(self.topic, self.lite_topic) if self.lite_topic else self.topic
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it holds messages and its columns are equally long."""
+        count = len(self.payloads)
+        if not 0 < count == len(self.system_properties) == len(self.tags) or len(self.due_ms) not in (0, count):
+            return False
+        return not self.first_check_ms or (len(self.first_check_ms) == count and not self.due_ms)
+
+
+@dataclass(slots=True)
+class PutResult:
+    """What became of one run: it is stored as a whole or not at all.
+
+    Args:
+        code: a number of apache.rocketmq.v2.Code.
+        error: why not.
+        queue_offset: of the first message; the others follow without a gap.
+        store_time_ms: wall clock.
+        recall_handles: one for each message of a delayed run, in their order; with it the message can be taken back.
+        transaction_ids: one for each message of a run of half messages, in their order; with it its transaction ends.
+    """
+
+    code: int
+    error: str = ""
+    queue_offset: int = 0
+    store_time_ms: int = 0
+    recall_handles: Sequence[str] = ()
+    transaction_ids: Sequence[str] = ()
+
+
+def encode_runs(runs: Sequence[MessageRun]) -> bytes:
+    """A popwheel.v1.PutRequest; those of half messages stand behind all others."""
+    request = pb.PutRequest()
+    for run in runs:
+        assert run.first_check_ms or not request.halves, "the results would not be in the order of the runs"
+        (request.halves if run.first_check_ms else request.runs).add(
+            topic=run.topic,
+            queue_id=run.queue_id,
+            payloads=run.payloads,
+            system_properties=run.system_properties,
+            tags=run.tags,
+            due_ms=run.due_ms,
+            again=run.is_retry,
+            topic_id=run.topic_id,
+            first_check_ms=run.first_check_ms,
+            lite_topic=run.lite_topic,
+        )
+    return request.SerializeToString()
+
+
+def decode_runs(data: bytes) -> list[MessageRun]:
+    """Read a popwheel.v1.PutRequest; raises `google.protobuf.message.DecodeError`."""
+    request = pb.PutRequest.FromString(data)
+    return [
+        MessageRun(
+            run.topic,
+            run.queue_id,
+            run.payloads[:],
+            run.system_properties[:],
+            run.tags[:],
+            run.due_ms[:],
+            run.again,
+            run.topic_id,
+            run.first_check_ms[:],
+            run.lite_topic,
+        )
+        for run in (*request.runs, *request.halves)
+    ]
+
+
+def encode_results(results: Sequence[PutResult]) -> bytes:
+    """A popwheel.v1.PutResponse."""
+    response = pb.PutResponse()
+    for result in results:
+        response.results.add(
+            code=result.code,
+            error=result.error,
+            queue_offset=result.queue_offset,
+            store_time_ms=result.store_time_ms,
+            recall_handles=result.recall_handles,
+            transaction_ids=result.transaction_ids,
+        )
+    return response.SerializeToString()
+
+
+def decode_results(data: bytes) -> list[PutResult]:
+    """Read a popwheel.v1.PutResponse; raises `google.protobuf.message.DecodeError`."""
+    return [
+        PutResult(
+            *(result.code, result.error, result.queue_offset, result.store_time_ms),
+            *(result.recall_handles[:], result.transaction_ids[:]),
+        )
+        for result in pb.PutResponse.FromString(data).results
+    ]

@@ -1,0 +1,390 @@
+"""The controller, put together: its state in a store, the service that others follow, the admin API."""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from popwheel_common.clock import Clock
+from popwheel_common.disk import Disk
+from popwheel_common.errors import ConfigurationError, StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Topic
+from popwheel_controller.activity.activity_book import ActivityBook
+from popwheel_controller.activity.findings import Findings
+from popwheel_controller.activity.history import History
+from popwheel_controller.activity.troubles import Troubles
+from popwheel_controller.activity_sampler import ActivitySampler
+from popwheel_controller.broker_groups.decommission import Decommission
+from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
+from popwheel_controller.broker_groups.master_lines import master_lines
+from popwheel_controller.broker_groups.metrics import GroupMetrics
+from popwheel_controller.broker_groups.overseer import Overseer
+from popwheel_controller.broker_groups.probe import ReplicaProbe
+from popwheel_controller.broker_groups.roles import Roles
+from popwheel_controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
+from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
+from popwheel_controller.cluster.admission import Admission
+from popwheel_controller.cluster.change_log import ChangeLog
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.inspections import Inspections
+from popwheel_controller.cluster.metrics import ClusterMetrics
+from popwheel_controller.cluster.processes import Processes
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.stored_cluster import StoredCluster
+from popwheel_controller.cluster.watchers import Watchers
+from popwheel_controller.http.inquiry import Inquiry
+from popwheel_controller.http.tails import Tails
+from popwheel_controller.http.timers import Timers
+from popwheel_controller.http.use_checks import UseChecks
+from popwheel_controller.inspection_streams import InspectionStreams
+from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
+from popwheel_controller.kubernetes.group_events import GroupEvents
+from popwheel_controller.kubernetes.mirror import KubernetesMirror
+from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.leadership.leadership import Leadership
+from popwheel_controller.leadership.lease import LeaseHolder
+from popwheel_controller.options import ControllerOptions
+from popwheel_controller.replica_streams import ReplicaStreams
+from popwheel_controller.server import ControllerServer
+from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.private_disk import PrivateDisk, folder_lock
+from popwheel_controller.store.state_store import CLUSTER, StateStore
+from popwheel_rpc.cluster_guard import guard_by_cluster
+from popwheel_rpc.service import Channel, Service
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+_INCARNATION_BYTES = 8
+_MACHINE_BYTES = 8
+_LOCK_NAME = "store.lock"
+
+_logger = structlog.get_logger()
+
+
+class ControllerApp:
+    """Owns topics, groups, and who is master of each broker group.
+
+    Args:
+        options: the controller's settings.
+        data_dir: the controller's own folder; made if it is not there.
+        clock: measures how long saves take, and tells since when a process is there.
+        random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
+        registry: where its metrics are shown.
+        broker_channels: makes a channel to a broker: to probe it, to have it pass its role on, to ask for the admin
+            API.
+        disk: what reads and writes the state's files; None for the machine's own.
+        shared: a store that other controllers have as well; None for the one that the options say.
+        address: host:port at which brokers and proxies reach it, for other controllers to name.
+        admin_address: the same of its admin API.
+    """
+
+    def __init__(
+        self,
+        options: ControllerOptions,
+        data_dir: Path,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        broker_channels: Callable[[BrokerInfo], Channel],
+        disk: Disk | None = None,
+        shared: StateStore | None = None,
+        address: str = "",
+        admin_address: str = "",
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._random = random_source
+        self._tails = Tails(registry)
+        self._metrics = ClusterMetrics(registry)
+        self._own_disk: PrivateDisk | None = None
+        if disk is None:
+            disk = self._own_disk = PrivateDisk()
+        self._alone = shared is None and options.store.kind == "file" and not options.store.folder
+        incarnation = "" if self._alone else random_source.randbytes(_INCARNATION_BYTES).hex()
+        self._store = shared or _store(options, data_dir, disk, incarnation)
+        self._stored = StoredCluster(
+            self._store,
+            alone=self._alone,
+            random_source=random_source,
+            clock=clock,
+            metrics=self._metrics,
+            page_bytes=options.store.page_bytes,
+        )
+        self.changes = ChangeLog(self._store, clock, registry, incarnation)
+        self._watchers = Watchers()
+        # The state is read when it begins to lead; until then nothing is known and nothing is saved.
+        self._keeper = StateKeeper(
+            ClusterState(options.cluster_name, b""),
+            self._stored.save,
+            self._stored.load,
+            self._watchers.publish,
+            self._watchers.renew,
+            options.changes_waiting_max,
+        )
+        replication, groups = options.replication, GroupMetrics(registry)
+        self._leadership = Leadership(
+            None if self._alone else self._store,
+            LeaseHolder(incarnation, address, admin_address, replication.lease_ms / 1000),
+            replication.lease_ms / 1000,
+            clock,
+            self._begin,
+            self._end,
+            self._check_store,
+        )
+        check = self._leadership.check
+        keeper = GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc)
+        keeper.subscribe(master_lines(self.changes, lambda: self.leads))
+        self.roles = Roles(broker_channels)
+        self.overseer = Overseer(
+            replication,
+            keeper,
+            self._keeper,
+            self.roles,
+            ReplicaProbe(broker_channels, replication.probe_ms / 1000),
+            clock,
+            groups,
+            check,
+        )
+        interval_s = replication.checkpoint_interval_ms / 1000
+        self.checkpoints = CheckpointSync(interval_s, replication.checkpoints_at_once_max)
+        self._carrier = CheckpointCarrier(
+            self.checkpoints,
+            self.roles,
+            clock,
+            interval_s,
+            CheckpointMetrics(registry, self.checkpoints, clock),
+        )
+        self._transfers = LeadershipTransfers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
+        self._inquiry = Inquiry(self._keeper, broker_channels)
+        self._use_checks = UseChecks(self._inquiry)
+        refusal = self._use_checks.refusal
+        self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
+        """What Kubernetes shows, and what is asked for there."""
+        if isinstance(self._store, KubernetesStateStore):
+            api, declarations = self._store.api, DeclarationMetrics(registry)
+            self._shows = [
+                KubernetesMirror(
+                    api,
+                    GroupEvents(api, clock, registry),
+                    options.cluster_name,
+                    address,
+                    self.overseer,
+                    self.checkpoints,
+                    self._transfers,
+                    self.roles,
+                    clock,
+                    check,
+                    self.changes,
+                ),
+                Reconciler(
+                    DECLARED_TOPICS, api, options, self._keeper, clock, declarations, check, refusal, self.changes
+                ),
+                Reconciler(
+                    DECLARED_GROUPS, api, options, self._keeper, clock, declarations, check, refusal, self.changes
+                ),
+            ]
+        self._decommission = Decommission(self.overseer, self.roles, groups)
+        self._processes = Processes()
+        admission = Admission(self._keeper, self._metrics.other_clusters_refused.inc, check)
+        self._server = ControllerServer(
+            *(options, self._keeper, self._watchers, admission, self._processes, clock),
+            *(self._metrics.watchers_lagged.inc, check),
+        )
+        ReplicaStreams(self.overseer, self._transfers, admission, check, self._server.service)
+        self._book = ActivityBook(History())
+        self._troubles = Troubles()
+        self._findings = Findings(self._book, self.overseer, self.checkpoints, self._processes, self.changes, clock)
+        self._sampler = ActivitySampler(self._inquiry, self._book, clock, registry, self._judge)
+        self._inspections = Inspections()
+        InspectionStreams(self._inspections, admission, check, self._server.service)
+        # Those who open streams say themselves what they belong to.
+        guard_by_cluster(self._server.service, lambda: self.state.id, streams=False)
+        self._started = False
+        self.own_pages: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
+        """Pages on this process itself, by name; whoever runs it gives them before `admin` is asked for."""
+
+    @property
+    def service(self) -> Service:
+        """`popwheel.v1.Controller`."""
+        return self._server.service
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as it is now, as far as this controller knows: it knows nothing while it does not lead."""
+        return self._keeper.state
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads; the only controller always does."""
+        return self._leadership.leads
+
+    @property
+    def admin(self) -> "APIRouter":
+        """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
+        from popwheel_controller.http.activity_routes import activity_router
+        from popwheel_controller.http.admin import admin_router
+        from popwheel_controller.http.audit_routes import audit_router
+        from popwheel_controller.http.balance_routes import balance_router
+        from popwheel_controller.http.browse_routes import browse_router
+        from popwheel_controller.http.changes_routes import changes_router
+        from popwheel_controller.http.client_routes import client_router
+        from popwheel_controller.http.consumption_routes import consumption_router
+        from popwheel_controller.http.dead_letter_routes import dead_letter_router
+        from popwheel_controller.http.debug_routes import debug_router
+        from popwheel_controller.http.definition_routes import definition_router
+        from popwheel_controller.http.definitions import Definitions
+        from popwheel_controller.http.group_routes import GroupViews, group_router
+        from popwheel_controller.http.guard import Guard
+        from popwheel_controller.http.holder_routes import holder_router
+        from popwheel_controller.http.pause_routes import pause_router
+        from popwheel_controller.http.poll_routes import poll_router
+        from popwheel_controller.http.quarantine_routes import quarantine_router
+        from popwheel_controller.http.send_routes import Sending, send_router
+        from popwheel_controller.http.settings_routes import settings_router
+        from popwheel_controller.http.status_routes import cluster_look, status_router
+        from popwheel_controller.http.tail_routes import tail_router
+        from popwheel_controller.http.timer_routes import timer_router
+        from popwheel_controller.http.trouble_routes import trouble_router
+
+        views = GroupViews(self.overseer, self.checkpoints, self._clock)
+        guard = Guard(self.changes)
+        router = admin_router(self._options, self._keeper, self._inquiry, self._clock, self._leadership.check, guard)
+        router.include_router(definition_router(Definitions(self._options, self._keeper, self._use_checks)))
+        status = cluster_look(self._keeper, self._processes, views)
+        router.include_router(pause_router(self._keeper, self._clock))
+        router.include_router(status_router(status))
+        router.include_router(timer_router(Timers(self._inquiry)))
+        router.include_router(activity_router(self._inquiry, self._book, self._clock))
+        router.include_router(balance_router(self._inquiry))
+        router.include_router(
+            trouble_router(self._findings, self._troubles, self._inquiry, self._book, status.result, self._clock)
+        )
+        router.include_router(poll_router(self._inspections, self._processes, self._clock))
+        router.include_router(settings_router(self._inspections, self._processes, views, self.own_pages))
+        router.include_router(holder_router(self._inquiry))
+        router.include_router(dead_letter_router(self._inquiry, self._clock))
+        router.include_router(consumption_router(self._inquiry))
+        router.include_router(quarantine_router(self._inquiry))
+        router.include_router(audit_router(self._inquiry))
+        router.include_router(browse_router(self._inquiry, self._clock))
+        router.include_router(tail_router(self._inquiry, self._clock, self._leadership.check, self._tails))
+        sending = Sending(self._inspections, self._clock, self._random.randbytes(_MACHINE_BYTES).hex())
+        router.include_router(send_router(sending, self._clock))
+        router.include_router(changes_router(self.changes))
+        router.include_router(client_router(self._inspections, self._processes, self._clock))
+        router.include_router(debug_router(self._inspections, self._processes, views, self.own_pages))
+        router.include_router(group_router(views, self._transfers, self._decommission))
+        return router
+
+    def health(self) -> str | None:
+        """None if all is well, else a sentence for `/readyz`. One that waits for another to fail is well, too."""
+        return self._leadership.trouble if self._started else "the controller has not read its state yet"
+
+    async def start(self) -> None:
+        """Read the state, or make a new cluster's, and begin to take changes, if no other controller leads.
+
+        Raises:
+            CorruptDataError: the state is damaged.
+            UnknownFormatError: the state is of a kind or version this release does not know.
+            ConfigurationError: the store belongs to a cluster of another name.
+            OSError: the store cannot be used, and nobody else has it. One that others have as well is tried again.
+        """
+        await self._leadership.start()
+        self._carrier.start()
+        self._metrics.read_from(self._gauges())
+        self._started = True
+
+    async def stop(self) -> None:
+        """End the streams of those who watch, finish the changes that wait, take no more."""
+        self._started = False
+        await self._carrier.stop()
+        await self._leadership.stop()
+        await self.roles.close()
+        await self._store.close()
+        if self._own_disk is not None:
+            self._own_disk.close()
+
+    async def _begin(self) -> None:
+        """Lead from now on."""
+        self.changes.begin()
+        state = await self._stored.load_or_make(self._options.cluster_name)
+        if state.name != self._options.cluster_name:
+            raise ConfigurationError(
+                "controller.cluster_name",
+                f"{self._store.where(CLUSTER)} holds the cluster {state.name}, whose name cannot be changed to "
+                f"{self._options.cluster_name}; give {state.name} or another data folder",
+            )
+        self._keeper.start(state)
+        routes = await self.overseer.begin()
+        self._keeper.state = replace(
+            state,
+            brokers={name: info for name, info in routes.items() if info is not None},
+            away=frozenset(name for name, info in routes.items() if info is None),
+        )
+        self._watchers.open()
+        self._sampler.start()
+        for each in self._shows:
+            each.start()
+
+    def _judge(self) -> None:
+        """Note since when something is wrong."""
+        self._troubles.judged(self._findings.now(), self._clock.wall_ms())
+
+    async def _end(self, refusal: StatusError) -> None:
+        """Lead no more."""
+        self._watchers.close()
+        self._inspections.close()
+        await self._sampler.stop()
+        self._troubles.clear()
+        for each in self._shows:
+            await each.stop()
+        await self.overseer.end(refusal)
+        await self._keeper.stop()
+        await self.changes.end()
+
+    async def _check_store(self) -> None:
+        """See what others have changed in a store that is not ours alone."""
+        versions = await self._store.versions()
+        if versions.get(CLUSTER) != self._stored.version:
+            # One that led before may have written after this one had read.
+            self._keeper.refresh_soon()
+        await self.overseer.groups.look_for_changes(versions)
+
+    def _count_deleted_names(self) -> float:
+        now_ms = self._clock.wall_ms()
+        return self.state.deleted_topics.count_resting(now_ms) + self.state.deleted_groups.count_resting(now_ms)
+
+    def _gauges(self) -> dict[str, Callable[[], float]]:
+        return {
+            "topics": lambda: len(self.state.topics),
+            "groups": lambda: len(self.state.groups),
+            "brokers": lambda: len(self.state.brokers),
+            "deleted_names": self._count_deleted_names,
+            "watchers": lambda: len(self._watchers),
+            "changes_waiting": lambda: self._keeper.waiting,
+            "state_version": lambda: self.state.version,
+            "state_pages": lambda: self._stored.pages,
+            "leads": lambda: float(self.leads),
+        }
+
+
+def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: str) -> StateStore:
+    """The store that the options say."""
+    if options.store.kind == "kubernetes":
+        from popwheel_controller.kubernetes.api import ClientKubernetesApi
+
+        return KubernetesStateStore(ClientKubernetesApi(options.store.namespace), options.cluster_name)
+    if not options.store.folder:
+        return FileStateStore(data_dir, disk)
+    folder = Path(options.store.folder)
+    disk.make_folder(folder)
+    lock: Callable[[], AbstractContextManager[object]] = folder_lock(folder / _LOCK_NAME)
+    return FileStateStore(folder, disk, lock, incarnation)

@@ -1,0 +1,266 @@
+"""The state of one broker group, and which changes of it are legal (pure; DESIGN 6, docs/failover.md).
+
+A change makes the next value; `follow_up` counts its version on and refuses what must never be stored, whoever decided
+it. The store takes it only in place of the version that it was made from (C1).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_controller.store.state_store import Document, damaged
+
+NO_MASTER = -1
+
+
+class IllegalStepError(Exception):
+    """A change that would break what must always hold of a broker group; it was not made. The sentence says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """One replica, as it is stored.
+
+    Args:
+        number: within its group.
+        address: host:port at which it was last.
+        identity: drawn when its data folder was made; another one says that what it held is gone. Empty: not known.
+    """
+
+    number: int
+    address: str
+    identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A broker group at one version. Never changed; each change makes the next value.
+
+    Args:
+        name: of the group.
+        version: counts every change.
+        epoch: of the latest master.
+        master: its number, or `NO_MASTER`.
+        sync_state_set: who has every acknowledged message; never empty, holds the master.
+        replicas: all that ever registered, by number, but for those that an operator had forgotten.
+    """
+
+    name: str
+    version: int
+    epoch: int
+    master: int
+    sync_state_set: frozenset[int]
+    replicas: Mapping[int, ReplicaRecord]
+
+    def with_replica(self, record: ReplicaRecord) -> "GroupState":
+        """Take in a replica that has registered: a new one, one at a new address, or one whose volume was wiped.
+
+        A wiped one leaves the sync-state set: what it acknowledged is gone. If it was all of the set, the old record
+        stays, so that nobody is taken for a member until that volume, or an operator, says so.
+        """
+        known = self.replicas.get(record.number)
+        if known == record:
+            return self
+        if known is None or not is_wiped(known, record.identity):
+            return replace(self, replicas={**self.replicas, record.number: record})
+        master = NO_MASTER if self.master == record.number else self.master
+        remaining = self.sync_state_set - {record.number}
+        if not remaining:
+            return replace(self, master=NO_MASTER)
+        return replace(self, master=master, sync_state_set=remaining, replicas={**self.replicas, record.number: record})
+
+    def elected(self, number: int) -> "GroupState":
+        """Begin the next epoch with a member of the sync-state set as its master, and alone in the set."""
+        return replace(self, epoch=self.epoch + 1, master=number, sync_state_set=frozenset((number,)))
+
+    def elected_unclean(self, record: ReplicaRecord, epoch_heard: int, version_heard: int) -> "GroupState":
+        """Begin a new epoch with any replica as its master, by an operator's word: what it lacks is lost.
+
+        Args:
+            record: the replica, as it is now.
+            epoch_heard: the latest epoch that this replica has heard of, which may be unknown here.
+            version_heard: the same for the version.
+        """
+        return replace(
+            self,
+            version=max(self.version, version_heard),
+            epoch=max(self.epoch, epoch_heard) + 1,
+            master=record.number,
+            sync_state_set=frozenset((record.number,)),
+            replicas={**self.replicas, record.number: record},
+        )
+
+    def resigned(self) -> "GroupState":
+        """Let the master go, with nobody in its place; the set stays, so that it is who may lead later."""
+        return replace(self, master=NO_MASTER)
+
+    def without_replica(self, number: int) -> "GroupState":
+        """Forget a replica that will not come back; if it does, it is a new one."""
+        return replace(self, replicas={n: record for n, record in self.replicas.items() if n != number})
+
+    def with_sync_state_set(self, epoch: int, master: int, version: int, members: Iterable[int]) -> "GroupState":
+        """Give the master the set it asks for.
+
+        Args:
+            epoch: in which the asker leads.
+            master: number of the asker.
+            version: of the state that it knows.
+            members: the set it wants.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED if it is not the master, or does not know the latest state; BAD_REQUEST for
+                a set that cannot be.
+        """
+        if (epoch, master) != (self.epoch, self.master):
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"replica {master} is not the master of {self.name} in epoch {epoch}: {self._led_by()}",
+            )
+        if version != self.version:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"the state of {self.name} is at version {self.version}, not {version}; look at it and ask again",
+            )
+        wanted = frozenset(members)
+        if master not in wanted:
+            raise StatusError(Code.BAD_REQUEST, f"the sync-state set of {self.name} must hold its master, {master}")
+        if unknown := wanted - self.replicas.keys():
+            raise StatusError(Code.BAD_REQUEST, f"{self.name} has no replica {', '.join(map(str, sorted(unknown)))}")
+        return replace(self, sync_state_set=wanted)
+
+    def is_wiped(self, number: int, identity: bytes) -> bool:
+        """Whether a replica of this identity has lost what this number held."""
+        known = self.replicas.get(number)
+        return known is not None and is_wiped(known, identity)
+
+    def message(self, living: Collection[int] = ()) -> BrokerGroup:
+        """As replicas hear it.
+
+        Args:
+            living: the numbers of those that are not dead and have not said that they leave.
+        """
+        return BrokerGroup(
+            name=self.name,
+            version=self.version,
+            epoch=self.epoch,
+            master=self.master,
+            sync_state_set=sorted(self.sync_state_set),
+            replicas=[
+                Replica(number=number, address=record.address, identity=record.identity, alive=number in living)
+                for number, record in sorted(self.replicas.items())
+            ],
+        )
+
+    def _led_by(self) -> str:
+        return "it has none now" if self.master == NO_MASTER else f"that is replica {self.master} in epoch {self.epoch}"
+
+
+def unknown_group(name: str) -> StatusError:
+    """What to tell an operator who asks for a group that is not known."""
+    return StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
+
+
+def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
+    """Whether another identity says that the volume is not the one that was recorded."""
+    return bool(known.identity) and known.identity != identity
+
+
+def in_short(state: GroupState) -> str:
+    """A broker group in some words, as the log of changes tells it."""
+    master = "no master" if state.master == NO_MASTER else f"master {state.master}"
+    members, replicas = (", ".join(map(str, sorted(each))) for each in (state.sync_state_set, state.replicas))
+    return f"{master}, epoch {state.epoch}, in sync {members}, replicas {replicas}"
+
+
+def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False, removes: bool = False) -> GroupState:
+    """The new state with the version that follows.
+
+    Args:
+        old: what is stored; None if nothing is.
+        new: what is to be stored in its place; of the same version, or of a larger one that replicas have heard of
+            though this store has not: then it was made from what they know.
+        forced: whether an operator asked for a master from outside the set.
+        removes: whether an operator asked for a replica to be forgotten.
+
+    Raises:
+        IllegalStepError: this must never be stored in place of the old one.
+    """
+    known = new.version if old is None else old.version
+    forced = forced or new.version > known
+    new = replace(new, version=new.version + 1)
+    check_state(new)
+    if old is None:
+        return new
+    _require(new.name == old.name, "a group keeps its name")
+    _require(new.version > old.version, "versions grow")
+    _require(removes or new.replicas.keys() >= old.replicas.keys(), "replicas are not forgotten")
+    _require(new.epoch >= old.epoch, "epochs grow")
+    if new.epoch == old.epoch:
+        _require(new.master in (old.master, NO_MASTER), "a new master begins a new epoch")
+        if new.master == NO_MASTER:
+            _require(new.sync_state_set <= old.sync_state_set, "without a master nobody joins the set")
+    else:
+        _require(new.sync_state_set == {new.master}, "an epoch begins with its master alone in the set")
+        _require(forced or new.epoch == old.epoch + 1, "an epoch follows the one before")
+        _require(forced or new.master in old.sync_state_set, "a master is chosen from the set")
+    return new
+
+
+def check_state(state: GroupState) -> None:
+    """See that what must hold of each state holds of this one.
+
+    Raises:
+        IllegalStepError: it does not.
+    """
+    _require(state.version >= 1 and state.epoch >= 1, "versions and epochs begin with 1")
+    _require(bool(state.sync_state_set), "the set is never empty")
+    _require(state.sync_state_set <= state.replicas.keys(), "the set holds known replicas")
+    _require(state.master == NO_MASTER or state.master in state.sync_state_set, "the set holds the master")
+    _require(all(number == record.number >= 0 for number, record in state.replicas.items()), "numbers are as recorded")
+
+
+def group_document(state: GroupState) -> Document:
+    """A broker group as it is stored."""
+    return {
+        "name": state.name,
+        "version": state.version,
+        "epoch": state.epoch,
+        "master": state.master,
+        "sync_state_set": sorted(state.sync_state_set),
+        "replicas": [
+            {"number": number, "address": record.address, "identity": record.identity.hex()}
+            for number, record in sorted(state.replicas.items())
+        ],
+    }
+
+
+def group_of(document: Document, source: str) -> GroupState:
+    """Read a broker group back; `source` is where it was found.
+
+    Raises:
+        CorruptDataError: it is none, or one that must never be.
+    """
+    try:
+        records = [
+            ReplicaRecord(int(replica["number"]), str(replica["address"]), bytes.fromhex(replica["identity"]))
+            for replica in document["replicas"]
+        ]
+        state = GroupState(
+            name=str(document["name"]),
+            version=int(document["version"]),
+            epoch=int(document["epoch"]),
+            master=int(document["master"]),
+            sync_state_set=frozenset(map(int, document["sync_state_set"])),
+            replicas={record.number: record for record in records},
+        )
+        check_state(state)
+    except (KeyError, TypeError, ValueError, AttributeError, IllegalStepError) as error:
+        raise damaged(source, error) from error
+    return state
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise IllegalStepError(rule)

@@ -1,0 +1,221 @@
+"""What is to become of a broker group, given what is known of its replicas (pure).
+
+`next_state` is asked again whenever something was heard, or was not heard in time; it looks at how things are, not at
+what happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
+from popwheel_controller.broker_groups.election import Reports, candidates, elect, found, missing_members, record_of
+from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One replica, as this controller sees it now.
+
+    Args:
+        standing: whether it lives.
+        report: what it said last; None if it has said nothing yet.
+        earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
+            one led when it came.
+        asked_in_vain: whether it was to be chosen a short time ago and did not answer at its address.
+    """
+
+    standing: Standing
+    report: ReplicaReport | None = None
+    earlier_epoch: int | None = None
+    asked_in_vain: bool = False
+
+
+_NOT_SEEN = Seen(Standing.DEAD)
+
+Sight = Mapping[int, Seen]
+"""The replicas of one group, by number; those that are left out are dead."""
+
+
+def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState | None:
+    """What the group should become; None if it is to stay as it is.
+
+    Args:
+        name: of the group.
+        state: what is stored; None if nothing is.
+        sight: its replicas.
+    """
+    reports = _living(sight)
+    if state is None:
+        return found(name, reports)
+    strange = strangers(state, reports)
+    if strange and state.sync_state_set <= strange:
+        return _made_anew(state, reports, strange)
+    known = {number: report for number, report in reports.items() if number not in strange}
+    after = state
+    for number in sorted(known):
+        after = after.with_replica(record_of(known[number]))
+    if master_is_gone(after, sight):
+        may = {number: report for number, report in known.items() if not sight[number].asked_in_vain}
+        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
+        # other member goes first, however little it said last. But where it alone acknowledges, others may have less.
+        first = known.get(after.master)
+        acks_alone = first is not None and first.acks_alone
+        best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
+        if best is None and not _others_may_come(after, sight):
+            best = elect(after, may)
+        if best is not None:
+            after = after.elected(best)
+    return None if after == state else after
+
+
+def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
+    """Who has heard of states that were never stored here: of another cluster's group, or from before the store was set
+    back. They are kept out, for a log of theirs would win every election.
+    """
+    return frozenset(
+        number
+        for number, report in reports.items()
+        if report.version > state.version or report.epoch > state.epoch or report.last_epoch > state.epoch
+    )
+
+
+def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | None:
+    """What proxies hear of the group; None if it is in no route: nobody who is there could become its master."""
+    if state is None:
+        return None
+    if state.master != NO_MASTER and not master_is_gone(state, sight):
+        return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
+    members = {number: sight.get(number, _NOT_SEEN) for number in state.sync_state_set}
+    one_is_dead = any(seen.standing is Standing.DEAD for seen in members.values())
+    for number, seen in members.items():
+        waits = one_is_dead and seen.report is not None and seen.report.doubtful
+        if seen.standing is not Standing.DEAD and not waits and _may_come_back(state, number, seen):
+            return BrokerInfo(name=name, epoch=state.epoch)
+    return None
+
+
+def roles_of(state: GroupState, sight: Sight) -> GroupRoles:
+    """Who lives, and in which role."""
+    living = {
+        number: ReplicaPlace(number, seen.report.address)
+        for number, seen in sorted(sight.items())
+        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
+    }
+    master = living.pop(state.master, None)
+    if master_is_gone(state, sight):
+        master = None  # it has come back as a new process, which does not lead
+    return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
+
+
+def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int | None:
+    """The latest epoch that an earlier process of a replica may have led, given a first report; None if this leads.
+
+    What that had received but not synced may be gone, so the epoch must not go on: in place of what it lost there would
+    be other records of the same epoch.
+    """
+    if report.leading:
+        return None
+    return max(0 if state is None else state.epoch, report.epoch, report.last_epoch)
+
+
+def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
+    """Whether a replica is told how its group is now.
+
+    One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
+    it would lead the old one again, in which others may have of its records what it has lost.
+    """
+    if state is None or strangers(state, {number: report}) or state.is_wiped(number, report.identity):
+        return False
+    return state.master != number or not _epoch_is_over(earlier_epoch, state)
+
+
+def trouble(state: GroupState | None, sight: Sight) -> str:
+    """Why the group has no living master, in a sentence for an operator; empty if it has one."""
+    reports = {n: seen.report for n, seen in sight.items() if seen.standing is not Standing.DEAD and seen.report}
+    if state is None:
+        missing = missing_members(reports)
+        return (
+            f"the store does not know this group; {_replicas(missing)}, of the latest sync-state set, must come first"
+            if missing
+            else ""
+        )
+    strange = strangers(state, reports)
+    if strange:
+        return (
+            f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
+            "(another cluster's folder, or a store that was set back)"
+        )
+    if not master_is_gone(state, sight):
+        return ""
+    if why := held_up(state, sight):
+        return why
+    if vain := [n for n in sorted(reports) if sight[n].asked_in_vain]:
+        return f"{_replicas(vain)} has registered, but does not answer at its address: the controller must reach it"
+    wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
+    if state.sync_state_set <= frozenset(wiped):
+        return (
+            f"{_replicas(wiped)} came with an empty volume and nobody else has every acknowledged message; bring the "
+            "old volume back, or choose a master by an unclean election"
+        )
+    away = [n for n in sorted(state.sync_state_set) if n not in reports]
+    return f"waits for {_replicas(away)}: nobody else has every acknowledged message" if away else ""
+
+
+def held_up(state: GroupState, sight: Sight) -> str:
+    """Whose doubt holds up an election, and who is waited for, in a sentence for an operator; empty if none does."""
+    may = candidates(state, _living(sight))
+    if not may or not master_is_gone(state, sight) or elect(state, may) is not None:
+        return ""
+    return (
+        f"{_replicas(sorted(may))} had to cut off the end of the log at a start when not every other replica could be "
+        f"asked for it, and may lack acknowledged messages: waits for {_replicas(state.sync_state_set - may.keys())}"
+    )
+
+
+def _living(sight: Sight) -> dict[int, ReplicaReport]:
+    return {
+        number: seen.report
+        for number, seen in sight.items()
+        if seen.standing is Standing.LIVING and seen.report is not None
+    }
+
+
+def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> GroupState | None:
+    """The store was set back: all of the stored set have gone on without it. Go on from what they know."""
+    ahead = {number: reports[number] for number in strange if not state.is_wiped(number, reports[number].identity)}
+    anew = found(state.name, ahead)
+    if anew is None:
+        return None
+    replicas = {**state.replicas, **anew.replicas}
+    return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
+
+
+def master_is_gone(state: GroupState, sight: Sight) -> bool:
+    """Whether nobody leads the group, as far as can be seen."""
+    if state.master == NO_MASTER:
+        return True
+    seen = sight.get(state.master, _NOT_SEEN)
+    return seen.standing is Standing.DEAD or _epoch_is_over(seen.earlier_epoch, state)
+
+
+def _others_may_come(state: GroupState, sight: Sight) -> bool:
+    """Whether other members of the set have no stream here, as those who have not come since this controller began to
+    lead, and are not given up.
+    """
+    others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
+    return any(seen.standing is Standing.UNSURE and seen.report is None and not seen.asked_in_vain for seen in others)
+
+
+def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:
+    return epoch is not None and epoch >= state.epoch
+
+
+def _may_come_back(state: GroupState, number: int, seen: Seen) -> bool:
+    return seen.report is None or not (state.is_wiped(number, seen.report.identity) or seen.report.leaving)
+
+
+def _replicas(numbers: "frozenset[int] | list[int]") -> str:
+    shown = ", ".join(map(str, sorted(numbers)))
+    return f"replica {shown}" if len(numbers) == 1 else f"replicas {shown}"

@@ -1,0 +1,417 @@
+"""Watches over the broker groups: hears of their replicas, has the policy decide, stores, and lets everyone know."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, IllegalStepError
+from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
+from popwheel_controller.broker_groups.group_policy import (
+    Seen,
+    Sight,
+    find_earlier_epoch,
+    held_up,
+    may_hear,
+    next_state,
+    roles_of,
+    route,
+)
+from popwheel_controller.broker_groups.metrics import GroupMetrics
+from popwheel_controller.broker_groups.probe import AnotherThereError, ReplicaProbe
+from popwheel_controller.broker_groups.replicas import Key, Replicas, Session, check_report
+from popwheel_controller.broker_groups.roles import Roles
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.options import ReplicationOptions
+
+_LOOK_S = 0.25
+
+_logger = structlog.get_logger()
+
+
+class Overseer:
+    """The broker groups of a controller that leads; between `end` and `begin` it does nothing.
+
+    Args:
+        options: times and limits.
+        groups: holds and changes the groups' states.
+        routes: takes the routes, for those who watch the cluster.
+        roles: takes who is master and slave.
+        probe: asks at the addresses of replicas.
+        clock: the time.
+        metrics: of groups.
+        check_leads: raises StatusError while this controller may decide nothing.
+    """
+
+    def __init__(
+        self,
+        options: ReplicationOptions,
+        groups: GroupKeeper,
+        routes: StateKeeper,
+        roles: Roles,
+        probe: ReplicaProbe,
+        clock: Clock,
+        metrics: GroupMetrics,
+        check_leads: Callable[[], None],
+    ) -> None:
+        detection_s = self._detection_s = options.detection_ms / 1000
+        self.groups = groups
+        groups.subscribe(self._changed)
+        self.replicas = Replicas(detection_s, detection_s / 2)
+        self._routes = routes
+        self._roles = roles
+        self._probe = probe
+        self._clock = clock
+        self._metrics = metrics
+        self._check_leads = check_leads
+        self._leads = False
+        self._dirty: dict[str, None] = {}
+        self._to_retry: dict[str, None] = {}
+        self._seen: dict[str, object] = {}
+        self._shown: dict[str, tuple[BrokerInfo | None, bool]] = {}
+        """The route of each group, and whether it is known, as proxies were told."""
+        self._held_up: dict[str, str] = {}
+        self._reconciling: dict[str, asyncio.Task[None]] = {}
+        self._in_vain: dict[Key, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def begin(self) -> Mapping[str, BrokerInfo | None]:
+        """Read the groups and begin to watch over them: this controller leads now. The route of each group as it is,
+        None of those that are in no route.
+
+        Raises:
+            OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
+        """
+        await self.groups.load()
+        now = self._clock.monotonic()
+        for state in self.groups.states.values():
+            self.replicas.expect(state, now)
+        self._leads = True
+        routes = {name: route(name, state, self.sight(name)) for name, state in self.groups.states.items()}
+        self._shown.update({name: (info, True) for name, info in routes.items()})
+        for name in routes:
+            self._show(name)
+        self._watching = asyncio.create_task(self._watch(), name="broker-groups")
+        return routes
+
+    async def end(self, refusal: StatusError) -> None:
+        """Stop watching, and end the streams of all replicas: this controller does not lead any more."""
+        self._leads = False
+        for session in self.replicas.all_sessions():
+            session.end(refusal)
+        tasks = [*self._tasks, *self._reconciling.values(), *([] if self._watching is None else [self._watching])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.groups.finish()
+        self._watching = None
+        for each in (self._dirty, self._to_retry, self._seen, self._shown, self._held_up, self._in_vain):
+            each.clear()
+        self.replicas.forget_all()
+        self.groups.forget()
+        self._roles.clear()
+        self._metrics.clear()
+
+    # What replicas say.
+
+    def came(self, report: ReplicaReport, wake: Callable[[], None]) -> Session:
+        """A replica registers: its session. An older one of the same number is ended.
+
+        Raises:
+            StatusError: BAD_REQUEST for a report that cannot be.
+        """
+        check_report(report)
+        earlier_epoch = find_earlier_epoch(self.groups.states.get(report.group), report)
+        session = Session(report, self._clock.wall_ms(), earlier_epoch, wake)
+        older = self.replicas.came(session, self._clock.monotonic())
+        if older is not None:
+            older.end(
+                StatusError(
+                    Code.PRECONDITION_FAILED,
+                    f"another process has registered as replica {report.replica} of {report.group}, "
+                    f"at {report.address}; this one must not go on",
+                )
+            )
+        _logger.info(
+            "replica registered",
+            group=report.group,
+            replica=report.replica,
+            address=report.address,
+            epoch=report.epoch,
+            end_position=report.end_position,
+        )
+        self.look_at(report.group)
+        return session
+
+    def reported(self, session: Session, report: ReplicaReport) -> None:
+        """A registered replica reports again."""
+        if self.replicas.reported(session, report, self._clock.monotonic()):
+            self.look_at(report.group)
+
+    def left(self, session: Session) -> None:
+        """The stream of a session is over."""
+        if not self._leads:
+            return
+        probe = self.replicas.left(session)
+        group, number = session.key
+        _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
+        if probe is not None:
+            self.run(self._find_out(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
+        self.look_at(group)
+
+    def message_for(self, session: Session) -> BrokerGroup | None:
+        """What a replica is to know of its group now; None if nothing (`may_hear`)."""
+        group, number = session.key
+        state = self.groups.states.get(group)
+        if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
+            return None
+        return self.describe(state)
+
+    def describe(self, state: GroupState) -> BrokerGroup:
+        """A group, with who of it lives and stays, as far as is known."""
+        sight = self.sight(state.name)
+        return self.message_of(state, [number for number in state.replicas if _stays(sight[number])])
+
+    def message_of(self, state: GroupState, living: Collection[int] = ()) -> BrokerGroup:
+        """A group as replicas read it (`GroupState.message`), with the id of its cluster."""
+        message = state.message(living)
+        message.cluster_id = self._routes.state.id
+        return message
+
+    # What others ask.
+
+    async def change(self, group: str, decision: Decision, *, forced: bool = False) -> GroupState:
+        """Change a group that is known (`GroupKeeper.change`); its state afterwards."""
+        state = await self.groups.change(group, decision, forced=forced)
+        assert state is not None, "the decision was of a known group"
+        return state
+
+    def sight(self, group: str) -> Sight:
+        """How the replicas of a group look now."""
+        state, now = self.groups.states.get(group), self._clock.monotonic()
+        sight = self.replicas.sight(group, () if state is None else state.replicas, now)
+        return {
+            number: replace(seen, asked_in_vain=now < self._in_vain.get((group, number), now))
+            for number, seen in sight.items()
+        }
+
+    def names(self) -> list[str]:
+        """All groups that are known, or of which a replica is registered."""
+        return sorted({*self.groups.states, *self.replicas.groups()})
+
+    def look_at(self, group: str) -> None:
+        """Have a group looked at: something is new."""
+        self._dirty[group] = None
+        if self._leads and group not in self._reconciling:
+            task = self._reconciling[group] = asyncio.create_task(self._reconcile(group), name=f"settling-{group}")
+            task.add_done_callback(lambda _: self._reconciled(group))
+
+    def run(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
+        """Run something that ends with this controller's lead."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What it does.
+
+    async def _watch(self) -> None:
+        """See whom nobody has heard of for too long, and try again what could not be stored."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._roles.forget_channels()
+                names = self.names()
+                self._forget_others(frozenset(names))
+                for group in names:
+                    if group in self._to_retry or self._seen.get(group) != _outline(self.sight(group)):
+                        self.look_at(group)
+            except Exception as error:  # without these looks no silent master would ever be replaced
+                _logger.error("broker groups could not be looked at", exc_info=error)
+
+    def _forget_others(self, known: frozenset[str]) -> None:
+        """Forget what was noted of groups that are not stored and of which no replica is registered any more."""
+        self.replicas.forget_others(known)
+        for noted in (self._seen, self._to_retry, self._shown, self._held_up):
+            for group in noted.keys() - known:
+                del noted[group]
+
+    async def _reconcile(self, group: str) -> None:
+        """Make of a group what it should become, until nothing is new."""
+        while group in self._dirty:
+            del self._dirty[group]
+            self._to_retry.pop(group, None)
+            self._seen[group] = _outline(self.sight(group))
+            try:
+                self._check_leads()
+                if self._behind(group):
+                    await self.groups.refresh(group)
+                await self._decide(group)
+            except (StatusError, OSError) as error:
+                self._to_retry[group] = None
+                _logger.warning("broker group stays as it is for now", group=group, reason=str(error))
+            except IllegalStepError as error:
+                _logger.error("a change of a broker group was wrong and not made", group=group, rule=str(error))
+            self._show(group)
+
+    async def _decide(self, group: str) -> None:
+        """Store what a group should become. Of several who may be master the one that is chosen is asked first: its
+        process may have ended without a word, and what the next one has is not what it said.
+        """
+        old = self.groups.states.get(group)
+        new = next_state(group, old, self.sight(group))
+        chosen = None
+        if old is not None and new is not None and new.epoch > old.epoch:
+            chosen = self.replicas.session(group, new.master)
+            sessions = [chosen]
+            if chosen is not None and chosen.report.doubtful:  # it is chosen by what all of them say
+                sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
+            if len(old.sync_state_set) > 1 and not await self._are_there(sessions):
+                return
+
+        def decision(state: GroupState | None) -> GroupState | None:
+            after = next_state(group, state, self.sight(group))
+            if state is None or after is None or after.epoch == state.epoch:
+                return after
+            if self.replicas.session(group, after.master) is chosen:
+                return after
+            self._dirty[group] = None  # by now it is another one, which is to be asked as well
+            return None
+
+        await self.groups.change(group, decision)
+
+    def _pass_over(self, key: Key) -> None:
+        """Choose this one no more for the detection time: it may come again and again, and never answer."""
+        now = self._clock.monotonic()
+        self._in_vain = {each: until for each, until in self._in_vain.items() if until > now}
+        self._in_vain[key] = now + self._detection_s
+
+    async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
+        """Whether the processes that registered are there still. The session of the first that is not is ended."""
+        for session in sessions:
+            if session is None:
+                continue
+            try:
+                await self._probe.check(session.report)
+            except AnotherThereError as error:
+                group, number = session.key
+                if error.is_late:
+                    self._pass_over(session.key)
+                _logger.warning("replica was not chosen for master", group=group, replica=number, why=str(error))
+                session.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica's address answers something else"))
+                return False
+        return True
+
+    def _reconciled(self, group: str) -> None:
+        task = self._reconciling.pop(group)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._to_retry[group] = None
+            _logger.error("broker group could not be looked at", group=group, exc_info=error)
+        elif group in self._dirty:
+            self.look_at(group)
+
+    def _behind(self, group: str) -> bool:
+        """Whether a replica has heard of states of its group that were stored by another controller."""
+        state = self.groups.states.get(group)
+        reports = {session.report.replica: session.report for session in self.replicas.sessions(group)}
+        if state is None:
+            return any(report.version > 0 for report in reports.values())
+        return any(report.version > state.version or report.epoch > state.epoch for report in reports.values())
+
+    async def _find_out(self, key: Key, address: str, probe: int) -> None:
+        """Ask at a replica's address whether anybody is there, as its stream has ended."""
+        group, number = key
+        found = await self._probe.finds(group, number, address)
+        if found is None:
+            _logger.info("replica does not answer", group=group, replica=number, address=address)
+            return
+        if found:
+            self.replicas.answered(key, probe, self._clock.monotonic())
+        else:
+            self.replicas.refused(key, probe)
+            _logger.warning("replica is gone", group=group, replica=number, address=address)
+        self.look_at(group)
+
+    def _changed(self, old: GroupState | None, new: GroupState) -> None:
+        """A state was stored, by this controller or another."""
+        if not self._leads:
+            return
+        self.replicas.expect(new, self._clock.monotonic())
+        _log_change(old, new)
+        if _has_new_master(old, new):
+            self._metrics.elections.inc()
+        self._show(new.name)
+
+    def _show(self, group: str) -> None:
+        """Let proxies, replicas and the rest of this controller know how a group is."""
+        state, sight = self.groups.states.get(group), self.sight(group)
+        info = route(group, state, sight)
+        if self._shown.get(group) != (info, state is not None):
+            self._routes.change_brokers(lambda cluster: _routed(cluster, group, info, is_known=state is not None))
+            self._shown[group] = info, state is not None
+        if state is not None:
+            self._tell_why_held_up(state, sight)
+            self._roles.set(roles_of(state, sight))
+            self._metrics.show(state, has_master=info is not None and bool(info.address))
+        for session in self.replicas.sessions(group):
+            session.wake()
+
+    def _tell_why_held_up(self, state: GroupState, sight: Sight) -> None:
+        why = held_up(state, sight)
+        if why != self._held_up.get(state.name, ""):
+            self._held_up[state.name] = why
+            if why:
+                _logger.error("no master can be chosen for now", group=state.name, why=why)
+
+
+def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_known: bool) -> ClusterUpdate | None:
+    if info is None:
+        return cluster.dismiss_broker(group, is_known=is_known)
+    return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
+
+
+def _stays(seen: Seen) -> bool:
+    return seen.standing is not Standing.DEAD and not (seen.report is not None and seen.report.leaving)
+
+
+def _outline(sight: Sight) -> object:
+    return {number: (seen.standing, seen.asked_in_vain) for number, seen in sight.items()}
+
+
+def _has_new_master(old: GroupState | None, new: GroupState) -> bool:
+    return new.master != NO_MASTER and (old is None or new.epoch > old.epoch)
+
+
+def _log_change(old: GroupState | None, new: GroupState) -> None:
+    sync_state_set = sorted(new.sync_state_set)
+    if _has_new_master(old, new):
+        # Another replica in a master's place is worth a look; the first one, or the same one again, is a good start.
+        is_usual = old is None or old.master in (NO_MASTER, new.master)
+        (_logger.info if is_usual else _logger.warning)(
+            "broker group has a new master",
+            group=new.name,
+            epoch=new.epoch,
+            master=new.master,
+            before=None if old is None else old.master,
+            address=new.replicas[new.master].address,
+        )
+    elif new.master == NO_MASTER and (old is None or old.master != NO_MASTER or new.epoch > old.epoch):
+        before = None if old is None else old.master
+        _logger.warning("broker group has no master now", group=new.name, epoch=new.epoch, before=before)
+    elif old is not None and new.sync_state_set != old.sync_state_set:
+        _logger.info(
+            "sync-state set changed",
+            group=new.name,
+            epoch=new.epoch,
+            now=sync_state_set,
+            before=sorted(old.sync_state_set),
+        )
+    else:
+        _logger.info("broker group changed", group=new.name, version=new.version, replicas=sorted(new.replicas))

@@ -1,0 +1,85 @@
+"""Asks at the address of a replica which process is there."""
+
+from collections.abc import Callable
+
+from popwheel_common.errors import InconsistentClusterIdError, StatusError
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaStatusRequest, ReplicaStatusResponse
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from popwheel_rpc.methods import REPLICA_STATUS
+from popwheel_rpc.service import Channel
+from popwheel_rpc.status import GrpcStatus, RpcError
+
+
+class AnotherThereError(Exception):
+    """At the address of a replica is nobody, or somebody else than it said; the sentence says which.
+
+    Args:
+        why: the sentence.
+        is_late: whether nobody answered in time.
+    """
+
+    def __init__(self, why: str, *, is_late: bool = False) -> None:
+        super().__init__(why)
+        self.is_late = is_late
+
+
+class ReplicaProbe:
+    """Asks.
+
+    Args:
+        broker_channels: makes a channel to a replica; one for each question.
+        timeout_s: how long an answer may take, in seconds.
+    """
+
+    def __init__(self, broker_channels: Callable[[BrokerInfo], Channel], timeout_s: float) -> None:
+        self._broker_channels = broker_channels
+        self._timeout_s = timeout_s
+
+    async def finds(self, group: str, number: int, address: str) -> bool | None:
+        """Whether a process that may be this replica answers; None if nobody answers in time.
+
+        Args:
+            group: name of its group.
+            number: its own.
+            address: host:port.
+        """
+        try:
+            answer = await self._ask(group, address)
+        except InconsistentClusterIdError:
+            return False
+        except StatusError:
+            return True
+        except RpcError as error:
+            if error.status is GrpcStatus.DEADLINE_EXCEEDED:
+                return None
+            return error.status is not GrpcStatus.UNAVAILABLE
+        return (answer.group, answer.replica) in ((group, number), ("", 0))
+
+    async def check(self, report: ReplicaReport) -> None:
+        """See that the process that reported this is there still.
+
+        Raises:
+            AnotherThereError: it is not, or does not answer.
+        """
+        try:
+            answer = await self._ask(report.group, report.address)
+        except (StatusError, RpcError) as error:
+            is_late = isinstance(error, RpcError) and error.status is GrpcStatus.DEADLINE_EXCEEDED
+            raise AnotherThereError(str(error), is_late=is_late) from error
+        same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
+            report.group,
+            report.replica,
+            report.identity,
+            report.doubtful,
+        )
+        if report.doubtful:
+            same &= (answer.last_epoch, answer.end_position) == (report.last_epoch, report.end_position)
+        if not same:
+            raise AnotherThereError("another process is there, or its log has changed")
+
+    async def _ask(self, group: str, address: str) -> ReplicaStatusResponse:
+        channel = self._broker_channels(BrokerInfo(name=group, address=address))
+        try:
+            return await channel.call(REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=self._timeout_s)
+        finally:
+            await channel.close()

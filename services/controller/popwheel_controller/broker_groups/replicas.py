@@ -1,0 +1,197 @@
+"""The replicas that are registered now, and what each said last (pure: it is told the time)."""
+
+import re
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.broker_groups.broker_group import GroupState
+from popwheel_controller.broker_groups.failure_detector import FailureDetector, Standing
+from popwheel_controller.broker_groups.group_policy import Seen, Sight
+
+NUMBER_MAX = 63
+_IDENTITY_LENGTH_MAX = 64
+_ADDRESS = re.compile(r"[^\s:]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%a-z]{2,64}\]:[0-9]{1,5}")
+_ADDRESS_SHOWN = 80
+
+Key = tuple[str, int]
+"""A replica: its group and its number."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One stream on which a replica is registered.
+
+    Args:
+        report: what it said last.
+        since_ms: since when, wall clock.
+        earlier_epoch: as `find_earlier_epoch` said when it came.
+        wake: called when there is something new for it, or it has to end.
+        refusal: why the stream has to end; None while it may go on.
+    """
+
+    report: ReplicaReport
+    since_ms: int
+    earlier_epoch: int | None
+    wake: Callable[[], None]
+    refusal: StatusError | None = None
+
+    @property
+    def key(self) -> Key:
+        """Whose it is."""
+        return self.report.group, self.report.replica
+
+    def end(self, refusal: StatusError) -> None:
+        """Have the stream end."""
+        self.refusal = refusal
+        self.wake()
+
+
+class Replicas:
+    """All sessions, and how much is known of each replica's life.
+
+    Args:
+        detection_s: how long a silent replica is taken for living, in seconds.
+        silent_s: how long it may be chosen for master.
+    """
+
+    def __init__(self, detection_s: float, silent_s: float) -> None:
+        self._detector: FailureDetector[Key] = FailureDetector(detection_s, silent_s)
+        self._sessions: dict[str, dict[int, Session]] = {}
+        self._last: dict[Key, Session] = {}
+
+    def expect(self, state: GroupState, now: float) -> None:
+        """Give the recorded replicas of a group time to come."""
+        for number in state.replicas:
+            self._detector.expect((state.name, number), now)
+
+    def came(self, session: Session, now: float) -> Session | None:
+        """A replica has registered; the older session of the same number, which is over."""
+        group, number = session.key
+        of_group = self._sessions.setdefault(group, {})
+        older = of_group.get(number)
+        of_group[number] = self._last[session.key] = session
+        self._detector.heard(session.key, now)
+        return older
+
+    def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
+        """It has reported again; whether that may change something for its group."""
+        before, session.report = session.report, report
+        if self.session(*session.key) is not session:
+            return False
+        was = self._detector.standing(session.key, now)
+        self._detector.heard(session.key, now)
+        return was is not Standing.LIVING or _matters(before) != _matters(report)
+
+    def left(self, session: Session) -> int | None:
+        """Its stream is over; the number of the probe that is due, None if there is nothing to find out."""
+        group, number = session.key
+        if self.session(group, number) is not session:
+            return None
+        del self._sessions[group][number]
+        if not self._sessions[group]:
+            del self._sessions[group]
+        if session.report.leaving:
+            self._detector.left(session.key)
+            return None
+        return self._detector.broke(session.key)
+
+    def answered(self, key: Key, probe: int, now: float) -> None:
+        """Somebody answered the probe."""
+        self._detector.answered(key, probe, now)
+
+    def refused(self, key: Key, probe: int) -> None:
+        """Nobody is there."""
+        self._detector.refused(key, probe)
+
+    def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
+        """How the replicas of a group look now; to be asked for some group several times a second.
+
+        Args:
+            group: its name.
+            numbers: those that are recorded; the registered ones are looked at as well.
+            now: the time.
+        """
+        self._detector.time_passed(now)
+        wanted = {*numbers, *self._sessions.get(group, ())}
+        return {number: self._seen((group, number), now) for number in wanted}
+
+    def session(self, group: str, number: int) -> Session | None:
+        """The stream on which a replica is registered; None if it is not."""
+        return self._sessions.get(group, {}).get(number)
+
+    def last(self, group: str, number: int) -> Session | None:
+        """The latest stream on which it was registered, also if it is over."""
+        return self._last.get((group, number))
+
+    def sessions(self, group: str) -> list[Session]:
+        """The sessions of a group."""
+        return list(self._sessions.get(group, {}).values())
+
+    def all_sessions(self) -> list[Session]:
+        """The sessions of all groups."""
+        return [session for of_group in self._sessions.values() for session in of_group.values()]
+
+    def groups(self) -> list[str]:
+        """All groups of which a replica is registered."""
+        return list(self._sessions)
+
+    def silent_for_s(self, key: Key, now: float) -> float | None:
+        """How long ago it gave its last sign of life, in seconds; None if it never came."""
+        return self._detector.silent_for_s(key, now) if key in self._last else None
+
+    def forget(self, key: Key) -> None:
+        """Forget a replica, unless it is registered."""
+        if self.session(*key) is None:
+            self._last.pop(key, None)
+            self._detector.forget(key)
+
+    def forget_others(self, known: Container[str]) -> None:
+        """Forget the replicas of all other groups, unless one of them is registered: anybody may make up names."""
+        for key in [key for key in self._last if key[0] not in known and key[0] not in self._sessions]:
+            del self._last[key]
+            self._detector.forget(key)
+
+    def forget_all(self) -> None:
+        """Forget everything: this controller does not lead any more."""
+        self._sessions.clear()
+        self._last.clear()
+        self._detector.forget_all()
+
+    def _seen(self, key: Key, now: float) -> Seen:
+        session = self.session(*key)
+        standing = self._detector.standing(key, now)
+        if session is None:
+            return Seen(standing)
+        return Seen(standing, session.report, session.earlier_epoch)
+
+
+def check_report(report: ReplicaReport) -> None:
+    """See that a replica may be registered as what it says it is.
+
+    Raises:
+        StatusError: BAD_REQUEST for a name, number, identity or address that cannot be.
+    """
+    names.broker_group(report.group)
+    if not _ADDRESS.fullmatch(report.address):
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"broker {report.group} must say the host:port it serves on, not {report.address[:_ADDRESS_SHOWN]!r}",
+        )
+    if not 0 <= report.replica <= NUMBER_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST, f"a replica of {report.group} has a number from 0 to {NUMBER_MAX}, not {report.replica}"
+        )
+    if len(report.identity) > _IDENTITY_LENGTH_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"a replica's identity has at most {_IDENTITY_LENGTH_MAX} bytes, not {len(report.identity)}",
+        )
+
+
+def _matters(report: ReplicaReport) -> tuple[object, ...]:
+    """What of a report a decision may hang on, besides the log, which grows all the time."""
+    return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful

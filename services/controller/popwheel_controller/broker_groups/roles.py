@@ -1,0 +1,98 @@
+"""Who is master and who is slave of each broker group now, for the parts of the controller that talk to replicas."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_rpc.service import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """A replica that lives, and where.
+
+    Args:
+        number: within its group.
+        address: host:port of its `popwheel.v1.Broker` service.
+    """
+
+    number: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoles:
+    """The roles within one broker group.
+
+    Args:
+        group: name of the broker group.
+        epoch: of its latest master.
+        master: None while none lives.
+        slaves: the others that live, by number.
+    """
+
+    group: str
+    epoch: int
+    master: ReplicaPlace | None
+    slaves: tuple[ReplicaPlace, ...]
+
+
+class Roles:
+    """The roles within all groups, as this controller decided them; empty while it does not lead.
+
+    Args:
+        broker_channels: makes a channel to a replica.
+    """
+
+    def __init__(self, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        self.groups: Mapping[str, GroupRoles] = {}
+        self._broker_channels = broker_channels
+        self._channels: dict[str, Channel] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        """Have `listener` called with a group's name after its roles have changed, or it has gone."""
+        self._listeners.append(listener)
+
+    def channel(self, group: str, place: ReplicaPlace) -> Channel:
+        """A channel to a replica, kept for the next who ask; nobody but `close` closes it."""
+        channel = self._channels.get(place.address)
+        if channel is None:
+            info = BrokerInfo(name=group, address=place.address)
+            channel = self._channels[place.address] = self._broker_channels(info)
+        return channel
+
+    def set(self, roles: GroupRoles) -> None:
+        """Take in the roles of a group; listeners hear of it if they differ."""
+        if self.groups.get(roles.group) != roles:
+            self.groups = {**self.groups, roles.group: roles}
+            self._tell(roles.group)
+
+    def forget(self, group: str) -> None:
+        """The group is no more."""
+        if group in self.groups:
+            self.groups = {name: roles for name, roles in self.groups.items() if name != group}
+            self._tell(group)
+
+    def clear(self) -> None:
+        """Forget all: this controller does not lead any more."""
+        names = list(self.groups)
+        self.groups = {}
+        for name in names:
+            self._tell(name)
+
+    async def forget_channels(self) -> None:
+        """Close the channels to places where no replica lives any more."""
+        places = [place for roles in self.groups.values() for place in (roles.master, *roles.slaves)]
+        used = {place.address for place in places if place is not None}
+        for address in [address for address in self._channels if address not in used]:
+            await self._channels.pop(address).close()
+
+    async def close(self) -> None:
+        """Forget all, and close all channels."""
+        self.clear()
+        await self.forget_channels()
+
+    def _tell(self, group: str) -> None:
+        for listener in self._listeners:
+            listener(group)

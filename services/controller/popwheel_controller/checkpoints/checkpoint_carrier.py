@@ -1,0 +1,192 @@
+"""Carries the progress of masters to their slaves: the waiting part of checkpoint sync."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from popwheel_common.clock import Clock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import FetchCheckpointRequest
+from popwheel_controller.broker_groups.roles import Roles
+from popwheel_controller.checkpoints.checkpoint_sync import Action, CheckpointSync, Fetch, Give
+from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
+from popwheel_rpc.status import RpcError
+
+_TIMEOUT_S_MIN = 3.0
+
+_logger = structlog.get_logger()
+
+
+class CheckpointMetrics(Collector):
+    """What is shown of checkpoint sync.
+
+    Args:
+        registry: where it is shown.
+        sync: decides, and knows how fresh what slaves hold is.
+        clock: the time.
+    """
+
+    def __init__(self, registry: CollectorRegistry, sync: CheckpointSync, clock: Clock) -> None:
+        self._sync = sync
+        self._clock = clock
+        self.durations = Histogram(
+            "popwheel_controller_checkpoint_sync_seconds",
+            "How long it took to bring a master's progress to a slave's disk",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+            registry=registry,
+        )
+        self.failures = Counter(
+            "popwheel_controller_checkpoint_failures",
+            "Masters that did not tell their progress, slaves that did not store it, or refused it",
+            ["step"],
+            registry=registry,
+        )
+        for step in ("fetch", "store", "refused"):
+            self.failures.labels(step)
+        self._fetched = Counter(
+            "popwheel_controller_checkpoint_fetches",
+            "Answers of masters: all of their progress, or what has changed",
+            ["kind"],
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "popwheel_controller_checkpoint_fetched_bytes", "Size of these answers", ["kind"], registry=registry
+        )
+        registry.register(self)
+
+    def fetched(self, size_bytes: int, *, whole: bool) -> None:
+        """A master has told its progress."""
+        kind = "whole" if whole else "difference"
+        self._fetched.labels(kind).inc()
+        self._bytes.labels(kind).inc(size_bytes)
+
+    def collect(self) -> Iterator[Metric]:
+        """How fresh what slaves hold is, now."""
+        ages = GaugeMetricFamily(
+            "popwheel_controller_checkpoint_age_seconds",
+            "How old the progress of its master is that a living slave holds on its disk",
+            labels=("broker", "replica"),
+        )
+        now_s = self._clock.monotonic()
+        for name in self._sync.names():
+            for age in self._sync.ages(name, now_s):
+                ages.add_metric((name, str(age.replica)), age.age_s)
+        yield ages
+
+
+class CheckpointCarrier:
+    """Asks masters and gives to slaves, as `CheckpointSync` decides.
+
+    Args:
+        sync: decides.
+        roles: who is master and who slave, and the ways to them.
+        clock: the time.
+        interval_s: how often slaves are given their master's progress, in seconds.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self, sync: CheckpointSync, roles: Roles, clock: Clock, interval_s: float, metrics: CheckpointMetrics
+    ) -> None:
+        self._sync = sync
+        self._roles = roles
+        self._clock = clock
+        self._timeout_s = max(_TIMEOUT_S_MIN, interval_s)
+        self._metrics = metrics
+        self._changed = asyncio.Event()
+        self._failing: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
+        roles.subscribe(self._roles_changed)
+
+    def start(self) -> None:
+        """Begin; while no group has roles there is nothing to do."""
+        self._running = asyncio.create_task(self._run(), name="checkpoint-sync")
+
+    async def stop(self) -> None:
+        """End; what is under way is given up."""
+        tasks = [*self._tasks, *([] if self._running is None else [self._running])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._running = None
+
+    def _roles_changed(self, group: str) -> None:
+        roles = self._roles.groups.get(group)
+        if roles is None:
+            self._sync.forget(group)
+        else:
+            self._sync.roles(roles, self._clock.monotonic())
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            now_s = self._clock.monotonic()
+            self._act(self._sync.time_passed(now_s))
+            next_s = self._sync.next_time_s()
+            # What is due and was not begun waits for something that is under way.
+            wait_s = None if next_s is None or next_s <= now_s else next_s - now_s
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            work: Coroutine[Any, Any, None] = self._fetch(action) if isinstance(action, Fetch) else self._give(action)
+            task = asyncio.create_task(work, name=f"checkpoint-of-{action.group}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        request = FetchCheckpointRequest(group=fetch.group, epoch=fetch.epoch, known_version=fetch.known_version)
+        channel = self._roles.channel(fetch.group, fetch.master)
+        try:
+            checkpoint = await channel.call(FETCH_CHECKPOINT, request, timeout_s=self._timeout_s)
+        except (StatusError, RpcError) as error:
+            self._sync.not_fetched(fetch)
+            self._fails("fetch", fetch.group, fetch.master.number, error)
+        else:
+            self._metrics.fetched(checkpoint.ByteSize(), whole=not checkpoint.base_version)
+            self._goes_on("fetch", fetch.group)
+            self._act(self._sync.fetched(fetch, checkpoint))
+        self._changed.set()
+
+    async def _give(self, give: Give) -> None:
+        channel = self._roles.channel(give.group, give.slave)
+        try:
+            await channel.call(STORE_CHECKPOINT, give.checkpoint, timeout_s=self._timeout_s)
+        except (StatusError, RpcError) as error:
+            refused = isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
+            self._sync.not_stored(give, refused=refused)
+            self._fails("refused" if refused else "store", give.group, give.slave.number, error)
+        else:
+            now_s = self._clock.monotonic()
+            if not give.checkpoint.rest_from:
+                self._metrics.durations.observe(now_s - give.begun_s)
+            self._goes_on("store", give.group)
+            self._act(self._sync.stored(give, now_s))
+        self._changed.set()
+
+    def _fails(self, step: str, group: str, replica: int, error: StatusError | RpcError) -> None:
+        """Count it, and say it once until it goes well again."""
+        self._metrics.failures.labels(step).inc()
+        if (step, group) not in self._failing:
+            self._failing.add((step, group))
+            # One that was chosen a moment ago does not lead yet; if it never does, the group's other lines say so.
+            is_early = step == "fetch" and isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
+            log = _logger.info if is_early else _logger.warning
+            log("checkpoint sync fails", step=step, group=group, replica=replica, reason=str(error))
+
+    def _goes_on(self, step: str, group: str) -> None:
+        self._failing.discard((step, group))
+        if step == "store":
+            self._failing.discard(("refused", group))

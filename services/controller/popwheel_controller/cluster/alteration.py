@@ -1,0 +1,176 @@
+"""Which settings of a topic or group that is there may change, and why the others may not (pure).
+
+The rule is one: no change may lose a message, the order of messages, or what clients send already. A refusal says which
+part of that it would break. All of a change is made, or nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group, Topic, TopicType
+from popwheel_controller.cluster.cluster_state import (
+    ClusterState,
+    check_attempts,
+    check_lite_expiration,
+    check_queues,
+    check_waits,
+)
+from popwheel_controller.options import ControllerOptions
+
+_WIDENED: Final = frozenset((TopicType.NORMAL, TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION))
+"""Types of which MIXED takes all messages."""
+_KEPT_QUEUES: Final[Mapping[int, str]] = {
+    TopicType.FIFO: "each message group has one of them, and would lose its order if it got another; more would bring "
+    "nothing, as message groups do not wait for one another",
+    TopicType.LITE: "it has one, and each of its lite topics has one of its own",
+    TopicType.PRIORITY: "they are its levels, and what is stored would change its priority",
+}
+"""Types of which topics keep their queues, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic is to be like. None: as it is, or of a new one as the options say.
+
+    Args:
+        type: what kind of messages it takes.
+        queues: how many it has.
+        lite_expiration_ms: of one of lite topics: after so long without a message a lite topic ends; 0: never.
+    """
+
+    type: TopicType.ValueType | None = None
+    queues: int | None = None
+    lite_expiration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What a group is to be like. None: as it is, or of a new one as the options say.
+
+    Args:
+        max_attempts: deliveries of a message before it is dead.
+        fifo: whether it consumes in order.
+        backoff_ms: waits after its 1st, 2nd ... failed attempt.
+        exponential: waits that grow, in place of these.
+    """
+
+    max_attempts: int | None = None
+    fifo: bool | None = None
+    backoff_ms: Sequence[int] | None = None
+    exponential: ExponentialBackoff | None = None
+
+
+def define_topic(
+    state: ClusterState, options: ControllerOptions, name: str, wanted: TopicSettings
+) -> ClusterUpdate | None:
+    """Make a topic, or change the one that is there; None if it is as it is to be.
+
+    Raises:
+        StatusError: as `ClusterState.create_topic` or `alter_topic` does.
+    """
+    if name in state.topics:
+        return alter_topic(state, name, wanted)
+    kind = TopicType.NORMAL if wanted.type is None else wanted.type
+    return state.create_topic(options, name, kind, wanted.queues, wanted.lite_expiration_ms or 0)
+
+
+def define_group(
+    state: ClusterState, options: ControllerOptions, name: str, wanted: GroupSettings
+) -> ClusterUpdate | None:
+    """Make a group, or change the one that is there; None if it is as it is to be.
+
+    Raises:
+        StatusError: as `ClusterState.create_group` or `alter_group` does.
+    """
+    if name in state.groups:
+        return alter_group(state, name, wanted)
+    return state.create_group(
+        options, name, wanted.max_attempts, bool(wanted.fifo), wanted.backoff_ms, wanted.exponential
+    )
+
+
+def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> ClusterUpdate | None:
+    """Change a topic; None if it is as it is to be.
+
+    Raises:
+        StatusError: TOPIC_NOT_FOUND; BAD_REQUEST, no topic can be so; PRECONDITION_FAILED, this one can't become so.
+    """
+    topic = state.topic(name)
+    kind = topic.type if wanted.type is None else wanted.type
+    queues = topic.queues if wanted.queues is None else wanted.queues
+    expiration_ms = topic.lite_expiration_ms if wanted.lite_expiration_ms is None else wanted.lite_expiration_ms
+    if kind != topic.type:
+        _check_type(topic, kind)
+    if queues != topic.queues:
+        check_queues(queues)
+        _check_more_queues(topic, kind, queues)
+    if expiration_ms != topic.lite_expiration_ms:
+        check_lite_expiration(kind, expiration_ms)
+    altered = Topic()
+    altered.CopyFrom(topic)
+    altered.type, altered.queues, altered.lite_expiration_ms = kind, queues, expiration_ms
+    if queues != topic.queues and topic.type in (TopicType.MIXED, TopicType.FIFO):
+        altered.lane_queues = topic.lane_queues or topic.queues
+    if altered == topic:
+        return None
+    version = state.version + 1
+    return ClusterUpdate(version=version, topics=[altered], named=version)
+
+
+def alter_group(state: ClusterState, name: str, wanted: GroupSettings) -> ClusterUpdate | None:
+    """Change a group; None if it is as it is to be. Whether its order may change now only the brokers know
+    (`popwheel_controller.http.use_checks`).
+
+    Raises:
+        StatusError: CONSUMER_GROUP_NOT_FOUND; BAD_REQUEST, no group can be so.
+    """
+    group = state.group(name)
+    check_waits(wanted.backoff_ms, wanted.exponential)
+    altered = Group()
+    altered.CopyFrom(group)
+    if wanted.max_attempts is not None:
+        check_attempts(wanted.max_attempts)
+        altered.max_attempts = wanted.max_attempts
+    if wanted.fifo is not None:
+        altered.fifo = wanted.fifo
+    if wanted.exponential is not None:
+        del altered.backoff_ms[:]
+        altered.exponential_backoff.CopyFrom(wanted.exponential)
+    elif wanted.backoff_ms is not None:
+        altered.ClearField("exponential_backoff")
+        altered.backoff_ms[:] = wanted.backoff_ms
+    if altered == group:
+        return None
+    version = state.version + 1
+    return ClusterUpdate(version=version, groups=[altered], named=version)
+
+
+def _check_type(topic: Topic, kind: TopicType.ValueType) -> None:
+    if kind == TopicType.TOPIC_TYPE_UNSPECIFIED or kind not in TopicType.values():
+        raise StatusError(Code.BAD_REQUEST, "TOPIC_TYPE_UNSPECIFIED is no type for a topic; leave the type out")
+    if kind == TopicType.MIXED and topic.type in _WIDENED:
+        return
+    before, after = TopicType.Name(topic.type), TopicType.Name(kind)
+    if {topic.type, kind} & {TopicType.LITE, TopicType.PRIORITY}:
+        why = "topics of type LITE and PRIORITY store their messages in another way than others"
+    elif topic.type == TopicType.MIXED:
+        why = f"a topic of type {after} would refuse what may be sent to it now"
+    else:
+        why = f"a topic of type {after} would refuse what is sent to it now; it may become MIXED, which takes both"
+    raise StatusError(
+        Code.PRECONDITION_FAILED,
+        f"topic {topic.name} is of type {before} and can't become {after}: {why}. Else make another topic",
+    )
+
+
+def _check_more_queues(topic: Topic, kind: TopicType.ValueType, queues: int) -> None:
+    why = _KEPT_QUEUES.get(kind)
+    if why is None and queues < topic.queues:
+        why = "the messages in those that would go could not be read any more"
+    if why is not None:
+        raise StatusError(
+            Code.PRECONDITION_FAILED, f"topic {topic.name} has {topic.queues} queues and can't get {queues}: {why}"
+        )

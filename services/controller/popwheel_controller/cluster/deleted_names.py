@@ -1,0 +1,125 @@
+"""Names of topics, or of groups, that an operator has deleted: for a while no first use makes them anew (pure).
+
+Else the next poll of a consumer that goes on would make its group again, and it would get every message once more; and
+the next send would make the topic again, as one of another type. For a day, or longer if it rests longer, a broker that
+was away learns of the deletion, too.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+DELETED_BYTES_MAX: Final = 48 * 1024
+"""The limit of the names that are kept, the latest.
+
+They stand in the head of the cluster's state, which each change writes.
+"""
+_KEPT_MS: Final = 24 * 3600 * 1000
+_ENTRY_BYTES: Final = 60
+"""The most bytes that stand there beside a name."""
+
+
+class Deletion(NamedTuple):
+    """The deletion of a name.
+
+    Args:
+        at_ms: in milliseconds since 1970.
+        until_ms: no first use makes it before that.
+        version: of the state without it; 0 if an older release deleted it.
+    """
+
+    at_ms: int
+    until_ms: int
+    version: int = 0
+
+    def sentence(self, what: str) -> str:
+        """The refusal of a first use.
+
+        Args:
+            what: was deleted, `topic orders`.
+        """
+        return (
+            f"the {what} was deleted by an operator at {_moment(self.at_ms)}; create it by hand, or wait: no use makes "
+            f"it again before {_moment(self.until_ms)}"
+        )
+
+
+class DeletedNames:
+    """Deletions by name, the earliest first. Never changed; each change makes the next one.
+
+    Args:
+        deletions: what it holds.
+    """
+
+    __slots__ = ("_deletions",)
+
+    def __init__(self, deletions: Mapping[str, Deletion] | None = None) -> None:
+        self._deletions = dict(deletions or {})
+
+    def __len__(self) -> int:
+        return len(self._deletions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeletedNames) and self._deletions == other._deletions
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def resting(self, name: str, now_ms: int) -> Deletion | None:
+        """The deletion of a name that no first use makes now; None if one may. A clock that is set back by much ends
+        it, as it must not last for years.
+        """
+        deletion = self._deletions.get(name)
+        if deletion is None or abs(now_ms - deletion.at_ms) >= deletion.until_ms - deletion.at_ms:
+            return None
+        return deletion
+
+    def after(self, made: Iterable[str], deleted: Iterable[str], deletion: Deletion) -> "DeletedNames":
+        """Apply a change.
+
+        Args:
+            made: names that are there from now on.
+            deleted: names that were deleted.
+            deletion: when; those that are old and rest no longer by then are dropped.
+        """
+        made, deleted = {*made}, [*deleted]
+        if not deleted and not (made & self._deletions.keys()):
+            return self
+        left = {
+            name: each
+            for name, each in self._deletions.items()
+            if name not in made and max(each.until_ms, each.at_ms + _KEPT_MS) > deletion.at_ms
+        }
+        for name in deleted:
+            left.pop(name, None)
+            left[name] = deletion
+        size = sum(map(len, left)) + len(left) * _ENTRY_BYTES
+        while size > DELETED_BYTES_MAX:
+            earliest = next(iter(left))
+            del left[earliest]
+            size -= len(earliest) + _ENTRY_BYTES
+        return DeletedNames(left)
+
+    def versions(self) -> dict[str, int]:
+        """The versions of the state in which the names were deleted, as far as they are known."""
+        return {name: each.version for name, each in self._deletions.items() if each.version}
+
+    def count_resting(self, now_ms: int) -> int:
+        """The number of names that no first use makes now."""
+        return sum(self.resting(name, now_ms) is not None for name in self._deletions)
+
+    def document(self) -> dict[str, list[int]]:
+        """Its form in the store."""
+        return {name: [*deletion] for name, deletion in self._deletions.items()}
+
+    @staticmethod
+    def of_document(document: Mapping[str, Any]) -> "DeletedNames":
+        """Read it back, in the order of the deletions; raises what reading another document raises."""
+        found = (
+            (str(name), Deletion(int(at_ms), int(until_ms), *map(int, version)))
+            for name, (at_ms, until_ms, *version) in document.items()
+        )
+        return DeletedNames(dict(sorted(found, key=lambda each: each[1])))
+
+
+def _moment(time_ms: int) -> str:
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time_ms // 1000):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,272 @@
+"""The only place where the cluster's state changes: one change after the other, saved before anyone hears of it.
+
+Decisions that come while a save runs wait and are saved together by the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.store.state_store import ConflictError
+
+Decision = Callable[[ClusterState], ClusterUpdate | None]
+"""What to change, given the state; None for nothing; or raises StatusError."""
+
+_TRIES_MAX = 8
+_TOGETHER_MAX = 64
+"""So many changes are decided and saved at once: more would hold others up."""
+_STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    decision: Decision
+    durable: bool
+    outcome: asyncio.Future[ClusterUpdate | None]
+
+
+_Done = list[tuple[_Waiting, ClusterUpdate | None]]
+
+
+class StateKeeper:
+    """Holds the current state and carries out changes.
+
+    Args:
+        state: the state to begin with.
+        save: makes a state durable in place of the one before, or raises ConflictError if another controller has
+            changed that, or OSError if it is not known whether it was saved.
+        load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
+            than the version given was certainly stored once: it counts only if nothing else is there now.
+        publish: told of each change right after it has become the current state.
+        renew: told when the current state has become another one, of which no change tells.
+        waiting_max: how many changes may wait.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        save: Callable[[ClusterState], Awaitable[None]],
+        load: Callable[[int], Awaitable[ClusterState]],
+        publish: Callable[[ClusterUpdate], None],
+        renew: Callable[[], None],
+        waiting_max: int,
+    ) -> None:
+        self.state = state
+        self._save = save
+        self._load = load
+        self._publish = publish
+        self._renew = renew
+        self._waiting_max = waiting_max
+        self._waiting: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self._stopping = False
+        self._is_outdated = False
+        self._outcome_unknown = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many changes wait to be decided."""
+        return len(self._waiting)
+
+    def start(self, state: ClusterState) -> None:
+        """Begin to carry out changes of this state."""
+        self.state = state
+        self._stopping = self._outcome_unknown = False
+        self._task = asyncio.create_task(self._run(), name="controller-state")
+
+    async def stop(self) -> None:
+        """Carry out what waits, then refuse all further changes until it is started again.
+
+        Who is cancelled meanwhile may ask again: what waits is carried out all the same.
+        """
+        self._stopping = True
+        self._arrived.set()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+            self._task = None
+
+    async def change(self, decision: Decision) -> ClusterUpdate | None:
+        """Change topics or groups; returns when the change is durable, published, and known in all of this process.
+
+        Raises:
+            StatusError: as `change_all`.
+        """
+        (update,) = await self.change_all((decision,))
+        return update
+
+    async def change_all(self, decisions: Sequence[Decision]) -> list[ClusterUpdate | None]:
+        """Make several changes, each of which looks at what the one before has made. They are saved together, unless
+        many others wait. The others are made even if one is refused.
+
+        Raises:
+            StatusError: what the decision raised; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
+                if it could not be saved; the sentence says whether it may have happened all the same. What is stored is
+                read before the next change is decided, and is what counts.
+        """
+        if self._stopping:
+            raise StatusError(Code.INTERNAL_SERVER_ERROR, "the controller is stopping; ask again in a moment")
+        if len(self._waiting) + len(decisions) > self._waiting_max:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS, f"{len(self._waiting)} changes wait to be saved; ask again in a moment"
+            )
+        outcomes = [self._append(decision, durable=True) for decision in decisions]
+        updates = await asyncio.gather(*outcomes, return_exceptions=True)  # none of them is left behind
+        made: list[ClusterUpdate | None] = []
+        for update in updates:
+            if isinstance(update, BaseException):
+                raise update
+            made.append(update)
+        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can be told of it
+        return made
+
+    def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":
+        """Change the list of brokers, which is never saved: never refused for the number that waits, and dropped while
+        it is stopped. Who likes may wait until it is published.
+        """
+        if not self._stopping:
+            return self._append(decision, durable=False)
+        dropped: asyncio.Future[ClusterUpdate | None] = asyncio.get_running_loop().create_future()
+        dropped.set_result(None)
+        return dropped
+
+    def refresh_soon(self) -> None:
+        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        if not self._stopping:
+            self._is_outdated = True
+            self._arrived.set()
+
+    def _append(self, decision: Decision, durable: bool) -> "asyncio.Future[ClusterUpdate | None]":
+        outcome: asyncio.Future[ClusterUpdate | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(decision, durable, outcome))
+        self._arrived.set()
+        return outcome
+
+    async def _run(self) -> None:
+        while self._waiting or not self._stopping:
+            await (asyncio.sleep(0) if self._waiting else self._arrived.wait())
+            self._arrived.clear()
+            if self._is_outdated:
+                await self._refresh()
+            batch, self._waiting = self._waiting[:_TOGETHER_MAX], self._waiting[_TOGETHER_MAX:]
+            try:
+                await self._carry_out(batch)
+            except Exception as error:  # those that come later must not wait for ever
+                self._outcome_unknown = True
+                _logger.error("changes of the cluster's state failed", changes=len(batch), exc_info=error)
+                for waiting in batch:
+                    _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, f"the change failed: {error!r}"))
+
+    async def _refresh(self) -> None:
+        self._is_outdated = False
+        try:
+            stored = await self._load(self.state.named)
+        except _STORE_ERRORS as error:
+            _logger.warning("cluster state cannot be read again", error=str(error), version=self.state.version)
+            return
+        self._outcome_unknown = False
+        self._take_in(stored)
+
+    async def _carry_out(self, batch: Sequence[_Waiting]) -> None:
+        if self._outcome_unknown and any(waiting.durable for waiting in batch):
+            batch = await self._cleared_up(batch)
+        state, done = self._decide(batch)
+        if any(waiting.durable and update is not None for waiting, update in done):
+            try:
+                state, done = await self._saved(state, done)
+            except (*_STORE_ERRORS, ConflictError) as error:
+                _logger.error("cluster state cannot be saved", error=str(error), version=self.state.version)
+                sentence = (
+                    "it is not known whether the change was saved; look, and ask again"
+                    if self._outcome_unknown
+                    else "the change could not be saved and has not happened"
+                )
+                state, done = self._decide(_refuse([waiting for waiting, _ in done], f"{sentence}: {error}"))
+        self.state = state
+        for waiting, update in done:
+            if update is not None:
+                self._publish(update)
+            if not waiting.outcome.done():
+                waiting.outcome.set_result(update)
+
+    async def _saved(self, state: ClusterState, done: _Done) -> tuple[ClusterState, _Done]:
+        """Save what was decided; if another controller was first, decide anew on what it has made of the cluster."""
+        for _ in range(_TRIES_MAX):
+            self._outcome_unknown = True
+            try:
+                await self._save(state)
+                self._outcome_unknown = False
+                return state, done
+            except ConflictError:
+                stored = await self._load(self.state.named + 1)  # what this was made from is not there any more
+                self._outcome_unknown = False
+                if stored == replace(
+                    state, brokers={}, away=frozenset()
+                ):  # its own save, which something on the way made twice
+                    return state, done
+                _logger.warning("another controller has changed the cluster's state", version=self.state.version)
+                self._take_in(stored)
+                state, done = self._decide([waiting for waiting, _ in done])
+                if not any(waiting.durable and update is not None for waiting, update in done):
+                    return state, done
+        raise ConflictError("the cluster's state")
+
+    async def _cleared_up(self, batch: Sequence[_Waiting]) -> Sequence[_Waiting]:
+        """Read what is stored after a save whose outcome is not known; those who can go on now."""
+        try:
+            stored = await self._load(self.state.named)
+        except _STORE_ERRORS as error:
+            _logger.error("cluster state cannot be read", error=str(error), version=self.state.version)
+            return _refuse(batch, f"the change has not happened, because the state cannot be read: {error}")
+        self._outcome_unknown = False
+        self._take_in(stored)
+        return batch
+
+    def _take_in(self, stored: ClusterState) -> None:
+        """Go on from what is stored; those who watch hear of it if it is something else."""
+        ours = self.state
+        routeless = replace(ours, version=stored.version, brokers=stored.brokers, away=stored.away)
+        if stored != routeless or stored.version > ours.version:
+            self.state = replace(
+                stored,
+                version=max(stored.version, ours.version),
+                brokers=ours.brokers,
+                away=ours.away,
+                named=max(stored.named, ours.named),
+            )
+            self._renew()
+
+    def _decide(self, batch: Sequence[_Waiting]) -> tuple[ClusterState, _Done]:
+        state = self.state
+        done: _Done = []
+        for waiting in batch:
+            try:
+                update = waiting.decision(state)
+            except Exception as error:  # noqa: BLE001 - for the asker alone; the others' changes go on
+                _fail(waiting.outcome, error)
+                continue
+            if update is not None:
+                state = state.after(update)
+            done.append((waiting, update))
+        return state, done
+
+
+def _refuse(batch: Sequence[_Waiting], sentence: str) -> list[_Waiting]:
+    """Refuse what would have to be saved; the others."""
+    for waiting in batch:
+        if waiting.durable:
+            _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, sentence))
+    return [waiting for waiting in batch if not waiting.durable]
+
+
+def _fail(outcome: "asyncio.Future[ClusterUpdate | None]", error: Exception) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)

@@ -1,0 +1,307 @@
+"""The admin API: topics, groups and brokers over HTTP, `/api/v1/...`. What `popwheel admin` and the console call.
+
+Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel_common.http` makes them).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends, Path, status
+from pydantic import BaseModel, ConfigDict, Field
+
+from popwheel_common.clock import Clock
+from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, DescribeUseResponse
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.http.guard import DryRun, Guard, Note
+from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
+from popwheel_controller.http.refusal import refusal
+from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
+from popwheel_rpc.methods import DESCRIBE_USE
+
+_USED_WITH_MAX = 20
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewTopic(_Body):
+    """A topic to be made."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+    type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
+    queues: int | None = Field(
+        default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
+    )
+    lite_expiration_ms: int = Field(
+        default=0,
+        ge=0,
+        description="Of type LITE: a lite topic into which nothing came for so long ends, with its messages. 0: never.",
+    )
+
+
+class Topic(BaseModel):
+    """A topic."""
+
+    name: str
+    type: str
+    queues: int
+    id: int = Field(description="Tells it from an earlier topic of the same name.")
+    lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
+    paused_since_ms: int | None = Field(
+        default=None, description="Since when nothing of it is delivered; null if it is not paused."
+    )
+
+
+class Topics(BaseModel):
+    """Some topics, sorted by name."""
+
+    topics: list[Topic]
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+
+
+class ExponentialBackoff(_Body):
+    """Waits that grow."""
+
+    initial_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="After the 1st failed attempt.")
+    max_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="The longest wait.")
+    multiplier: float = Field(ge=1, le=MULTIPLIER_MAX, description="How many times as long each further one is.")
+
+
+class NewGroup(_Body):
+    """A consumer group to be made."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+    max_attempts: int | None = Field(
+        default=None, description="Deliveries before a message goes to the dead letter queue; default if left out."
+    )
+    fifo: bool = Field(default=False, description="Whether it consumes in order.")
+    backoff_ms: list[int] | None = Field(
+        default=None, description="Waits after the 1st, 2nd ... failed attempt; default if left out."
+    )
+    exponential_backoff: ExponentialBackoff | None = Field(
+        default=None, description="Waits that grow, instead of `backoff_ms`."
+    )
+
+
+class Group(BaseModel):
+    """A consumer group."""
+
+    name: str
+    max_attempts: int
+    fifo: bool
+    backoff_ms: list[int] = Field(description="Waits after the 1st, 2nd ... failed attempt; empty if they grow.")
+    exponential_backoff: ExponentialBackoff | None = Field(description="Waits that grow; null if they do not.")
+    id: int = Field(description="Tells it from an earlier group of the same name.")
+    paused_since_ms: int | None = Field(
+        default=None, description="Since when nothing is delivered to it; null if it is not paused."
+    )
+
+
+class Groups(BaseModel):
+    """Some consumer groups, sorted by name."""
+
+    groups: list[Group]
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+
+
+class Deleted(BaseModel):
+    """A deletion of a topic or a consumer group: messages that went with it, as brokers counted them right before, and
+    who used it.
+    """
+
+    name: str
+    deleted: bool = Field(default=True, description="False: nothing was deleted, that was a dry run.")
+    unread: int = Field(description="Messages that groups had yet to take, those that waited for a retry as well.")
+    in_flight: int = Field(description="Messages given out and not acknowledged.")
+    delayed: int = Field(description="Of a topic: messages that waited for their time.")
+    half_messages: int = Field(description="Of a topic: messages of transactions that had not ended.")
+    dead_letters: int = Field(description="Of a group: its dead letters.")
+    used_with: list[str] = Field(description="Groups that read the topic, or topics that the group reads: some names.")
+    used_with_total: int = Field(description="How many these are, at the broker that has most.")
+    polling_proxies: int = Field(description="Proxies whose clients polled, at the broker that has most.")
+    rests_until_ms: int = Field(description="No first use makes the name again before, in milliseconds since 1970.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer: what they hold is not counted.")
+
+
+class Broker(BaseModel):
+    """A broker group that has a master, or will have one in a moment."""
+
+    name: str
+    address: str = Field(description="host:port of its master; empty while there is none.")
+    epoch: int = Field(description="Of the master; a later master has a larger one.")
+
+
+class Cluster(BaseModel):
+    """The cluster at a glance."""
+
+    name: str
+    id: str = Field(description="Tells it from others of its name; empty until its first broker was registered.")
+    version: int
+    topics: int
+    groups: int
+    brokers: list[Broker]
+
+
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: refusal("A value that cannot be."),
+    409: refusal("It is there already."),
+    429: refusal("The cluster holds as many as it may."),
+}
+
+
+def admin_router(
+    options: ControllerOptions,
+    keeper: StateKeeper,
+    inquiry: Inquiry,
+    clock: Clock,
+    check_leads: Callable[[], None],
+    guard: Guard,
+) -> APIRouter:
+    """The routes of the admin API.
+
+    Args:
+        options: limits and defaults for what is made.
+        keeper: holds and changes the state.
+        inquiry: asks brokers what is deleted.
+        clock: when a name was deleted.
+        check_leads: raises StatusError while another controller is to be asked.
+        guard: knows who may do what, and leaves a line of each change.
+    """
+
+    async def this_one_leads() -> None:
+        check_leads()
+
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(this_one_leads), Depends(guard)])
+
+    @router.get("/cluster", tags=["cluster"])
+    async def describe_cluster() -> Cluster:
+        state = keeper.state
+        return Cluster(
+            name=state.name,
+            id=state.id,
+            version=state.version,
+            topics=len(state.topics),
+            groups=len(state.groups),
+            brokers=[
+                Broker(name=broker.name, address=broker.address, epoch=broker.epoch)
+                for _, broker in sorted(state.brokers.items())
+            ],
+        )
+
+    @router.get("/topics", tags=["topics"])
+    async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
+        topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
+        return Topics(
+            topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
+        )
+
+    @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
+    async def create_topic(new: NewTopic) -> Topic:
+        def decide(state: ClusterState) -> pb.ClusterUpdate:
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
+
+        update = await keeper.change(decide)
+        assert update is not None
+        return shown_topic(update.topics[0])
+
+    @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
+    async def describe_topic(name: str = Path()) -> Topic:
+        return shown_topic(keeper.state.topic(name))
+
+    @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
+    async def delete_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+        note.before = shown_topic(keeper.state.topic(name)).model_dump()
+        used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
+        now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
+        if not dry_run:
+            await keeper.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
+        return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
+
+    @router.get("/groups", tags=["groups"])
+    async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
+        groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
+        return Groups(
+            groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
+        )
+
+    @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
+    async def create_group(new: NewGroup) -> Group:
+        def decide(state: ClusterState) -> pb.ClusterUpdate:
+            said = new.exponential_backoff
+            exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
+            return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms, exponential)
+
+        update = await keeper.change(decide)
+        assert update is not None
+        return shown_group(update.groups[0])
+
+    @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
+    async def describe_group(name: str = Path()) -> Group:
+        return shown_group(keeper.state.group(name))
+
+    @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
+    async def delete_group(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+        note.before = shown_group(keeper.state.group(name)).model_dump()
+        used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
+        now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
+        if not dry_run:
+            await keeper.change(lambda state: state.delete_group(name, now_ms, rest_ms))
+        return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
+
+    return router
+
+
+def _deleted(name: str, used: Answers[DescribeUseResponse], rests_until_ms: int, *, is_dry_run: bool) -> Deleted:
+    given = used.given.values()
+    return Deleted(
+        name=name,
+        deleted=not is_dry_run,
+        unread=sum(each.unread for each in given),
+        in_flight=sum(each.in_flight for each in given),
+        delayed=sum(each.delayed for each in given),
+        half_messages=sum(each.half_messages for each in given),
+        dead_letters=sum(each.dead_letters for each in given),
+        used_with=sorted({other for each in given for other in each.others})[:_USED_WITH_MAX],
+        used_with_total=max((each.others_total for each in given), default=0),
+        polling_proxies=max((each.polling_proxies for each in given), default=0),
+        rests_until_ms=rests_until_ms,
+        unanswered=used.unanswered,
+    )
+
+
+def shown_topic(topic: pb.Topic) -> Topic:
+    return Topic(
+        name=topic.name,
+        type=TopicType.Name(topic.type),
+        queues=topic.queues,
+        id=topic.id,
+        lite_expiration_ms=topic.lite_expiration_ms,
+        paused_since_ms=topic.paused_ms or None,
+    )
+
+
+def _exponential(group: pb.Group) -> ExponentialBackoff | None:
+    if not group.HasField("exponential_backoff"):
+        return None
+    policy = group.exponential_backoff
+    return ExponentialBackoff(initial_ms=policy.initial_ms, max_ms=policy.max_ms, multiplier=policy.multiplier)
+
+
+def shown_group(group: pb.Group) -> Group:
+    return Group(
+        name=group.name,
+        max_attempts=group.max_attempts,
+        fifo=group.fifo,
+        backoff_ms=list(group.backoff_ms),
+        exponential_backoff=_exponential(group),
+        id=group.id,
+        paused_since_ms=group.paused_ms or None,
+    )

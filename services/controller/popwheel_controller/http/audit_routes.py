@@ -1,0 +1,577 @@
+"""The admin API's part on deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress`, `/api/v1/messages`
+and `/api/v1/messages/{id}` (docs/audit.md).
+
+A page is of one broker; the next goes on there, or at the next broker.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from popwheel_common.contract import names
+from popwheel_common.contract.names import Kind, Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody
+from popwheel_controller.http.guard import SeesData, without_data
+from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.message_fates import Fate, fates
+from popwheel_controller.http.quarantine_routes import message_fields, message_of
+from popwheel_controller.http.refusal import refusal
+from popwheel_rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_LIST, MESSAGE_TRACE, PROGRESS_LIST
+from popwheel_rpc.service import Method
+
+_LIMIT_MAX = 1_000  # of what a broker lists
+TIME_MS_MAX = 2**62
+_KEY_LENGTH_MAX = 1_000
+_CLIENT_LENGTH_MAX = 4_096
+_TRACES_MAX = 8
+"""Answers of a broker that one page of places is made of."""
+_HOLDINGS = {
+    pb.WAITS: "waits",
+    pb.GIVEN_OUT: "given out",
+    pb.DONE: "done",
+    pb.ENDED: "done",
+    pb.SET_ASIDE: "set aside",
+}
+_PLACE_KINDS = {
+    pb.STORED: "stored",
+    pb.DELAYED: "delayed",
+    pb.RECALLED: "recalled",
+    pb.HALF: "half",
+    pb.ROLLED_BACK: "rolled back",
+    pb.GIVEN_UP: "given up",
+}
+_ASKED_WRONGLY = (Code.BAD_REQUEST, Code.ILLEGAL_MESSAGE_ID, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
+
+Request = TypeVar("Request")
+Answer = TypeVar(
+    "Answer",
+    pb.InFlightListResponse,
+    pb.ProgressListResponse,
+    pb.MessageTraceResponse,
+    pb.MessageListResponse,
+    pb.LiteTopicListResponse,
+)
+
+After = Annotated[
+    str,
+    Query(max_length=400, description="`next` of the page before. A page may be empty and not the last."),
+]
+Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many.")]
+
+
+class InFlightMessage(BaseModel):
+    """A message that a group was given and has not acknowledged."""
+
+    group: str
+    topic: str = Field(description="In which it has its offset: the topic, or the group's retry topic of it.")
+    broker: str
+    queue_id: int
+    queue_offset: int
+    message_id: str = Field(description="Its own, which retries keep; empty if it cannot be read.")
+    attempt: int = Field(description="Which delivery this is, from 1; 0 if it cannot be read.")
+    popped_ms: int = Field(
+        description="When it was given out, or its invisible duration last changed, in milliseconds since 1970."
+    )
+    due_ms: int = Field(description="Until when it is hidden from others of the group, likewise.")
+    client_id: str | None = Field(
+        default=None, description="Who has it; null if that is not known, as after a restart or a change of the master."
+    )
+
+
+class _Page(BaseModel):
+    broker: str = Field(description="Of which this page is; empty if there is none.")
+    epoch: int = Field(description="Of its master; 0 if it did not answer.")
+    unanswered: list[Silence]
+    next: str | None = Field(description="To be given as `after` for what follows; null if nothing does.")
+
+
+class InFlightList(_Page):
+    """Some messages that are given out."""
+
+    messages: list[InFlightMessage]
+    known_since_ms: int | None = Field(
+        default=None,
+        description="Since when the broker knows who has what, in milliseconds since 1970; null if it does not say.",
+    )
+
+
+class QueueProgress(BaseModel):
+    """How far a group has come in one queue."""
+
+    topic: str = Field(description="The topic, or the group's retry topic of it.")
+    broker: str
+    queue_id: int
+    min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
+    next_offset: int = Field(description="Where the group reads on.")
+    committed_offset: int | None = Field(description="As GetOffset says it; null if there is none.")
+    max_offset: int = Field(description="Of the next message that comes.")
+    in_flight: int = Field(description="Messages given out and not acknowledged.")
+    lag: int = Field(description="Messages not acknowledged: those that wait, and those in flight.")
+
+
+class GroupProgress(_Page):
+    """How far a group has come in some queues."""
+
+    group: str
+    kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
+    queues: list[QueueProgress]
+    dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
+
+
+class LiteTopic(BaseModel):
+    """A lite topic at one broker."""
+
+    lite_topic: str
+    broker: str
+    min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
+    max_offset: int = Field(description="Of the next message that comes.")
+    last_ms: int | None = Field(description="When its last message was stored, in milliseconds since 1970; or null.")
+    waiting: int = Field(description="Messages that the group has yet to take; 0 if none was named.")
+    readers: int = Field(description="Clients that read it, of all groups.")
+
+
+class LiteTopics(_Page):
+    """Some lite topics of a topic."""
+
+    lite_topics: list[LiteTopic]
+    total: int = Field(description="How many the topic has at this broker.")
+
+
+class GroupHolding(BaseModel):
+    """What a group has of a message at one place."""
+
+    group: str
+    holding: str = Field(
+        description="`waits`: it has yet to read it. `given out`. `done`: acknowledged, or passed by (a filter, an "
+        "offset that was set), or it has gone on to a retry or the dead letters, which are places of their own. "
+        "`set aside`: it failed by itself (`/quarantine`)."
+    )
+    popped_ms: int | None = Field(
+        description="Of one that is given out: since when, or when its invisible duration last changed; else null."
+    )
+    due_ms: int | None = Field(description="Until when it is hidden; else null.")
+    attempts: int = Field(
+        default=0, description="Of a group that consumes in order, while it has the message: failed deliveries before."
+    )
+    put_off: bool = Field(
+        default=False,
+        description="Of one that is given out: its consumer has changed its invisible duration since: it has failed, "
+        "or needs longer. Unless it is acknowledged before, it comes again at `due_ms`.",
+    )
+    ended: bool = Field(
+        default=False,
+        description="Of one that is done: it is known to be acknowledged, or to have gone to the dead letters. The "
+        "broker remembers it of the latest 8,192 deliveries.",
+    )
+    kept_back_by: str = Field(
+        default="",
+        description="The filter that the group asked with last, if it does not let the message through; else empty.",
+    )
+    set_aside: str = Field(default="", description="Its id in `/quarantine`, if it is set aside.")
+    client_id: str | None = Field(
+        default=None, description="Of one that is given out: who has it; null if that is not known."
+    )
+    fate: str | None = Field(
+        default=None,
+        description="What became of it for this group, in a sentence. Null where another place of the page tells it.",
+    )
+
+
+class ListedMessage(ShownBody):
+    """A message at one place."""
+
+    broker: str
+    topic: str = Field(description="The topic, a retry topic of it, or a dead letter topic.")
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
+    attempts: int = Field(description="Failed deliveries before.")
+    tag: str
+    keys: list[str]
+    properties: dict[str, str]
+    hidden: bool = Field(default=False, description="The token may not see properties and body.")
+
+
+class TracedMessage(ListedMessage):
+    """A message at one place, and who has it there."""
+
+    kind: str = Field(
+        default="stored",
+        description="`stored`: in a queue of `topic`. `delayed`: it waits for `due_ms`. `recalled`: the record by "
+        "which a delayed one was taken back. `half`: of a transaction. `rolled back`, `given up`: the record by which "
+        "that ended, the latter because its senders did not tell how.",
+    )
+    position: int = Field(default=0, description="In the broker's log: what has a larger one came later.")
+    pending: bool = Field(
+        default=False, description="Of `delayed`: it still waits. Of `half`: the transaction is still open."
+    )
+    due_ms: int | None = Field(default=None, description="Of `delayed`: its delivery time.")
+    checks: int = Field(default=0, description="Of an open transaction: how often its senders were asked.")
+    redriven: bool = Field(default=False, description="An operator gave a dead letter back, and this is it.")
+    set_aside: str = Field(default="", description="Of `delayed`: its id in `/quarantine`, if it is set aside.")
+    groups: list[GroupHolding] = Field(description="Those that read its topic.")
+    fate: str | None = Field(
+        default=None,
+        description="What became of it, in a sentence, where no group of `groups` tells it: of one that waits before "
+        "its topic, or of a dead letter. Null else.",
+    )
+
+
+class MessageList(_Page):
+    """Some messages with a key. A page may be empty and not the last."""
+
+    messages: list[ListedMessage]
+    looked_through: int = Field(description="Messages that were looked through for this page.")
+    unreadable: int = Field(description="Those among them that cannot be read, so they may have the key.")
+
+
+class MessageTrace(_Page):
+    """Some places of a message. A page may be empty and not the last."""
+
+    message_id: str
+    places: list[TracedMessage]
+    known_since_ms: int | None = Field(default=None, description="As that of `/inflight`.")
+    fates: list[Fate] = Field(
+        description="What became of it, told from the places of this page; the sentences stand at the places as well. "
+        "If `next` goes on at the same broker, a place of a later page may tell that it has gone on."
+    )
+
+
+REFUSED: dict[int | str, dict[str, Any]] = {
+    400: refusal("That is no place to go on from."),
+    404: refusal("There is no topic or group of that name."),
+}
+
+
+class _Part(NamedTuple, Generic[Answer]):
+    """What one broker says.
+
+    Args:
+        broker: its name; empty if there is none.
+        answer: an empty one if it did not answer.
+        unanswered: why not.
+        next: where to go on.
+    """
+
+    broker: str
+    answer: Answer
+    unanswered: list[Silence]
+    next: str | None
+
+
+def audit_router(inquiry: Inquiry) -> APIRouter:
+    """The routes.
+
+    Args:
+        inquiry: asks the brokers.
+    """
+    router = APIRouter(tags=["audit"])
+
+    @router.get("/topics/{name}/lite-topics", responses=REFUSED)
+    async def list_lite_topics(
+        name: str = Path(),
+        group: str = Query(default="", description="Whose waiting messages are counted."),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: After = "",
+        limit: Limit = 100,
+    ) -> LiteTopics:
+        check_names(inquiry.state, name, group)
+        part = await _ask(
+            *(inquiry, LITE_TOPIC_LIST, broker, after, pb.LiteTopicListResponse()),
+            lambda begin: pb.LiteTopicListRequest(topic=name, group=group, limit=limit, begin=begin),
+        )
+        return LiteTopics(
+            lite_topics=[_lite_topic(part.broker, each) for each in part.answer.lite_topics],
+            total=part.answer.total,
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    @router.get("/inflight", responses=REFUSED)
+    async def list_in_flight(
+        topic: str = Query(default="", description="That groups receive from; all topics else."),
+        group: str = Query(default="", description="Of this group alone."),
+        client: str = Query(
+            default="",
+            max_length=_CLIENT_LENGTH_MAX,
+            description="Of the client with this id alone, as far as it is known.",
+        ),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: After = "",
+        limit: Limit = 100,
+    ) -> InFlightList:
+        check_names(inquiry.state, topic, group)
+        part = await _ask(
+            *(inquiry, IN_FLIGHT_LIST, broker, after, pb.InFlightListResponse()),
+            lambda begin: pb.InFlightListRequest(topic=topic, group=group, client_id=client, limit=limit, begin=begin),
+        )
+        return InFlightList(
+            known_since_ms=part.answer.known_since_ms or None,
+            messages=[_message(part.broker, each) for each in part.answer.messages],
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    @router.get("/groups/{name}/progress", responses=REFUSED)
+    async def list_progress(
+        name: str = Path(),
+        topic: str = Query(
+            default="", description="The queues of this topic and of its retries; of all that the group has read else."
+        ),
+        broker: str = Query(default="", description="Of this broker alone."),
+        after: After = "",
+        limit: Limit = 100,
+    ) -> GroupProgress:
+        check_names(inquiry.state, topic, name)
+        part = await _ask(
+            *(inquiry, PROGRESS_LIST, broker, after, pb.ProgressListResponse()),
+            lambda begin: pb.ProgressListRequest(group=name, topic=topic, limit=limit, begin=begin),
+        )
+        return GroupProgress(
+            group=name,
+            kind="Spark" if names.is_of_spark(name) else "pop",
+            queues=[_queue(part.broker, each) for each in part.answer.queues],
+            dead_letters=part.answer.dead_letters,
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    @router.get("/messages", responses=REFUSED)
+    async def list_messages(
+        sees_data: SeesData,
+        topic: str = Query(description="That they were sent to."),
+        key: str = Query(min_length=1, max_length=_KEY_LENGTH_MAX, description="One of their keys."),
+        since_ms: int = Query(default=0, ge=0, le=TIME_MS_MAX, description="What was stored before is passed over."),
+        until_ms: int = Query(default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what was stored later."),
+        broker: str = Query(default="", description="At this broker alone."),
+        after: After = "",
+        limit: Limit = 100,
+    ) -> MessageList:
+        check_names(inquiry.state, topic, "")
+        part = await _ask(
+            *(inquiry, MESSAGE_LIST, broker, after, pb.MessageListResponse()),
+            lambda begin: pb.MessageListRequest(
+                topic=topic, key=key, since_ms=since_ms, until_ms=until_ms, limit=limit, begin=begin
+            ),
+        )
+        return MessageList(
+            messages=[
+                ListedMessage.model_validate(placed(part.broker, each, sees_data)) for each in part.answer.messages
+            ],
+            looked_through=part.answer.looked_through,
+            unreadable=part.answer.unreadable,
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    @router.get("/messages/{message_id}", responses=REFUSED)
+    async def trace_message(
+        sees_data: SeesData,
+        message_id: str = Path(max_length=255),
+        topic: str = Query(description="That it was sent to."),
+        group: str = Query(default="", description="What this group has of it alone."),
+        since_ms: int = Query(default=0, ge=0, le=TIME_MS_MAX, description="What was stored before is passed over."),
+        until_ms: int = Query(
+            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what the topic got after that."
+        ),
+        broker: str = Query(default="", description="At this broker alone."),
+        after: After = "",
+    ) -> MessageTrace:
+        """Places of a message: in its topic, in retries, among dead letters, and where it waits before. One place alone
+        does not say what became of it: read all pages, and order them by `broker` and `position` (docs/audit.md).
+        """
+        check_names(inquiry.state, topic, group)
+
+        async def asked(at: str) -> _Part[pb.MessageTraceResponse]:
+            return await _ask(
+                *(inquiry, MESSAGE_TRACE, broker, at, pb.MessageTraceResponse()),
+                lambda begin: pb.MessageTraceRequest(
+                    topic=topic, message_id=message_id, group=group, since_ms=since_ms, until_ms=until_ms, begin=begin
+                ),
+            )
+
+        part = await asked(after)
+        found = [*part.answer.messages]
+        for _ in range(_TRACES_MAX - 1):
+            # What became of it is told from all places of a broker together.
+            if part.next is None or not part.answer.next:
+                break
+            part = await asked(part.next)
+            found += part.answer.messages
+        places = [_traced(part.broker, each, sees_data) for each in found]
+        return MessageTrace(
+            known_since_ms=part.answer.known_since_ms or None,
+            message_id=message_id,
+            places=places,
+            fates=_with_fates(places, topic),
+            broker=part.broker,
+            epoch=part.answer.epoch,
+            unanswered=part.unanswered,
+            next=part.next,
+        )
+
+    return router
+
+
+def _with_fates(places: list[TracedMessage], topic: str) -> list[Fate]:
+    """What became of a message; it is written to its places, too."""
+    found = fates([each.model_dump() for each in places], topic)
+    by_place = {(each.broker, each.position): each for each in places}
+    for fate in found:
+        place = by_place[fate.broker, fate.position]
+        holding = next((each for each in place.groups if each.group == fate.group), None)
+        (holding or place).fate = fate.words
+    return found
+
+
+def check_names(state: ClusterState, topic: str, group: str) -> None:
+    """Raise StatusError if there is no such topic or group; either may be empty."""
+    if group:
+        state.group(group)
+    if topic and names.kind_of(names.topic(topic, Use.RECEIVE)) is Kind.DEAD_LETTER:
+        state.group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
+    elif topic:
+        state.topic(topic)
+
+
+async def _ask(
+    inquiry: Inquiry,
+    method: Method[Request, Answer],
+    broker: str,
+    after: str,
+    nothing: Answer,
+    request_at: Callable[[str], Request],
+) -> _Part[Answer]:
+    """Ask the broker at which a page begins.
+
+    Args:
+        inquiry: asks it.
+        method: what is asked.
+        broker: the only one that is wanted; empty for all, one after another.
+        after: its name, a `/` and where its list goes on; empty for the first page.
+        nothing: an empty answer.
+        request_at: makes the question of where the list goes on.
+
+    Raises:
+        StatusError: as the broker says, if it was asked for what cannot be.
+    """
+    at, slash, begin = after.partition("/")
+    if after and not slash:
+        raise StatusError(Code.BAD_REQUEST, "after: this is no place; give what the page before has as `next`")
+    waiting = [name for name in ([broker] if broker else sorted(inquiry.state.brokers)) if name >= at]
+    if not waiting:
+        return _Part("", nothing, [], None)
+    name, *later = waiting
+    following = f"{later[0]}/" if later else None
+    try:
+        answer = await inquiry.of(name, method, request_at(begin if name == at else ""))
+    except StatusError as error:
+        if error.code in _ASKED_WRONGLY:
+            raise
+        return _Part(name, nothing, [Silence(broker=name, reason=error.message)], following)
+    return _Part(name, answer, [], f"{name}/{answer.next}" if answer.next else following)
+
+
+def _message(broker: str, message: pb.InFlightMessage) -> InFlightMessage:
+    return InFlightMessage(
+        group=message.group,
+        topic=message.topic,
+        broker=broker,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        message_id=message.message_id,
+        attempt=message.attempt,
+        popped_ms=message.popped_ms,
+        due_ms=message.due_ms,
+        client_id=message.client_id or None,
+    )
+
+
+def _lite_topic(broker: str, entry: pb.LiteTopicEntry) -> LiteTopic:
+    return LiteTopic(
+        lite_topic=entry.lite_topic,
+        broker=broker,
+        min_offset=entry.min_offset,
+        max_offset=entry.max_offset,
+        last_ms=entry.last_ms or None,
+        waiting=entry.waiting,
+        readers=entry.readers,
+    )
+
+
+def _queue(broker: str, queue: pb.QueueProgress) -> QueueProgress:
+    return QueueProgress(
+        topic=queue.topic,
+        broker=broker,
+        queue_id=queue.queue_id,
+        min_offset=queue.min_offset,
+        next_offset=queue.next_offset,
+        committed_offset=None if queue.committed_offset < 0 else queue.committed_offset,
+        max_offset=queue.max_offset,
+        in_flight=queue.in_flight,
+        lag=max(0, queue.max_offset - queue.next_offset) + queue.in_flight,
+    )
+
+
+def placed(broker: str, traced: pb.TracedMessage, sees_data: bool, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+    """A message at one place as the API shows it.
+
+    Args:
+        broker: where it is.
+        traced: as the broker says it.
+        sees_data: whether the caller may see its body and properties.
+        bytes_max: so much of its body is shown.
+    """
+    place = {
+        "broker": broker,
+        "topic": traced.topic,
+        "queue_id": traced.queue_id,
+        "queue_offset": traced.queue_offset,
+        "stored_ms": traced.stored_ms,
+        "attempts": traced.attempts,
+    }
+    fields = message_fields(message_of(traced.message), bytes_max) | place
+    return fields if sees_data else without_data(fields)
+
+
+def _traced(broker: str, traced: pb.TracedMessage, sees_data: bool) -> TracedMessage:
+    groups = [
+        GroupHolding(
+            group=each.group,
+            holding=_HOLDINGS[each.holding],
+            popped_ms=each.popped_ms or None,
+            due_ms=each.due_ms or None,
+            attempts=each.attempts,
+            put_off=each.put_off,
+            ended=each.holding == pb.ENDED,
+            kept_back_by=each.kept_back_by,
+            set_aside=each.set_aside,
+            client_id=each.client_id or None,
+        )
+        for each in traced.groups
+    ]
+    place = {
+        "kind": _PLACE_KINDS[traced.kind],
+        "position": traced.position,
+        "pending": traced.pending,
+        "due_ms": traced.due_ms or None,
+        "checks": traced.checks,
+        "redriven": traced.redriven,
+        "set_aside": traced.set_aside,
+    }
+    return TracedMessage.model_validate(placed(broker, traced, sees_data) | place | {"groups": groups})

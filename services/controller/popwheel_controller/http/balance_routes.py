@@ -1,0 +1,101 @@
+"""The admin API's part on where a group's messages are: `/api/v1/groups/{name}/balance` (docs/activity.md)."""
+
+from typing import Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.refusal import refusal
+from popwheel_rpc.methods import GROUP_BALANCE
+
+EXPLAINED = (
+    "stored = done + held + waiting + delayed + dead + poisoned + expired, for each topic and broker. "
+    "stored: all that the topic ever got there, and what is to come (delayed). "
+    "waiting: the group has yet to take it, also to try it again. "
+    "held: given out and not acknowledged, also while a back-off hides it. "
+    "dead: dead letters. poisoned: set aside, as it fails by itself. "
+    "expired: removed by retention before the group came to it. "
+    "done: what the group is past and what is at no other place: acknowledged; passed by, as a filter, an offset that "
+    "was set, or retention has it; dead letters that were purged or have expired. "
+    "An offset that was set back gives messages a second life, and what came of the first one counts beside it. "
+    "Null: not known. Dead letters of a group that reads several topics are told apart up to 1,000; lite topics are "
+    "read one by one, and have no balance here."
+)
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic or group of that name.")}
+
+
+class TopicBalance(BaseModel):
+    """Where the messages of a topic are for a group, at one broker; null: that is not known."""
+
+    topic: str
+    broker: str
+    stored: int | None = Field(description="All that the topic ever got here, and what is delayed.")
+    done: int | None = Field(description="What the group is past and what is at no other place.")
+    held: int | None = Field(description="Given out and not acknowledged.")
+    waiting: int | None = Field(description="What the group has yet to take, also to try it again.")
+    delayed: int | None = Field(description="Waits for its delivery time.")
+    dead: int | None = Field(description="Dead letters of the group from this topic.")
+    poisoned: int | None = Field(description="Set aside, as it fails by itself.")
+    expired: int | None = Field(description="Removed by retention before the group came to it.")
+    difference: int | None = Field(description="`stored` without all the others: 0, else a message is lost or doubled.")
+
+
+class GroupBalance(BaseModel):
+    """The balance of a group. Each row is of one moment."""
+
+    rows: list[TopicBalance]
+    more: bool = Field(description="A broker has more than 1,000 topics of the group: ask for one.")
+    unanswered: list[Silence]
+    explained: str = Field(description="What the numbers are.")
+
+
+def balance_router(inquiry: Inquiry) -> APIRouter:
+    """The route.
+
+    Args:
+        inquiry: asks the brokers.
+    """
+    router = APIRouter(prefix="/groups/{name}", tags=["groups"])
+
+    @router.get("/balance", responses=_NOT_FOUND)
+    async def group_balance(
+        name: str = Path(),
+        topic: str = Query(default="", max_length=255, description="This topic alone; all that it reads if left out."),
+    ) -> GroupBalance:
+        """Where all messages are that the topics of a group ever got."""
+        inquiry.state.group(name)
+        if topic:
+            inquiry.state.topic(topic)
+        answers = await inquiry.of_all(GROUP_BALANCE, pb.GroupBalanceRequest(group=name, topic=topic))
+        rows = [_row(broker, each) for broker, answer in answers.given.items() for each in answer.topics]
+        return GroupBalance(
+            rows=sorted(rows, key=lambda row: (row.topic, row.broker)),
+            more=any(answer.more for answer in answers.given.values()),
+            unanswered=answers.unanswered,
+            explained=EXPLAINED,
+        )
+
+    return router
+
+
+def _row(broker: str, told: pb.TopicBalance) -> TopicBalance:
+    fields: dict[str, int] = {each.name: value for each, value in told.ListFields() if each.name != "topic"}
+    places = [fields.get(name) for name in ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")]
+    known = [each for each in places if each is not None]
+    stored = fields.get("stored")
+    is_known = stored is not None and len(known) == len(places)
+    return TopicBalance(
+        topic=told.topic,
+        broker=broker,
+        stored=stored,
+        done=fields.get("done"),
+        held=fields.get("held"),
+        waiting=fields.get("waiting"),
+        delayed=fields.get("delayed"),
+        dead=fields.get("dead"),
+        poisoned=fields.get("poisoned"),
+        expired=fields.get("expired"),
+        difference=(stored or 0) - sum(known) if is_known else None,
+    )

@@ -1,0 +1,136 @@
+"""The admin API's part on what a topic holds: `/api/v1/topics/{name}/browse`. Nothing is taken away by it."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.contract.names import Kind, Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.http.audit_routes import ListedMessage, placed
+from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
+from popwheel_controller.http.broker_pages import After, in_turn
+from popwheel_controller.http.guard import SeesData
+from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.refusal import refusal
+from popwheel_rpc.methods import MESSAGE_LIST
+
+_LISTED: Final = 50
+_LISTED_MAX: Final = 100
+_LOOKED_MAX: Final = 10_000
+"""Messages that are looked through for a page, about."""
+_NUMBER_MAX: Final = 2**62
+_QUEUE_ID_MAX: Final = 65_535
+
+Key = Annotated[str, Query(max_length=1_000, description="Only those with this key.")]
+Tag = Annotated[str, Query(max_length=1_000, description="Only those with this tag.")]
+LiteTopic = Annotated[str, Query(max_length=64, description="Of this lite topic of the topic.")]
+
+
+class BrowsedMessages(BaseModel):
+    """Some messages, by broker, queue and offset. A page may be empty and not the last."""
+
+    messages: list[ListedMessage] = Field(description="Of each body its first KiB.")
+    looked_through: int = Field(description="Messages that were looked through for this page.")
+    unreadable: int = Field(description="Those among them that cannot be read.")
+    unanswered: list[Silence]
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+
+
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: refusal("That is no place to go on from, or what is asked for makes no sense together."),
+    404: refusal("There is no such topic."),
+}
+
+
+def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
+    """The routes.
+
+    Args:
+        inquiry: asks the brokers.
+        clock: says when a page takes too long.
+    """
+    router = APIRouter(tags=["topics"])
+
+    @router.get("/topics/{name}/browse", responses=_REFUSED)
+    async def browse_topic(
+        sees_data: SeesData,
+        name: str = Path(description="A topic; or `%DLQ%GROUP`, or `%RETRY%GROUP+TOPIC`."),
+        broker: str = Query(default="", description="At this broker alone."),
+        queue_id: int | None = Query(default=None, ge=0, le=_QUEUE_ID_MAX, description="In this queue of each broker."),
+        offset: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From this offset on in each queue."),
+        time_ms: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From those on that were stored then."),
+        last: int = Query(default=0, ge=0, le=_LISTED_MAX, description="So many at the end of each queue; 0: all."),
+        key: Key = "",
+        tag: Tag = "",
+        lite_topic: LiteTopic = "",
+        after: After = "",
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
+    ) -> BrowsedMessages:
+        """Messages that a topic holds. No group gets or loses any by that."""
+        check_topic(inquiry.state, name, lite_topic)
+        if sum(map(bool, (offset, time_ms, last))) > 1:
+            raise StatusError(Code.BAD_REQUEST, "choose one of `offset`, `time_ms`, `last`: each says where to begin")
+        found: list[ListedMessage] = []
+        looked_through = unreadable = 0
+
+        async def step(at: str, begin: str) -> tuple[str, bool]:
+            nonlocal looked_through, unreadable
+            request = pb.MessageListRequest(
+                topic=name,
+                browse=True,
+                key=key,
+                tag=tag,
+                lite_topic=lite_topic,
+                since_ms=time_ms,
+                until_ms=_NUMBER_MAX,
+                queue_id=queue_id,
+                offset=offset,
+                last=last,
+                limit=limit - len(found),
+                begin=begin,
+            )
+            answer = await inquiry.of(at, MESSAGE_LIST, request)
+            for each in answer.messages:
+                found.append(ListedMessage.model_validate(placed(at, each, sees_data, BEGINNING_BYTES_MAX)))
+            looked_through += answer.looked_through
+            unreadable += answer.unreadable
+            return answer.next, len(found) >= limit or looked_through >= _LOOKED_MAX
+
+        unanswered, rest = await in_turn(inquiry, clock, broker, after, step)
+        return BrowsedMessages(
+            messages=found,
+            looked_through=looked_through,
+            unreadable=unreadable,
+            unanswered=unanswered,
+            next=rest,
+        )
+
+    return router
+
+
+def check_topic(state: ClusterState, name: str, lite_topic: str) -> None:
+    """Check that a topic can be looked into.
+
+    Args:
+        state: the cluster.
+        name: a topic, or what a group has of its own: a retry topic or a dead letter topic.
+        lite_topic: of the topic; empty for none.
+
+    Raises:
+        StatusError: there is none, or one of the names is illegal.
+    """
+    kind = names.kind_of(names.topic(name, Use.PULL))
+    if kind is Kind.DEAD_LETTER:
+        state.group(name.removeprefix(names.DEAD_LETTER_PREFIX))
+    elif kind is Kind.RETRY:
+        state.group(names.group_of_retry_topic(name))
+    else:
+        state.topic(name)
+    if lite_topic:
+        names.checked_lite_topic(lite_topic)

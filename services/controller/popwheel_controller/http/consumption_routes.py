@@ -1,0 +1,308 @@
+"""The admin API's part on what a group has read: offsets that are reset, and dead letters (docs/groups.md)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from popwheel_common.contract import names
+from popwheel_common.contract.polls import WHILE_S
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
+from popwheel_controller.http.guard import SeesData, without_data
+from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.quarantine_routes import message_fields, message_of
+from popwheel_controller.http.refusal import refusal
+from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
+
+_LIMIT_MAX = 1_000  # of what a broker lists or gives back at once
+_TIME_MS_MAX = 2**62
+_POLICIES = {
+    "earliest": pb.BEGINNING,
+    "latest": pb.END,
+    "time": pb.TIMESTAMP,
+    "offset": pb.AT_OFFSET,
+    "shift": pb.SHIFT,
+}
+_QUEUE_ID_MAX = 65_535
+_REFUSED: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic or group of that name.")}
+_RESET_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: refusal("What is asked for makes no sense together, or the topic has no such queue, or it has lite topics."),
+    409: refusal("Consumers of the group are connected, and it was not asked for with `force`. Nothing has changed."),
+}
+
+Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many.")]
+
+
+class ResetWanted(BaseModel, extra="forbid"):
+    """Where a group is to go on in a topic."""
+
+    topic: str
+    to: Literal["earliest", "latest", "time", "offset", "shift"] = Field(
+        description="The first message; the end; or see `time_ms`, `offset`, `shift`."
+    )
+    time_ms: int = Field(
+        default=0, ge=0, le=_TIME_MS_MAX, description="The first message since then, in milliseconds since 1970."
+    )
+    offset: int | None = Field(
+        default=None, ge=0, le=_TIME_MS_MAX, description="This offset of each queue, or the nearest one that it holds."
+    )
+    shift: int | None = Field(
+        default=None,
+        ge=-_TIME_MS_MAX,
+        le=_TIME_MS_MAX,
+        description="So many messages on from where each queue stands, or back if it is negative; as far as it holds.",
+    )
+    broker: str = Field(default="", description="With `queue_id`: that queue of this broker alone.")
+    queue_id: int | None = Field(default=None, ge=0, le=_QUEUE_ID_MAX, description="With `broker`.")
+    force: bool = Field(default=False, description="Do it although consumers of the group are connected.")
+    dry_run: bool = Field(default=False, description="Change nothing, say what would be changed.")
+
+
+class QueueReset(BaseModel):
+    """One queue."""
+
+    broker: str
+    queue_id: int
+    from_offset: int = Field(description="Where the group read on.")
+    to_offset: int = Field(description="Where it reads on now.")
+    max_offset: int = Field(description="Of the next message that comes.")
+    clamped: bool = Field(description="The queue does not hold what was asked for: `to_offset` is the nearest offset.")
+
+
+class Reset(BaseModel):
+    """What was changed, or would be."""
+
+    queues: list[QueueReset]
+    in_flight: int = Field(description="Messages that were given out, and are no more.")
+    retries: int = Field(description="Messages that waited to be tried again, and are passed over.")
+    retries_kept: int = Field(
+        description="Messages that wait to be tried again, and still do: nobody knows of which queue they were."
+    )
+    consumers: int = Field(description="Consumers of the group, at least, that poll the topic at one of the brokers.")
+    unanswered: list[Silence] = Field(description="There nothing is known to have changed.")
+
+
+class DeadLetter(ShownBody):
+    """A message that a group has failed on as often as it may."""
+
+    broker: str
+    queue_offset: int = Field(description="In the dead letter queue; names it at its broker.")
+    message_id: str
+    topic: str = Field(description="That the group had received it from.")
+    tag: str
+    keys: list[str]
+    stored_ms: int = Field(description="When it became a dead letter, in milliseconds since 1970.")
+    hidden: bool = Field(default=False, description="The token may not see properties and body.")
+
+
+class DeadLetterPage(BaseModel):
+    """Dead letters of one broker."""
+
+    letters: list[DeadLetter]
+    total: int = Field(description="How many there are at this broker.")
+    max_offset: int = Field(description="Of the next dead letter that comes.")
+    next: int | None = Field(description="`begin` of what follows; null if nothing does.")
+
+
+class ShownDeadLetter(DeadLetter):
+    """One of them, with its message."""
+
+    properties: dict[str, str]
+
+
+class RedriveWanted(BaseModel, extra="forbid"):
+    """Which dead letters are to come again: the oldest."""
+
+    limit: int = Field(ge=1, le=_LIMIT_MAX, description="So many at the most.")
+    end_offset: int = Field(ge=0, le=_TIME_MS_MAX, description="Those from here on are left.")
+
+
+class Redriven(BaseModel):
+    """What came of it."""
+
+    redriven: int = Field(description="Given back to the group.")
+    kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
+
+
+class PurgeWanted(BaseModel, extra="forbid"):
+    """Whether dead letters are to be passed over."""
+
+    dry_run: bool = Field(default=False, description="Change nothing, say how many they are.")
+
+
+class Purged(BaseModel):
+    """What was passed over, or would be."""
+
+    purged: int
+    unanswered: list[Silence]
+
+
+def consumption_router(inquiry: Inquiry) -> APIRouter:
+    """The routes.
+
+    Args:
+        inquiry: asks the brokers.
+    """
+    router = APIRouter(prefix="/groups/{name}", tags=["groups"])
+
+    @router.post("/reset", responses={**_REFUSED, **_RESET_REFUSED})
+    async def reset_offsets(wanted: ResetWanted, name: str = Path()) -> Reset:
+        inquiry.state.group(name)
+        _check_reset(wanted, inquiry.state.topic(wanted.topic))
+        request = pb.ResetOffsetsRequest(
+            group=name,
+            topic=wanted.topic,
+            policy=_POLICIES[wanted.to],
+            timestamp_ms=wanted.time_ms,
+            offset=(wanted.offset if wanted.to == "offset" else wanted.shift) or 0,
+            queue_id=wanted.queue_id,
+            dry_run=True,
+        )
+        asked = [wanted.broker] if wanted.broker else list(inquiry.state.brokers)
+        # All brokers are asked before any of them changes something: so none has, if this is refused.
+        found = await _of_each(inquiry, wanted.broker, dict.fromkeys(asked, request))
+        shown = _reset(found)
+        if wanted.dry_run:
+            return shown
+        if shown.consumers and not wanted.force:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                f"consumers of {name} are connected (at least {shown.consumers}, polling {wanted.topic}), so nothing "
+                f"was changed; stop them and ask again {WHILE_S} s later, or ask with force, which takes back what "
+                "they have in hand",
+            )
+        request.dry_run = False
+        done = await _of_each(inquiry, wanted.broker, dict.fromkeys(found.given, request))
+        return _reset(Answers(done.given, [*found.unanswered, *done.unanswered]))
+
+    @router.get("/dead-letters/{broker}", responses=_REFUSED)
+    async def list_dead_letters(
+        broker: str,
+        sees_data: SeesData,
+        name: str = Path(),
+        begin: int = Query(default=0, ge=0, le=_TIME_MS_MAX, description="The first offset."),
+        limit: Limit = 100,
+    ) -> DeadLetterPage:
+        inquiry.state.group(name)
+        request = pb.DeadLetterListRequest(group=name, begin_offset=begin, limit=limit)
+        answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
+        letters = [letter_fields(broker, message_of(each)) for each in answer.messages]
+        return DeadLetterPage(
+            letters=[DeadLetter.model_validate(each if sees_data else without_data(each)) for each in letters],
+            total=answer.total,
+            max_offset=answer.max_offset,
+            next=answer.next_offset if answer.next_offset < answer.max_offset else None,
+        )
+
+    @router.get("/dead-letters/{broker}/{offset}", responses=_REFUSED)
+    async def show_dead_letter(
+        broker: str, sees_data: SeesData, name: str = Path(), offset: int = Path(ge=0, le=_TIME_MS_MAX)
+    ) -> ShownDeadLetter:
+        inquiry.state.group(name)
+        request = pb.DeadLetterListRequest(group=name, begin_offset=offset, limit=1)
+        answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
+        for each in answer.messages:
+            message = message_of(each)
+            if message.system_properties.queue_offset == offset:
+                fields = letter_fields(broker, message) | message_fields(message)
+                return ShownDeadLetter.model_validate(fields if sees_data else without_data(fields))
+        raise StatusError(
+            Code.MESSAGE_NOT_FOUND,
+            f"the broker {broker} has no dead letter {offset} of {names.shown(name)} (any more); ask for the list",
+        )
+
+    @router.post("/dead-letters/{broker}/redrive", responses=_REFUSED)
+    async def redrive_dead_letters(broker: str, wanted: RedriveWanted, name: str = Path()) -> Redriven:
+        inquiry.state.group(name)
+        request = pb.DeadLetterRedriveRequest(group=name, limit=wanted.limit, end_offset=wanted.end_offset)
+        answer = await inquiry.of(broker, DEAD_LETTER_REDRIVE, request)
+        return Redriven(redriven=answer.redriven, kept=answer.kept)
+
+    @router.post("/dead-letters/purge", responses=_REFUSED)
+    async def purge_dead_letters(wanted: PurgeWanted, name: str = Path()) -> Purged:
+        inquiry.state.group(name)
+        request = pb.ResetOffsetsRequest(
+            group=name, topic=names.dead_letter_topic(name), policy=pb.END, dry_run=wanted.dry_run
+        )
+        reset = _reset(await inquiry.of_all(RESET_OFFSETS, request))
+        purged = sum(each.to_offset - each.from_offset for each in reset.queues)
+        return Purged(purged=purged, unanswered=reset.unanswered)
+
+    return router
+
+
+def _check_reset(wanted: ResetWanted, topic: Topic) -> None:
+    """Raise StatusError, BAD_REQUEST, if a reset makes no sense, or not in this topic."""
+    if topic.type == TopicType.LITE:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"{wanted.topic} has lite topics, and a group is set back in each of these by itself: a client says so "
+            "as it subscribes to one (its offset option)",
+        )
+    if (wanted.to == "offset") != (wanted.offset is not None) or (wanted.to == "shift") != (wanted.shift is not None):
+        raise StatusError(
+            Code.BAD_REQUEST, "`offset` goes with `to: offset` and `shift` with `to: shift`, and neither with another"
+        )
+    if bool(wanted.broker) != (wanted.queue_id is not None):
+        raise StatusError(
+            Code.BAD_REQUEST, "each broker has queues of these numbers: name both `broker` and `queue_id`, or neither"
+        )
+    if wanted.queue_id is not None and wanted.queue_id >= topic.queues:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"{wanted.topic} has no queue {wanted.queue_id}; the queues of a broker are 0 to {topic.queues - 1}",
+        )
+
+
+async def _of_each(
+    inquiry: Inquiry, only: str, requests: Mapping[str, pb.ResetOffsetsRequest]
+) -> Answers[pb.ResetOffsetsResponse]:
+    """Ask brokers; one that is asked alone, and does not answer, raises StatusError."""
+    if only:
+        return Answers({only: await inquiry.of(only, RESET_OFFSETS, requests[only])}, [])
+    return await inquiry.of_each(RESET_OFFSETS, requests)
+
+
+def _reset(answers: Answers[pb.ResetOffsetsResponse]) -> Reset:
+    """What all brokers say."""
+    queues = [
+        QueueReset(
+            broker=broker,
+            queue_id=each.queue_id,
+            from_offset=each.from_offset,
+            to_offset=each.to_offset,
+            max_offset=each.max_offset,
+            clamped=each.clamped,
+        )
+        for broker, answer in answers.given.items()
+        for each in answer.queues
+    ]
+    return Reset(
+        queues=queues,
+        in_flight=sum(answer.in_flight for answer in answers.given.values()),
+        retries=sum(answer.retries for answer in answers.given.values()),
+        retries_kept=sum(answer.retries_kept for answer in answers.given.values()),
+        # A consumer polls at several brokers, and counts once.
+        consumers=max((answer.consumers for answer in answers.given.values()), default=0),
+        unanswered=answers.unanswered,
+    )
+
+
+def letter_fields(broker: str, message: Message) -> dict[str, Any]:
+    """A dead letter of a broker as the API shows it in lists."""
+    properties = message.system_properties
+    return {
+        "broker": broker,
+        "queue_offset": properties.queue_offset,
+        "message_id": properties.message_id,
+        "topic": properties.dead_letter_queue.topic,
+        "tag": properties.tag,
+        "keys": list(properties.keys),
+        "stored_ms": properties.store_timestamp.ToMilliseconds(),
+        **body_fields(message.body, BEGINNING_BYTES_MAX),
+    }

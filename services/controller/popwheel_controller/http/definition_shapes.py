@@ -1,0 +1,116 @@
+"""Bodies and answers of the routes that define topics and groups."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings
+from popwheel_controller.cluster.cluster_state import topic_type
+from popwheel_controller.http.admin import ExponentialBackoff
+
+Kind = Literal["topic", "group"]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TopicChange(_Body):
+    """What of a topic is to be otherwise; what is left out stays."""
+
+    type: str | None = Field(default=None, description="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED.")
+    queues: int | None = Field(default=None, description="More than now, up to 1024; not of FIFO, LITE and PRIORITY.")
+    lite_expiration_ms: int | None = Field(
+        default=None, ge=0, description="Of type LITE: a lite topic into which nothing came for so long ends. 0: never."
+    )
+
+    def settings(self) -> TopicSettings:
+        """What is wanted.
+
+        Raises:
+            StatusError: BAD_REQUEST, there is no such type.
+        """
+        kind = None if self.type is None else topic_type(self.type)
+        return TopicSettings(kind, self.queues, self.lite_expiration_ms)
+
+
+class GroupChange(_Body):
+    """What of a group is to be otherwise; what is left out stays."""
+
+    max_attempts: int | None = Field(
+        default=None, description="Deliveries before a message goes to the dead letter queue."
+    )
+    fifo: bool | None = Field(
+        default=None, description="Whether it consumes in order; it changes only while the group is not in use."
+    )
+    backoff_ms: list[int] | None = Field(default=None, description="Waits after the 1st, 2nd ... failed attempt.")
+    exponential_backoff: ExponentialBackoff | None = Field(
+        default=None, description="Waits that grow, instead of `backoff_ms`."
+    )
+
+    def settings(self) -> GroupSettings:
+        """What is wanted."""
+        said = self.exponential_backoff
+        grows = None if said is None else pb.ExponentialBackoff(**said.model_dump())
+        return GroupSettings(self.max_attempts, self.fifo, self.backoff_ms, grows)
+
+
+class TopicDefinition(TopicChange):
+    """What a topic is to be like. It is made if it is not there; then what is left out is the controller's default."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+
+
+class GroupDefinition(GroupChange):
+    """What a group is to be like. It is made if it is not there; then what is left out is the controller's default."""
+
+    name: str = Field(description="Letters, digits, %, _ or -.")
+
+
+class DefinitionList(_Body):
+    """Topics and groups, at most 50 of both together."""
+
+    topics: list[TopicDefinition] = []
+    groups: list[GroupDefinition] = []
+
+
+class FieldChange(BaseModel):
+    """A setting that becomes another one."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class Outcome(BaseModel):
+    """What has become of a topic or group, or would become of it."""
+
+    kind: Kind
+    name: str
+    outcome: Literal["created", "changed", "unchanged", "refused"]
+    changes: list[FieldChange] = Field(description="Of one that was there: settings that become other ones.")
+    settings: dict[str, Any] = Field(description="All settings as they are then.")
+    code: str | None = Field(default=None, description="Why it is refused, in a word.")
+    message: str | None = Field(default=None, description="Why it is refused.")
+
+
+class Outcomes(BaseModel):
+    """What has become of each, in the order in which they were given: topics first."""
+
+    outcomes: list[Outcome]
+
+
+def facts_of(named: pb.Topic | pb.Group) -> dict[str, Any]:
+    """All settings of a topic or group, as callers name them; not what it does not have."""
+    if isinstance(named, pb.Topic):
+        facts: dict[str, Any] = {"type": TopicType.Name(named.type), "queues": named.queues}
+        is_lite = named.type == TopicType.LITE
+        return {**facts, "lite_expiration_ms": named.lite_expiration_ms} if is_lite else facts
+    facts = {"max_attempts": named.max_attempts, "fifo": named.fifo}
+    if not named.HasField("exponential_backoff"):
+        return {**facts, "backoff_ms": list(named.backoff_ms)}
+    policy = named.exponential_backoff
+    grows = {"initial_ms": policy.initial_ms, "max_ms": policy.max_ms, "multiplier": policy.multiplier}
+    return {**facts, "exponential_backoff": grows}

@@ -1,0 +1,288 @@
+"""The admin API's part on broker groups: `/api/v1/brokers...`."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaLag
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, in_short, unknown_group
+from popwheel_controller.broker_groups.cost import Cost
+from popwheel_controller.broker_groups.decommission import Decommission
+from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.group_policy import trouble
+from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
+from popwheel_controller.broker_groups.overseer import Overseer
+from popwheel_controller.broker_groups.replicas import NUMBER_MAX
+from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
+from popwheel_controller.cluster.processes import Registration
+from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.refusal import refusal
+
+
+class ReplicaView(BaseModel):
+    """One replica of a broker group, as its last report and the controller have it."""
+
+    number: int
+    role: str = Field(description="master or slave, also of a dead one; empty if it has to stay out.")
+    address: str
+    alive: bool
+    in_sync: bool = Field(description="Whether it has every acknowledged message.")
+    wiped: bool = Field(description="Whether it came without what it held.")
+    leaving: bool = Field(description="Whether it wants to stop.")
+    doubtful: bool = Field(description="Whether it cut off the end of its log at a start, and others may have that.")
+    epoch: int = Field(description="The latest one it has heard of.")
+    last_epoch: int = Field(description="Of the last record of its log.")
+    end_position: int
+    confirmed_position: int
+    lag_bytes: int | None = Field(description="How far it is behind the master, as that says.")
+    lag_ms: int | None = Field(description="The same in time.")
+    heard_ms: int | None = Field(description="How long ago its last report came.")
+    checkpoint_version: int = Field(description="Of the master's progress that it holds.")
+
+
+class CheckpointView(BaseModel):
+    """How fresh the master's progress is that slaves have: of the one that is furthest behind."""
+
+    version: int
+    age_ms: int
+    duration_ms: int = Field(description="How long it took to bring it to the slaves.")
+
+
+class BrokerGroupView(BaseModel):
+    """A broker group."""
+
+    name: str
+    version: int
+    epoch: int
+    master: int | None
+    sync_state_set: list[int]
+    trouble: str = Field(description="Why it has no master, in a sentence; empty if it has one.")
+    checkpoint: CheckpointView | None
+    replicas: list[ReplicaView]
+
+
+class BrokerGroups(BaseModel):
+    """All broker groups."""
+
+    groups: list[BrokerGroupView]
+
+
+class Successor(BaseModel):
+    """To whom a master's role is passed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    to: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The most complete one if left out.")
+
+
+class UncleanElection(BaseModel):
+    """A master that may lack acknowledged messages."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The most complete one if left out.")
+    word: str = Field(default="", description="Says that you know what may be lost; a refusal names it.")
+
+
+class Gone(BaseModel):
+    """What is to be forgotten."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The whole group if left out.")
+    word: str = Field(default="", description="For a whole group: that you know what may be lost; a refusal names it.")
+
+
+class Left(BaseModel):
+    """What is left of a broker group."""
+
+    name: str
+    replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
+
+
+class Loss(BaseModel):
+    """What may be lost, as a dry run finds it; nothing was changed."""
+
+    name: str
+    replicas: list[int] = Field(description="Those that would be forgotten, or the one that would lead.")
+    loss: str = Field(description="A sentence; empty if nothing may be lost.")
+    word: str = Field(description="Says that you know it; empty if none is needed.")
+
+
+class GroupViews:
+    """Shows broker groups to operators.
+
+    Args:
+        overseer: watches over them.
+        checkpoints: knows how fresh the progress is that slaves hold.
+        clock: the time.
+    """
+
+    def __init__(self, overseer: Overseer, checkpoints: CheckpointSync, clock: Clock) -> None:
+        self._overseer = overseer
+        self._checkpoints = checkpoints
+        self._clock = clock
+
+    def all(self) -> list[BrokerGroupView]:
+        """All groups, by name."""
+        return [self.one(name) for name in self._overseer.names()]
+
+    def one(self, name: str) -> BrokerGroupView:
+        """One group.
+
+        Raises:
+            StatusError: NOT_FOUND.
+        """
+        state, sight = self._overseer.groups.states.get(name), self._overseer.sight(name)
+        if state is None and not sight:
+            raise unknown_group(name)
+        lags = self._lags(state)
+        return BrokerGroupView(
+            name=name,
+            version=0 if state is None else state.version,
+            epoch=0 if state is None else state.epoch,
+            master=None if state is None or state.master == NO_MASTER else state.master,
+            sync_state_set=[] if state is None else sorted(state.sync_state_set),
+            trouble=trouble(state, sight),
+            checkpoint=self._checkpoint(name),
+            replicas=[
+                self._replica(name, number, state, seen.standing, lags.get(number))
+                for number, seen in sorted(sight.items())
+            ],
+        )
+
+    def registrations(self) -> list[Registration]:
+        """All replicas that are registered."""
+        return [
+            Registration(
+                session.report.group,
+                session.report.replica,
+                session.report.address,
+                session.since_ms,
+                _role(self._overseer.groups.states.get(session.report.group), session.report.replica),
+            )
+            for session in self._overseer.replicas.all_sessions()
+        ]
+
+    def in_short(self, name: str) -> str:
+        """A group as the log of changes tells it; empty if it is not known."""
+        state = self._overseer.groups.states.get(name)
+        return "" if state is None else in_short(state)
+
+    def _replica(
+        self, group: str, number: int, state: GroupState | None, standing: Standing, lag: ReplicaLag | None
+    ) -> ReplicaView:
+        last = self._overseer.replicas.last(group, number)
+        record = None if state is None else state.replicas.get(number)
+        report = None if last is None else last.report
+        silent_s = self._overseer.replicas.silent_for_s((group, number), self._clock.monotonic())
+        return ReplicaView(
+            number=number,
+            role=_role(state, number),
+            address=report.address if report is not None else record.address if record is not None else "",
+            alive=standing in (Standing.LIVING, Standing.SILENT),
+            in_sync=state is not None and number in state.sync_state_set,
+            wiped=state is not None and report is not None and state.is_wiped(number, report.identity),
+            leaving=report is not None and report.leaving,
+            doubtful=report is not None and report.doubtful,
+            epoch=0 if report is None else report.epoch,
+            last_epoch=0 if report is None else report.last_epoch,
+            end_position=0 if report is None else report.end_position,
+            confirmed_position=0 if report is None else report.confirmed_position,
+            lag_bytes=None if lag is None else lag.behind_bytes,
+            lag_ms=None if lag is None else lag.behind_ms,
+            heard_ms=None if silent_s is None else round(silent_s * 1000),
+            checkpoint_version=0 if report is None else report.checkpoint_version,
+        )
+
+    def _checkpoint(self, name: str) -> CheckpointView | None:
+        """Of the slave that is furthest behind; None while none of them has one."""
+        ages = self._checkpoints.ages(name, self._clock.monotonic())
+        oldest = max(ages, key=lambda age: age.age_s, default=None)
+        if oldest is None or all(age.took_s is None for age in ages):
+            return None
+        took_s = max(age.took_s or 0.0 for age in ages)
+        return CheckpointView(
+            version=oldest.version, age_ms=round(oldest.age_s * 1000), duration_ms=round(took_s * 1000)
+        )
+
+    def _lags(self, state: GroupState | None) -> dict[int, ReplicaLag]:
+        """What the master of a group says of those that follow it."""
+        if state is None:
+            return {}
+        session = self._overseer.replicas.session(state.name, state.master)
+        return {} if session is None else {lag.replica: lag for lag in session.report.following}
+
+
+def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission: Decommission) -> APIRouter:
+    """The routes of the admin API below `/brokers`.
+
+    Args:
+        views: shows broker groups.
+        transfers: changes their masters.
+        decommission: removes what is gone for good.
+    """
+    router = APIRouter(prefix="/brokers", tags=["brokers"])
+
+    @router.get("")
+    async def list_broker_groups() -> BrokerGroups:
+        return BrokerGroups(groups=views.all())
+
+    @router.get("/{group}", responses={404: _NOT_FOUND})
+    async def describe_broker_group(group: str) -> BrokerGroupView:
+        return views.one(names.broker_group(group))
+
+    @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
+    async def switch_master(group: str, successor: Successor, note: Note) -> BrokerGroupView:
+        """Pass the role of master on to a replica that has everything."""
+        note.before = views.in_short(group)
+        await transfers.switch(names.broker_group(group), successor.to)
+        note.after = views.in_short(group)
+        return views.one(group)
+
+    @router.post("/{group}/unclean-election", responses={400: _WORD, 404: _NOT_FOUND, 409: _NOT_NOW})
+    async def elect_unclean(
+        group: str, election: UncleanElection, note: Note, dry_run: DryRun
+    ) -> BrokerGroupView | Loss:
+        """Make a master of a replica that may lack acknowledged messages, because nobody who has them will come."""
+        if dry_run:
+            return _loss(group, transfers.cost_of_unclean(names.broker_group(group), election.replica))
+        note.before = views.in_short(group)
+        await transfers.elect_unclean(names.broker_group(group), election.replica, election.word)
+        note.after = views.in_short(group)
+        return views.one(group)
+
+    @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
+    async def forget(group: str, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
+        """Forget a replica, or a whole broker group, that will not come back."""
+        if dry_run and gone.replica is None:
+            return _loss(group, decommission.cost_of_group(group))
+        if dry_run and gone.replica is not None:
+            await decommission.of_replica(group, gone.replica, dry_run=True)
+            return Loss(name=group, replicas=[gone.replica], loss="", word="")
+        note.before = views.in_short(group)
+        if gone.replica is None:
+            await decommission.of_group(group, gone.word)
+            return Left(name=group, replicas=[])
+        state = await decommission.of_replica(group, gone.replica)
+        return Left(name=group, replicas=sorted(state.replicas))
+
+    return router
+
+
+_NOT_FOUND = refusal("There is no broker group of that name.")
+_NO_REPLICA = refusal("There is no such broker group or replica.")
+_NOT_NOW = refusal("It cannot be done now; the message says why.")
+_NEEDED = refusal("It lives, or is needed; the message says why.")
+_WORD = refusal("Not the right word; the message says what may be lost.")
+
+
+def _loss(group: str, cost: Cost) -> Loss:
+    return Loss(name=group, replicas=list(cost.replicas), loss=cost.sentence, word=cost.word)
+
+
+def _role(state: GroupState | None, number: int) -> str:
+    if state is None or number not in state.replicas:
+        return ""
+    return "master" if state.master == number else "slave"

@@ -1,0 +1,162 @@
+"""Asks the brokers for the admin API: each knows its own only."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_rpc.service import Channel, Method
+from popwheel_rpc.status import GrpcStatus, RpcError
+
+_TIMEOUT_S = 5.0  # below that of `popwheel admin`
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Silence(BaseModel):
+    """A broker that did not answer: what it knows is missing."""
+
+    broker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[Response]):
+    """What the registered brokers said.
+
+    Args:
+        given: by the broker's name, in the order of the names.
+        unanswered: the other brokers, likewise.
+    """
+
+    given: Mapping[str, Response]
+    unanswered: list[Silence]
+
+
+class Inquiry:
+    """Questions to brokers.
+
+    Args:
+        keeper: knows them.
+        broker_channels: makes a channel to a broker; one for each question, as they are rare.
+    """
+
+    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        self._keeper = keeper
+        self._broker_channels = broker_channels
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as it is now."""
+        return self._keeper.state
+
+    async def of(self, name: str, method: Method[Request, Response], request: Request) -> Response:
+        """Ask one broker.
+
+        Raises:
+            StatusError: as the broker says; HA_NOT_AVAILABLE if it is away.
+        """
+        broker = self.state.brokers.get(name)
+        if broker is None:
+            raise away(name)
+        return await self._ask(broker, method, request)
+
+    async def of_all(self, method: Method[Request, Response], request: Request) -> Answers[Response]:
+        """Ask all that are registered."""
+        return await self.of_each(method, dict.fromkeys(self.state.brokers, request))
+
+    async def of_each(self, method: Method[Request, Response], requests: Mapping[str, Request]) -> Answers[Response]:
+        """Ask some brokers at once, each its own question, by name."""
+        asked = sorted(requests)
+        results = await asyncio.gather(
+            *(self.of(name, method, requests[name]) for name in asked), return_exceptions=True
+        )
+        given: dict[str, Response] = {}
+        unanswered: list[Silence] = []
+        for name, result in zip(asked, results, strict=True):
+            if isinstance(result, StatusError):
+                unanswered.append(Silence(broker=name, reason=result.message))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                given[name] = result
+        return Answers(given, unanswered)
+
+    async def _ask(self, broker: BrokerInfo, method: Method[Request, Response], request: Request) -> Response:
+        if not broker.address:
+            raise away(broker.name)
+        try:
+            async with self._way(broker) as channel:
+                return await channel.call(method, request, timeout_s=_TIMEOUT_S)
+        except RpcError as error:
+            raise _explained(error, broker.name) from error
+
+    @asynccontextmanager
+    async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
+        """A channel for one question."""
+        channel = self._broker_channels(broker)
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+    def lasting(self) -> "LastingInquiry":
+        """The same for one who asks again and again."""
+        return LastingInquiry(self._keeper, self._broker_channels)
+
+
+class LastingInquiry(Inquiry):
+    """Questions that are asked again and again, so the channel to a broker is kept until `close`."""
+
+    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        super().__init__(keeper, broker_channels)
+        self._kept: dict[str, tuple[str, Channel]] = {}
+        """By the broker's name: its address, and the channel."""
+
+    @asynccontextmanager
+    async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
+        address, channel = self._kept.get(broker.name, ("", None))
+        if channel is None or address != broker.address:
+            if channel is not None:
+                await channel.close()
+            channel = self._broker_channels(broker)
+            self._kept[broker.name] = broker.address, channel
+        try:
+            yield channel
+        except RpcError:
+            del self._kept[broker.name]
+            await channel.close()
+            raise
+
+    async def close(self) -> None:
+        """Let the channels go."""
+        for _, channel in self._kept.values():
+            await channel.close()
+        self._kept.clear()
+
+
+def away(broker: str) -> StatusError:
+    """There is no such broker now, or it is a group without a master."""
+    return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
+
+
+def _explained(error: RpcError, broker: str) -> StatusError:
+    """Why a question did not get through, in words for an operator."""
+    if error.status is GrpcStatus.UNAVAILABLE:
+        return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} cannot be reached now; try again")
+    if error.status is GrpcStatus.DEADLINE_EXCEEDED:
+        return StatusError(
+            Code.PROXY_TIMEOUT, f"the broker {broker} did not answer within {_TIMEOUT_S:.0f} s; ask again"
+        )
+    if error.status is GrpcStatus.UNIMPLEMENTED:
+        return StatusError(Code.UNSUPPORTED, f"the broker {broker} is of an older release, which cannot answer this")
+    return StatusError(Code.INTERNAL_SERVER_ERROR, f"the call to the broker {broker} failed: {error.message}")

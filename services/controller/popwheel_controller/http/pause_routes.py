@@ -1,0 +1,63 @@
+"""The admin API's part on pauses: `/api/v1/topics/{name}/pause`, `/resume`, and the same of groups."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Path
+
+from popwheel_common.clock import Clock
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.pause import pause_group, pause_topic
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topic
+from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.refusal import refusal
+
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
+
+Pause = Callable[[ClusterState, str, int], ClusterUpdate | None]
+
+
+def pause_router(keeper: StateKeeper, clock: Clock) -> APIRouter:
+    """The routes.
+
+    Args:
+        keeper: holds and changes the state.
+        clock: since when something is paused.
+    """
+    router = APIRouter()
+
+    async def set_topic(note: Note, name: str, paused_ms: int, dry_run: bool) -> Topic:
+        note.before = shown_topic(keeper.state.topic(name)).model_dump()
+        if not dry_run:
+            await keeper.change(lambda state: pause_topic(state, name, paused_ms))
+        return shown_topic(keeper.state.topic(name))
+
+    async def set_group(note: Note, name: str, paused_ms: int, dry_run: bool) -> Group:
+        note.before = shown_group(keeper.state.group(name)).model_dump()
+        if not dry_run:
+            await keeper.change(lambda state: pause_group(state, name, paused_ms))
+        return shown_group(keeper.state.group(name))
+
+    @router.post("/topics/{name}/pause", tags=["topics"], responses=_NOT_FOUND)
+    async def pause_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
+        """Deliver nothing of a topic to any group, until it is resumed. Sends are stored."""
+        return await set_topic(note, name, clock.wall_ms(), dry_run)
+
+    @router.post("/topics/{name}/resume", tags=["topics"], responses=_NOT_FOUND)
+    async def resume_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
+        """Deliver a topic's messages again."""
+        return await set_topic(note, name, 0, dry_run)
+
+    @router.post("/groups/{name}/pause", tags=["groups"], responses=_NOT_FOUND)
+    async def pause_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
+        """Deliver nothing to a consumer group, until it is resumed. What it has it may acknowledge."""
+        return await set_group(note, name, clock.wall_ms(), dry_run)
+
+    @router.post("/groups/{name}/resume", tags=["groups"], responses=_NOT_FOUND)
+    async def resume_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
+        """Deliver messages to a consumer group again."""
+        return await set_group(note, name, 0, dry_run)
+
+    return router

@@ -1,0 +1,113 @@
+"""The admin API's part on the cluster's processes: `/api/v1/cluster/status`."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from popwheel_common.web.shared_work import SharedWork
+from popwheel_controller.cluster.processes import Member, Processes
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.http.group_routes import BrokerGroupView, GroupViews
+
+_TIMEOUT_S = 2.0  # well below that of `popwheel admin`
+_AT_ONCE = 32
+_REASON_LENGTH_MAX = 500
+
+
+class ClusterProcess(BaseModel):
+    """A broker or proxy."""
+
+    kind: str = Field(description="broker or proxy.")
+    name: str
+    address: str = Field(description="host:port at which proxies reach a broker, clients a proxy.")
+    pid: int | None = Field(description="Its number, if it runs on the controller's machine.")
+    since_ms: int = Field(description="Since when it is registered, in milliseconds since 1970.")
+    ready: bool
+    reason: str = Field(description="Why it is not ready; empty if it is.")
+    replica: int | None = Field(description="Number of a broker within its broker group, whose name it has.")
+    role: str = Field(description="master or slave; empty of a proxy, and of a broker that was not given one.")
+
+
+class ClusterStatus(BaseModel):
+    """The cluster and its processes."""
+
+    name: str
+    version: int
+    processes: list[ClusterProcess]
+    broker_groups: list[BrokerGroupView]
+
+
+def cluster_look(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
+    """A look at all processes; each is asked whether it is ready, once for all who ask for it.
+
+    Args:
+        keeper: knows the cluster.
+        processes: who is there.
+        views: shows broker groups.
+    """
+
+    async def look() -> ClusterStatus:
+        import httpx
+
+        state = keeper.state
+        members = processes.members(views.registrations())
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        # To read the authorities of the Internet takes long, and nobody is asked over TLS.
+        async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S, verify=False) as client:
+            reasons = await asyncio.gather(*(_reason(client, member, at_once) for member in members))
+        return ClusterStatus(
+            name=state.name,
+            version=state.version,
+            processes=[
+                ClusterProcess(
+                    kind=member.kind,
+                    name=member.name,
+                    address=member.address,
+                    pid=member.pid,
+                    since_ms=member.since_ms,
+                    ready=not reason,
+                    reason=reason,
+                    replica=member.replica,
+                    role=member.role,
+                )
+                for member, reason in zip(members, reasons, strict=True)
+            ],
+            broker_groups=views.all(),
+        )
+
+    return SharedWork(look)
+
+
+def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
+    """The routes about processes.
+
+    Args:
+        status: a look at all of them.
+    """
+    router = APIRouter(prefix="/cluster", tags=["cluster"])
+
+    @router.get("/status")
+    async def cluster_status() -> ClusterStatus:
+        """All brokers and proxies; each is asked whether it is ready, once for all who ask for it."""
+        return await status.result()
+
+    return router
+
+
+async def _reason(client: Any, member: Member, at_once: asyncio.Semaphore) -> str:
+    """Why a process is not ready; empty if it is. One that cannot be asked is taken for ready while it is connected."""
+    import httpx
+
+    if member.trouble or not member.health:
+        return member.trouble
+    try:
+        async with at_once:
+            answer = await client.get(f"http://{member.health}/readyz")
+        reasons = answer.json()["reasons"]
+        return "; ".join(map(str, reasons.values()))[:_REASON_LENGTH_MAX]
+    except httpx.TimeoutException:
+        return f"it did not say within {_TIMEOUT_S:.0f} s whether it is ready"
+    except (httpx.HTTPError, ValueError, KeyError, AttributeError) as error:
+        return f"it cannot be asked whether it is ready: {error}"[:_REASON_LENGTH_MAX]

@@ -1,0 +1,39 @@
+"""How many messages a tail may show at a look, and what was passed over meanwhile (pure)."""
+
+from typing import Final
+
+RATE_MAX: Final = 50
+"""Messages a second."""
+_PART: Final = 0.99
+
+
+class TailPace:
+    """Lets so many messages a second through.
+
+    Args:
+        rate: messages a second.
+        now_s: when it begins.
+    """
+
+    def __init__(self, rate: int, now_s: float) -> None:
+        self._rate = rate
+        self._room = float(rate)
+        self._at_s = now_s
+        self._skipped = 0
+
+    def room(self, now_s: float) -> int:
+        """How many may be shown now: a second's at the most."""
+        # A part of a message is kept beyond that: else a look that comes late would lose it again and again.
+        self._room = min(self._rate + _PART, self._room + self._rate * (now_s - self._at_s))
+        self._at_s = now_s
+        return int(self._room)
+
+    def looked(self, shown: int, skipped: int) -> None:
+        """A look has shown some, and passed others over."""
+        self._room -= shown
+        self._skipped += skipped
+
+    def take_skipped(self) -> int:
+        """How many were passed over since this was asked last."""
+        skipped, self._skipped = self._skipped, 0
+        return skipped

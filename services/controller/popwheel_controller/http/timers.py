@@ -1,0 +1,158 @@
+"""Asks the brokers about their delayed messages, for the admin API.
+
+A list of the timers of all brokers goes from second to second, and within one from broker to broker. Each broker says
+how far it has looked; what others have beyond that waits for a later page.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from popwheel_common.contract import names, recall_handle
+from popwheel_common.contract.names import Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_controller.http.inquiry import Answers, Inquiry, Silence, away
+from popwheel_rpc.methods import RECALL, TIMER_HISTOGRAM, TIMER_LIST, TIMER_STATS
+
+_PLACE = re.compile(r"([0-9]{1,18})/([A-Za-z0-9_-]{1,64})/(?:([0-9]{1,18})\.([0-9]{1,18}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TimerPage:
+    """Some delayed messages.
+
+    Args:
+        timers: each with its broker's name, the earliest first.
+        next: where the next page goes on; None if this is the last.
+        unanswered: the brokers of which there is nothing.
+    """
+
+    timers: list[tuple[str, pb.TimerEntry]]
+    next: str | None
+    unanswered: list[Silence]
+
+
+class _Place(NamedTuple):
+    """Where a page begins: all before this second, and of it all of earlier brokers, was listed.
+
+    Args:
+        slot_ms: the second.
+        broker: the broker.
+        unit: of that second at that broker what stands behind this one; None for all.
+    """
+
+    slot_ms: int = 0
+    broker: str = ""
+    unit: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        unit = "" if self.unit is None else "{}.{}".format(*self.unit)
+        return f"{self.slot_ms}/{self.broker}/{unit}"
+
+    @classmethod
+    def of(cls, text: str) -> "_Place":
+        """The place that a text names, as `str` has made it; the first of all for an empty one."""
+        if not text:
+            return cls()
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise StatusError(Code.BAD_REQUEST, "after: this is no place; give what the page before has as `next`")
+        return cls(int(match[1]), match[2], None if match[3] is None else (int(match[3]), int(match[4])))
+
+    @classmethod
+    def at_broker(cls, broker: str, place: pb.TimerPlace) -> "_Place":
+        """What a broker says."""
+        unit = (place.unit_position, place.record_position) if place.HasField("unit_position") else None
+        return cls(place.slot_ms, broker, unit)
+
+    def at(self, broker: str) -> pb.TimerPlace:
+        """Where a broker's own list begins."""
+        if broker < self.broker:
+            return pb.TimerPlace(slot_ms=self.slot_ms + 1)
+        if broker > self.broker or self.unit is None:
+            return pb.TimerPlace(slot_ms=self.slot_ms)
+        return pb.TimerPlace(slot_ms=self.slot_ms, unit_position=self.unit[0], record_position=self.unit[1])
+
+
+def _merged(answers: Answers[pb.TimerListResponse], limit: int) -> TimerPage:
+    """The first of what all brokers list, as far as each of them has looked."""
+    ends = [_Place.at_broker(name, answer.next) for name, answer in answers.given.items() if answer.HasField("next")]
+    end = min(ends, key=lambda each: each[:2], default=None)
+    found = [
+        (_Place.at_broker(name, each.after), each) for name, answer in answers.given.items() for each in answer.timers
+    ]
+    found.sort(key=lambda each: each[0][:2])
+    if end is not None:
+        found = [each for each in found if each[0][:2] <= end[:2]]
+    if len(found) > limit:
+        found = found[:limit]
+        end = found[-1][0]
+    timers = sorted(((place.broker, each) for place, each in found), key=lambda each: (each[1].due_ms, each[0]))
+    return TimerPage(timers, None if end is None else str(end), answers.unanswered)
+
+
+class Timers:
+    """Delayed messages, wherever they are.
+
+    Args:
+        inquiry: asks the brokers.
+    """
+
+    def __init__(self, inquiry: Inquiry) -> None:
+        self._inquiry = inquiry
+
+    async def stats(self) -> Answers[pb.TimerStatsResponse]:
+        """How many messages wait at each broker."""
+        return await self._inquiry.of_all(TIMER_STATS, pb.TimerStatsRequest())
+
+    async def histogram(self, topic: str, bounds_ms: Sequence[int]) -> Answers[pb.TimerHistogramResponse]:
+        """Numbers of messages that are due within given times.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND.
+        """
+        if topic:
+            self._inquiry.state.topic(topic)
+        return await self._inquiry.of_all(TIMER_HISTOGRAM, pb.TimerHistogramRequest(topic=topic, bounds_ms=bounds_ms))
+
+    async def page(self, topic: str, within_ms: int, limit: int, broker: str, after: str) -> "TimerPage":
+        """Some delayed messages, in the order of the seconds in which timers look at them next.
+
+        Args:
+            topic: whose they are; empty for those of all topics.
+            within_ms: due within this time from now.
+            limit: so many at the most.
+            broker: where they are; empty for all brokers.
+            after: `next` of the page before; empty for the first one.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND; BAD_REQUEST, `after` is of no page.
+        """
+        state = self._inquiry.state
+        if topic:
+            state.topic(topic)
+        begin = _Place.of(after)
+        requests = {
+            name: pb.TimerListRequest(topic=topic, within_ms=within_ms, limit=limit, begin=begin.at(name))
+            for name in ([broker] if broker else state.brokers)
+        }
+        return _merged(await self._inquiry.of_each(TIMER_LIST, requests), limit)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a message back; its id.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC; as the broker says; HA_NOT_AVAILABLE if it is away, BAD_REQUEST if the handle is
+                of no broker.
+        """
+        names.topic(topic, Use.SEND)
+        name = recall_handle.broker_name(handle)
+        state = self._inquiry.state
+        if name not in state.brokers:
+            recall_handle.decode(state.receipt_key, topic, handle)
+            raise away(name)
+        answer = await self._inquiry.of(name, RECALL, pb.RecallRequest(topic=topic, recall_handle=handle))
+        return answer.message_id

@@ -1,0 +1,320 @@
+"""A resource that declares a topic or a consumer group, and what is to be done about it next (pure).
+
+A resource that somebody made *leads*: what it declares is made, changed where it may be (`cluster/alteration.py`), and
+made again if it is gone. Nothing is deleted unless the resource is deleted itself with the policy `Delete`. A resource
+that a controller made, to show what came about otherwise, has the label `popwheel.io/shown` and *follows*: it goes when
+what it shows is gone, or somebody declares that.
+
+Each step is decided anew on how things are then, so whatever became of the one before is no matter.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popwheel_common.errors import StatusError, code_name
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_controller.cluster.cluster_state import ClusterState, Named
+from popwheel_controller.kubernetes.api import Resource
+from popwheel_controller.kubernetes.declared_kind import DeclaredKind, Facts
+from popwheel_controller.kubernetes.group_status import READY, condition, with_conditions
+from popwheel_controller.options import ControllerOptions
+
+SHOWN: Final = "popwheel.io/shown"
+FINALIZER: Final = "popwheel.io/held"
+"""Holds a resource that is deleted until what it declares is."""
+_DELETE: Final = "Delete"
+_HASH_DIGITS: Final = 10
+_READABLE: Final = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a resource says.
+
+    Args:
+        resource: its name.
+        version: its resource version.
+        name: of what it declares.
+        facts: what that is to be.
+        id: of the topic or group that it stands for; None if for none.
+        shown: whether a controller made it.
+        leaving: whether it is being deleted.
+        has_finalizer: whether its deletion waits for us.
+        deletes: whether what it declares is to be deleted with it.
+        rank: the first of several that name the same counts.
+        whole: all of it.
+    """
+
+    resource: str
+    version: str
+    name: str
+    facts: Facts
+    id: int | None
+    shown: bool
+    leaving: bool
+    has_finalizer: bool
+    deletes: bool
+    rank: tuple[Any, ...]
+    whole: Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Have it made, or changed, as the resource says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Have it deleted, if it still is the one that the resource stood for.
+
+    Args:
+        id: of that.
+    """
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change the resource.
+
+    Args:
+        change: names the version that it is made from.
+        status: whether it is one of the status.
+    """
+
+    change: Resource
+    status: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete the resource, which shows what is not there."""
+
+
+Step = Make | Remove | Change | Drop
+
+
+def declaration_of(kind: DeclaredKind[Named], resource: Resource) -> Declaration:
+    """What a resource says."""
+    metadata, spec = resource["metadata"], resource.get("spec") or {}
+    own = str(metadata["name"])
+    shown = SHOWN in (metadata.get("labels") or {})
+    stood_for = (resource.get("status") or {}).get("id")
+    return Declaration(
+        own,
+        str(metadata["resourceVersion"]),
+        str(spec.get(kind.name_key) or own),
+        {**kind.defaults, **{key: spec[key] for key in spec if key not in (kind.name_key, "deletionPolicy")}},
+        None if stood_for is None else int(stood_for),
+        shown,
+        metadata.get("deletionTimestamp") is not None,
+        FINALIZER in (metadata.get("finalizers") or ()),
+        spec.get("deletionPolicy") == _DELETE,
+        (shown, str(metadata.get("creationTimestamp")), own),
+        resource,
+    )
+
+
+def owners(declarations: Iterable[Declaration]) -> Mapping[str, Declaration]:
+    """The resource that counts for each name: the oldest that somebody made, or else the oldest that shows it."""
+    found: dict[str, Declaration] = {}
+    for each in declarations:
+        if not each.leaving and (each.name not in found or each.rank < found[each.name].rank):
+            found[each.name] = each
+    return found
+
+
+def next_step(
+    kind: DeclaredKind[Named],
+    state: ClusterState,
+    options: ControllerOptions,
+    declaration: Declaration,
+    owner: Declaration | None,
+    now_ms: int,
+) -> Step | None:
+    """What is to be done about a resource now; None if nothing is.
+
+    Args:
+        kind: of what it declares.
+        state: the cluster as it is.
+        options: limits and defaults.
+        declaration: what it says.
+        owner: the resource that counts for what it declares (`owners`); None if no living one does.
+        now_ms: milliseconds since 1970.
+    """
+    found = kind.all_of(state).get(declaration.name)
+    if declaration.leaving:
+        return _farewell(declaration, owner, found)
+    if declaration.shown:
+        ours = owner is not None and owner.resource == declaration.resource
+        if not ours or found is None or _differences(kind.facts(found), declaration.facts):
+            return _finalizer(declaration, wanted=False) or Drop()  # so that nothing else goes with it
+    elif owner is not None and owner.resource != declaration.resource:
+        why = f"{kind.resource.plural}/{owner.resource} declares {kind.word} {declaration.name} already"
+        return _refused(kind, declaration, "Taken", f"{why}; delete one of the two", now_ms)
+    facts = {} if found is None else kind.facts(found)
+    differences = _differences(facts, declaration.facts)
+    if found is None or differences:
+        try:
+            if kind.define(state, options, declaration.name, declaration.facts) is not None:
+                return Make()
+            why = f"no {kind.word} of its type has {', '.join(declaration.facts.keys() - facts.keys())}"
+        except StatusError as error:
+            return refused_by(kind, state, declaration, error, now_ms)
+        return _differs(kind, declaration, differences, why, now_ms)
+    assert found is not None
+    told = condition(READY, holds=True, reason="Exists", message=f"{kind.word} {declaration.name} is there")
+    return _finalizer(declaration, declaration.deletes) or _status(kind, declaration, found.id, facts, told, now_ms)
+
+
+def change_of(
+    kind: DeclaredKind[Named],
+    state: ClusterState,
+    options: ControllerOptions,
+    declaration: Declaration,
+    step: Make | Remove,
+    now_ms: int,
+) -> ClusterUpdate | None:
+    """Return what a step changes in the cluster as it is now; None if it is as the step wants it.
+
+    Both count as done by hand: what is removed rests, and what rests is made.
+
+    Raises:
+        StatusError: it cannot be made.
+    """
+    found = kind.all_of(state).get(declaration.name)
+    if isinstance(step, Make):
+        return kind.define(state, options, declaration.name, declaration.facts)
+    if found is None or found.id != step.id:
+        return None
+    return kind.delete(state, declaration.name, now_ms, options.deleted_name_rest_ms)
+
+
+def refused_by(
+    kind: DeclaredKind[Named], state: ClusterState, declaration: Declaration, error: StatusError, now_ms: int
+) -> Step | None:
+    """Say that what a resource declares cannot be made, or changed to be so.
+
+    Args:
+        kind: of what it declares.
+        state: the cluster as it is.
+        declaration: what it says.
+        error: why.
+        now_ms: milliseconds since 1970.
+    """
+    found = kind.all_of(state).get(declaration.name)
+    if found is None:
+        return _refused(kind, declaration, code_name(error.code), error.message, now_ms)
+    differences = _differences(kind.facts(found), declaration.facts)
+    return _differs(kind, declaration, differences, error.message, now_ms)
+
+
+def showing(kind: DeclaredKind[Named], found: Named, labels: Mapping[str, str]) -> Resource:
+    """The resource that shows what nobody declared.
+
+    Args:
+        kind: of what is shown.
+        found: what is shown.
+        labels: that it has besides.
+    """
+    return {
+        "apiVersion": kind.resource.api_version,
+        "kind": kind.resource.kind,
+        "metadata": {"name": shown_name(found.name), "labels": {**labels, SHOWN: "true"}},
+        "spec": {kind.name_key: found.name, **kind.facts(found)},
+    }
+
+
+def shown_name(name: str) -> str:
+    """The name of the resource that shows a topic or group: what can be read of its name, and a hash of it behind a
+    dot, so that it is nobody else's and stands in nobody's way.
+    """
+    readable = re.sub("[^a-z0-9-]", "-", name.lower()[:_READABLE]).strip("-") or "x"
+    return f"{readable}.{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def is_refused(resource: Resource) -> bool:
+    """Whether its status says that what it declares is not there as it says."""
+    conditions = (resource.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == READY and each["status"] == "False" for each in conditions)
+
+
+def _farewell(declaration: Declaration, owner: Declaration | None, found: Named | None) -> Step | None:
+    """The step for a resource that is being deleted. What it declares goes with it only if the resource stands for that
+    very topic or group, says so, and nobody else declares it.
+    """
+    if not declaration.has_finalizer:
+        return None
+    declared = owner is not None and not owner.shown
+    if declaration.deletes and found is not None and found.id == declaration.id and not declared:
+        return Remove(found.id)
+    return _finalizer(declaration, wanted=False)
+
+
+def _finalizer(declaration: Declaration, wanted: bool) -> Step | None:
+    """Give it our finalizer, or take it away; None if that is done."""
+    if declaration.has_finalizer == wanted:
+        return None
+    others = [each for each in declaration.whole["metadata"].get("finalizers") or () if each != FINALIZER]
+    finalizers = [*others, FINALIZER] if wanted else others
+    return Change({"metadata": {"resourceVersion": declaration.version, "finalizers": finalizers}}, status=False)
+
+
+def _differs(
+    kind: DeclaredKind[Named], declaration: Declaration, differences: Sequence[str], why: str, now_ms: int
+) -> Step | None:
+    message = (
+        f"{kind.word} {declaration.name} is there with {', '.join(differences)}; it is left as it is: {why}. Say the "
+        "same here, or delete it with all that it holds by `popwheel admin`, and it is made as this says"
+    )
+    return _refused(kind, declaration, "Differs", message, now_ms)
+
+
+def _refused(
+    kind: DeclaredKind[Named], declaration: Declaration, reason: str, message: str, now_ms: int
+) -> Step | None:
+    """Say that a resource stands for nothing, and why."""
+    told = condition(READY, holds=False, reason=reason, message=message)
+    return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, told, now_ms)
+
+
+def _status(
+    kind: DeclaredKind[Named],
+    declaration: Declaration,
+    id_: int | None,
+    facts: Facts,
+    told: Mapping[str, str],
+    now_ms: int,
+) -> Step | None:
+    """Write the status, if it is another one."""
+    old = declaration.whole.get("status") or {}
+    wanted: dict[str, Any] = {key: None for key in old if key != "conditions"}
+    wanted |= {
+        kind.name_key: declaration.name,
+        "id": id_,
+        "observedGeneration": declaration.whole["metadata"].get("generation"),
+        **facts,
+        "conditions": with_conditions(old.get("conditions") or (), [told], now_ms),
+    }
+    change = {key: value for key, value in wanted.items() if old.get(key) != value}
+    if not change:
+        return None
+    return Change({"metadata": {"resourceVersion": declaration.version}, "status": change}, status=True)
+
+
+def _differences(facts: Facts, wanted: Facts) -> list[str]:
+    """What of the facts is not as a resource says, in words."""
+    others = [
+        f"{key} {_said(value)}, not {_said(wanted[key])}"
+        for key, value in facts.items()
+        if wanted.get(key, value) != value
+    ]
+    return others + [f"no {key}" for key in wanted if key not in facts]
+
+
+def _said(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,94 @@
+"""What can be declared by resources of Kubernetes, topics and consumer groups, and what they have different (pure)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from popwheel_common.contract import names
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group, Topic, TopicType
+from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings, define_group, define_topic
+from popwheel_controller.cluster.cluster_state import ClusterState, Named, topic_type
+from popwheel_controller.cluster.name_map import NameMap
+from popwheel_controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, ResourceKind
+from popwheel_controller.options import ControllerOptions
+
+Facts = Mapping[str, Any]
+"""What a topic or group is made with, as resources say it."""
+
+_EXPONENTIAL = {"initialMs": "initial_ms", "maxMs": "max_ms", "multiplier": "multiplier"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredKind(Generic[Named]):
+    """A kind of what can be declared.
+
+    Args:
+        resource: the kind of its resources.
+        word: what it is called in sentences.
+        name_key: under which key of its spec a resource says the name, if it is not its own.
+        defaults: facts of a resource that does not say them.
+        facts: all facts of one.
+        all_of: all there are.
+        is_name: whether a stored name is one that can be declared.
+        define: decides to make one, or to change one that is there (`define_topic`).
+        delete: decides to delete one (`ClusterState.delete_topic`).
+    """
+
+    resource: ResourceKind
+    word: str
+    name_key: str
+    defaults: Facts
+    facts: Callable[[Named], Facts]
+    all_of: Callable[[ClusterState], NameMap[Named]]
+    is_name: Callable[[str], bool]
+    define: Callable[[ClusterState, ControllerOptions, str, Facts], ClusterUpdate | None]
+    delete: Callable[[ClusterState, str, int, int], ClusterUpdate]
+
+
+def _define_topic(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate | None:
+    settings = TopicSettings(topic_type(facts["type"]), facts.get("queues"), facts.get("liteExpirationMs"))
+    return define_topic(state, options, name, settings)
+
+
+def _define_group(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate | None:
+    said = facts.get("exponentialBackoff")
+    grows = None if said is None else ExponentialBackoff(**{field: said[key] for key, field in _EXPONENTIAL.items()})
+    settings = GroupSettings(facts.get("maxAttempts"), facts["fifo"], facts.get("backoffMs"), grows)
+    return define_group(state, options, name, settings)
+
+
+def _topic_facts(topic: Topic) -> Facts:
+    facts = {"type": TopicType.Name(topic.type), "queues": topic.queues}
+    return {**facts, "liteExpirationMs": topic.lite_expiration_ms} if topic.type == TopicType.LITE else facts
+
+
+def _group_facts(group: Group) -> Facts:
+    facts: dict[str, Any] = {"maxAttempts": group.max_attempts, "fifo": group.fifo}
+    if group.HasField("exponential_backoff"):
+        policy = group.exponential_backoff
+        return facts | {"exponentialBackoff": {key: getattr(policy, field) for key, field in _EXPONENTIAL.items()}}
+    return facts | {"backoffMs": list(group.backoff_ms)}
+
+
+DECLARED_TOPICS = DeclaredKind(
+    TOPICS,
+    "topic",
+    "topicName",
+    {"type": TopicType.Name(TopicType.NORMAL)},
+    _topic_facts,
+    lambda state: state.topics,
+    names.is_topic,
+    _define_topic,
+    ClusterState.delete_topic,
+)
+DECLARED_GROUPS = DeclaredKind(
+    CONSUMER_GROUPS,
+    "group",
+    "groupName",
+    {"fifo": False},
+    _group_facts,
+    lambda state: state.groups,
+    names.is_group,
+    _define_group,
+    ClusterState.delete_group,
+)

@@ -1,0 +1,290 @@
+"""Shows in Kubernetes what the controller that leads knows, and takes an operator's wish from there.
+
+Pods have their roles, each `BrokerGroup` has a status and events, and one that is annotated with
+`popwheel.io/switchover-to` is given another master. Nothing is decided by what is written here, and nobody waits for
+it: what cannot be written now is written later, as things are then.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.errors import StatusError, code_name
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.broker_groups.broker_group import GroupState, in_short
+from popwheel_controller.broker_groups.group_policy import master_is_gone, trouble
+from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
+from popwheel_controller.broker_groups.overseer import Overseer
+from popwheel_controller.broker_groups.roles import Roles
+from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
+from popwheel_controller.cluster.change_log import ChangeLog
+from popwheel_controller.cluster.changes import refused
+from popwheel_controller.kubernetes.api import BROKER_GROUPS, PODS, ApiRefusalError, KubernetesApi
+from popwheel_controller.kubernetes.group_events import NORMAL, WARNING, GroupEvent, GroupEvents
+from popwheel_controller.kubernetes.group_status import READY, SWITCHED_OVER, condition, status_change
+from popwheel_controller.kubernetes.pod_role import PODS_WITH_ROLES, of_release, pod_change, pod_name, replica_of
+from popwheel_controller.kubernetes.resource_watch import ResourceWatch
+from popwheel_controller.kubernetes.rounds import Rounds
+from popwheel_controller.kubernetes.state_store import OF_CLUSTER, cluster_label, group_resource_name
+
+SWITCHOVER = "popwheel.io/switchover-to"
+_REST_S = 0.1
+_EPOCH = re.compile(r"leads in epoch (\d+)")
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a switchover.
+
+    Args:
+        asked: what the annotation said.
+        condition: tells it.
+    """
+
+    asked: str
+    condition: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """The leader of a group, as far as an event shows it.
+
+    Args:
+        epoch: of the latest master; 0 if it is not known.
+        gone: whether that one is gone.
+    """
+
+    epoch: int
+    gone: bool
+
+
+class KubernetesMirror:
+    """Works between `start` and `stop`: while this controller leads.
+
+    Args:
+        api: the API server.
+        events: reports to people there what happened.
+        cluster: name of the cluster.
+        address: host:port of this controller; the first part of the host is the name of its pod.
+        overseer: knows the groups.
+        checkpoints: knows how fresh the progress is that slaves hold.
+        transfers: changes masters.
+        roles: tells when they change.
+        clock: the time.
+        check_leads: raises StatusError while this controller may decide nothing.
+        changes: takes a line of each switchover that an annotation asks for.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        events: GroupEvents,
+        cluster: str,
+        address: str,
+        overseer: Overseer,
+        checkpoints: CheckpointSync,
+        transfers: LeadershipTransfers,
+        roles: Roles,
+        clock: Clock,
+        check_leads: Callable[[], None],
+        changes: ChangeLog,
+    ) -> None:
+        self._changes = changes
+        self._pod = address.rpartition(":")[0].partition(".")[0]
+        self._overseer = overseer
+        self._checkpoints = checkpoints
+        self._transfers = transfers
+        self._clock = clock
+        self._check_leads = check_leads
+        self._rounds = Rounds(
+            "kubernetes-mirror",
+            {
+                "roles of pods": self._mark_pods,
+                "status of broker groups": self._look_at_groups,
+                "events of broker groups": events.write,
+            },
+            _REST_S,
+            check_leads,
+        )
+        soon = self._rounds.soon
+        self._events = events
+        self._pods = ResourceWatch(api, PODS, PODS_WITH_ROLES, soon)
+        self._groups = ResourceWatch(api, BROKER_GROUPS, f"{OF_CLUSTER}={cluster_label(cluster)}", soon)
+        self._switching: dict[str, asyncio.Task[None]] = {}
+        self._outcomes: dict[str, _Outcome] = {}
+        """By group; until it is shown."""
+        self._announced: dict[str, _Leader] = {}
+        """By group: the leader that events and the status have named."""
+        roles.subscribe(lambda _: soon())
+        transfers.subscribe(self._refused)
+
+    def start(self) -> None:
+        """Begin: this controller leads now."""
+        self._rounds.start()
+
+    async def stop(self) -> None:
+        """End: it leads no more. A wish that was not told the outcome yet is taken up by the next one."""
+        await self._rounds.stop()
+        for task in self._switching.values():
+            task.cancel()
+        await asyncio.gather(*self._switching.values(), return_exceptions=True)
+        for watch in (self._pods, self._groups):
+            await watch.stop()
+        self._switching.clear()
+        self._outcomes.clear()
+        self._announced.clear()
+        self._events.clear()
+
+    async def _mark_pods(self) -> None:
+        """Give pods of this release their roles.
+
+        Raises:
+            ApiRefusalError: one of them may not be changed; the others were.
+        """
+        if not self._pods.runs:
+            await self._pods.start()
+        refusal: ApiRefusalError | None = None
+        for name, pod in of_release(self._pods.resources, self._pod).items():
+            change = pod_change(pod, self._overseer.groups.states, self._pod)
+            if change is None:
+                continue
+            self._check_leads()
+            try:
+                await self._pods.patch(name, change)
+            except ApiRefusalError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+
+    async def _look_at_groups(self) -> None:
+        if not self._groups.runs:
+            await self._groups.start()
+        for group, state in list(self._overseer.groups.states.items()):
+            name = group_resource_name(group)
+            if name in self._groups.resources:
+                self._check_leads()
+                outcome = self._outcomes.get(group)
+                await self._show(name, state, outcome)
+                await self._hear(name, group, outcome)
+
+    async def _show(self, name: str, state: GroupState, outcome: _Outcome | None) -> None:
+        """Write the status of a group, if it is worth it."""
+        sight = self._overseer.sight(state.name)
+        conditions = [_ready(state, trouble(state, sight), gone=master_is_gone(state, sight))]
+        if outcome is not None:
+            conditions.append(outcome.condition)
+        ages = [age.age_s for age in self._checkpoints.ages(state.name, self._clock.monotonic())]
+        resource = self._groups.resources[name]
+        status = resource.get("status") or {}
+        leader = _Leader(state.epoch, gone=master_is_gone(state, sight))
+        if event := _news(state, self._announced.get(state.name, _shown(status)), leader, conditions[0]["message"]):
+            self._events.note(event, resource)
+        self._announced[state.name] = leader
+        change = status_change(status, conditions, max(ages, default=None), self._clock.wall_ms())
+        if change is not None:
+            await self._groups.patch(name, {"status": change}, status=True)
+
+    async def _hear(self, name: str, group: str, outcome: _Outcome | None) -> None:
+        """Begin what an operator wishes of a group, or take the wish away once the outcome is shown."""
+        resource = self._groups.resources.get(name)
+        if resource is None or group in self._switching:
+            return
+        asked = (resource["metadata"].get("annotations") or {}).get(SWITCHOVER)
+        if outcome is not None:
+            if asked == outcome.asked:
+                version = resource["metadata"]["resourceVersion"]
+                change = {"metadata": {"resourceVersion": version, "annotations": {SWITCHOVER: None}}}
+                if not await self._groups.patch(name, change):
+                    return
+            del self._outcomes[group]
+        elif asked is not None and group not in self._outcomes:
+            self._switching[group] = asyncio.create_task(self._switch(group, asked), name=f"switchover-of-{group}")
+
+    async def _switch(self, group: str, asked: str) -> None:
+        """Give a group the master that an operator asked for."""
+        known = self._overseer.groups.states.get(group)
+        before, told, result = "" if known is None else in_short(known), "", "done"
+        try:
+            state = await self._led_by(group, asked)
+            told = f"{pod_name(group, state.master)} leads {group} in epoch {state.epoch}"
+            outcome = condition(SWITCHED_OVER, holds=True, reason="Done", message=told)
+            self._note(group, GroupEvent(NORMAL, "SwitchedOver", f"{told}, as asked for by an annotation"))
+        except StatusError as error:
+            outcome = condition(SWITCHED_OVER, holds=False, reason=code_name(error.code), message=error.message)
+            told, result = error.message, refused(code_name(error.code), error.code // 100)
+        except Exception as error:  # who asked is told something, and may ask again
+            _logger.error("a switchover failed", group=group, to=asked, exc_info=error)
+            outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
+            told, result = repr(error), "failed"
+        await self._changes.note(
+            *(f"resource {self._where(group)}", "", "broker switchover", group, before, told),
+            outcome=result,
+        )
+        self._outcomes[group] = _Outcome(asked, outcome)
+        del self._switching[group]
+        self._rounds.soon()
+
+    def _where(self, group: str) -> str:
+        """Where the resource of a group is."""
+        name = group_resource_name(group)
+        resource = self._groups.resources.get(name) or {"metadata": {}}
+        return "/".join(filter(None, (resource["metadata"].get("namespace"), name)))
+
+    async def _led_by(self, group: str, asked: str) -> GroupState:
+        to = replica_of(group, asked)
+        if to is None:
+            wrong = StatusError(
+                Code.BAD_REQUEST,
+                f"{SWITCHOVER} must be a pod of this group, such as {pod_name(group, 1)}, or its number, not {asked!r}",
+            )
+            self._refused(group, wrong)
+            raise wrong
+        state = self._overseer.groups.states.get(group)
+        if state is not None and state.master == to and not master_is_gone(state, self._overseer.sight(group)):
+            return state  # perhaps an earlier controller was not left the time to say so
+        return await self._transfers.switch(group, to)
+
+    def _refused(self, group: str, why: StatusError) -> None:
+        """Somebody asked for another master, by whatever way, and there is none."""
+        self._note(group, GroupEvent(WARNING, "SwitchoverRefused", f"{code_name(why.code)}: {why.message}"))
+
+    def _note(self, group: str, event: GroupEvent) -> None:
+        resource = self._groups.resources.get(group_resource_name(group))
+        if resource is not None:
+            self._events.note(event, resource)
+            self._rounds.soon()
+
+
+def _shown(status: Mapping[str, Any]) -> _Leader | None:
+    """Return the leader at the time when an earlier controller wrote a status; None if it says nothing of that."""
+    for each in status.get("conditions") or ():
+        if each["type"] == READY:
+            epoch = _EPOCH.search(each["message"])
+            return _Leader(int(epoch[1]) if epoch else 0, gone=each["status"] != "True")
+    return None
+
+
+def _news(state: GroupState, before: _Leader | None, now: _Leader, message: str) -> GroupEvent | None:
+    """An event, if people know another leader than there is."""
+    if before == now or (before is not None and before.gone == now.gone and not before.epoch):
+        return None
+    if now.gone:
+        return None if before is None or before.gone else GroupEvent(WARNING, "NoMaster", message)
+    told = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
+    if before is not None and before.gone and before.epoch == now.epoch:
+        return GroupEvent(NORMAL, "MasterReturned", told)
+    return GroupEvent(NORMAL, "Elected", told)
+
+
+def _ready(state: GroupState, why: str, *, gone: bool) -> Mapping[str, str]:
+    if gone:
+        return condition(READY, holds=False, reason="NoMaster", message=why or "a master is about to be chosen")
+    told = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
+    return condition(READY, holds=True, reason="HasMaster", message=why or told)

@@ -1,0 +1,78 @@
+"""Work that makes Kubernetes show how things are: done again and again while this controller leads."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import structlog
+
+from popwheel_common.errors import StatusError
+
+_LOOK_S = 5.0
+
+_logger = structlog.get_logger()
+
+
+class Rounds:
+    """Does each piece of work in each round: when something has changed, and every five seconds.
+
+    Args:
+        name: of the task.
+        works: each by what it is about. One that raises is tried again in the next round.
+        rest_s: seconds from the end of a round to the next, at the least.
+        check_leads: raises StatusError while this controller may decide nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        works: Mapping[str, Callable[[], Awaitable[None]]],
+        rest_s: float,
+        check_leads: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._works = works
+        self._rest_s = rest_s
+        self._check_leads = check_leads
+        self._changed = asyncio.Event()
+        self._failing: set[str] = set()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin: this controller leads now."""
+        self._running = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """End: it leads no more."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+
+    def soon(self) -> None:
+        """Something has changed: another round."""
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            for what, work in self._works.items():
+                await self._try(what, work)
+            await asyncio.sleep(self._rest_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._changed.wait()
+
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a piece of work. That it fails is said once, until it goes well."""
+        try:
+            self._check_leads()
+            await work()
+        except (OSError, StatusError) as error:
+            if what not in self._failing:
+                self._failing.add(what)
+                _logger.warning("Kubernetes does not show how things are", what=what, reason=str(error))
+        except Exception as error:  # the next round finds things as they are then
+            _logger.error("Kubernetes could not be shown how things are", what=what, exc_info=error)
+        else:
+            self._failing.discard(what)

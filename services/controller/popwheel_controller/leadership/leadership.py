@@ -1,0 +1,279 @@
+"""Keeps the lease, or waits for it: of several controllers on one store, one leads.
+
+Two things run beside one another: one keeps the lease, the other begins and ends the lead as the lease goes. So taking
+over may last as long as it likes, and a store that does not answer holds up neither the renewals nor the end of a lead.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.errors import ConfigurationError, CorruptDataError, NotLeadingError, UnknownFormatError
+from popwheel_controller.leadership.lease import Lease, LeaseHolder
+from popwheel_controller.store.state_store import LEASE, ConflictError, StateStore
+
+_LOOKS_PER_LEASE = 8
+_RENEWALS_EVERY_LOOKS = 2
+_TURN_SHARE = 0.5
+_REST_LEASES = 1.5
+_TRIES_MAX = 2
+
+_STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
+
+_logger = structlog.get_logger()
+
+
+class Leadership:
+    """One controller's part in the choice of who leads.
+
+    Args:
+        store: where the lease is; None if this controller is alone and always leads.
+        holder: decides what to write.
+        lease_s: how long a lease lasts, in seconds.
+        clock: the time.
+        begin: called when it leads from now on; what it raises ends the lead at once.
+        end: called when it does not lead any more, or `begin` was not done, with what to tell those who ask.
+        check_store: called now and then while it leads.
+    """
+
+    def __init__(
+        self,
+        store: StateStore | None,
+        holder: LeaseHolder,
+        lease_s: float,
+        clock: Clock,
+        begin: Callable[[], Awaitable[None]],
+        end: Callable[[NotLeadingError], Awaitable[None]],
+        check_store: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._lease_s = lease_s
+        self._look_s = lease_s / _LOOKS_PER_LEASE
+        self._clock = clock
+        self._begin = begin
+        self._end = end
+        self._check_store = check_store
+        self._active = False
+        self._begun = False
+        self._version: str | None = None
+        self._turning = asyncio.Lock()
+        self._turned = asyncio.Event()
+        self._rest_until = -math.inf
+        self._renewing: asyncio.Task[None] | None = None
+        self._leading: asyncio.Task[None] | None = None
+        self._no_lead: str | None = None
+        """Why it could not lead when it was its turn, in a sentence; None if it could, or never had to."""
+        self._no_lease: str | None = None
+        """Why the lease could not be read or written the last time, in a sentence."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not lead, and does not see that another one does, in a sentence; None if all is well."""
+        return self._no_lead or (None if self.leads else self._no_lease)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this controller may decide anything now."""
+        return self._active and (self._store is None or self._holder.leads(self._clock.monotonic()))
+
+    def check(self) -> None:
+        """See that this controller leads.
+
+        Raises:
+            NotLeadingError: which names the one that does.
+        """
+        if not self.leads:
+            raise self._refusal()
+
+    async def start(self) -> None:
+        """Lead, if nobody else does; returns when it is known. A store that others have as well may be away for now:
+        then it returns, too, and tries again (`trouble`).
+
+        Raises:
+            CorruptDataError, UnknownFormatError, ConfigurationError: the state cannot be used.
+            OSError: the same, of a store that nobody else has.
+        """
+        try:
+            if self._store is None:
+                await self._lead()
+                return
+            try:
+                await self._turn_in_time(self._store)
+            except OSError as error:
+                self._away(error)
+            self._renewing = asyncio.create_task(self._keep_lease(self._store), name="controller-lease")
+            if self._holder.leads(self._clock.monotonic()):
+                try:
+                    await self._lead()
+                except OSError as error:
+                    await self._give_up(error)
+        except BaseException:
+            await self.stop()
+            raise
+        self._leading = asyncio.create_task(self._follow_lease(), name="controller-leadership")
+
+    async def stop(self) -> None:
+        """Lead no more, and let another one do so at once."""
+        tasks = [task for task in (self._renewing, self._leading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._begun:
+            await self._follow(NotLeadingError("this controller is stopping; ask another one"))
+        await self._give_back()
+
+    # The lease.
+
+    async def _keep_lease(self, store: StateStore) -> None:
+        """Renew it, or see whether it is to be had, again and again."""
+        while True:
+            mine = self._holder.leads(self._clock.monotonic())
+            await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if mine else 1))
+            try:
+                await self._turn_in_time(store)
+            except _STORE_ERRORS as error:
+                self._away(error)
+            except Exception as error:  # without renewals the lease runs out, which is safe
+                _logger.error("the lease cannot be kept", exc_info=error)
+            self._turned.set()
+
+    def _away(self, error: Exception) -> None:
+        """The lease could not be read or written: say so once, until it can."""
+        if self._no_lease is None:
+            _logger.warning("the lease cannot be read or written", reason=_words(error))
+        self._no_lease = f"the lease cannot be read or written, which is tried again: {_words(error)}"
+
+    async def _turn_in_time(self, store: StateStore) -> None:
+        """The same as `_turn`; raises TimeoutError if the store does not answer."""
+        async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+            await self._turn(store)
+        if self._no_lease is not None:
+            self._no_lease = None
+            _logger.info("the lease can be read and written again")
+
+    async def _turn(self, store: StateStore) -> None:
+        """Look at the lease, and write it if it is ours to be had."""
+        async with self._turning:
+            for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
+                stored = await store.read(LEASE)
+                lease = None if stored is None else Lease.of(stored.document, store.where(LEASE))
+                version = None if stored is None else stored.version
+                now = self._clock.monotonic()
+                mine = self._holder.found(lease, version, now)
+                if now < self._rest_until:
+                    return
+                if mine is None:
+                    self._no_lead = None  # it is not its turn, and when it is, it tries again
+                    return
+                with suppress(ConflictError):
+                    self._version = await store.write(LEASE, mine.document(), version)
+                    self._holder.written(mine, now)
+                    return
+            self._holder.beaten()
+
+    async def _give_back(self) -> None:
+        """Let others have the lease at once."""
+        async with self._turning:
+            released = self._holder.released()
+            if self._store is None or released is None:
+                return
+            try:
+                async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+                    try:
+                        self._version = await self._store.write(LEASE, released.document(), self._version)
+                    except ConflictError:  # perhaps by a renewal that was called off, and was written all the same
+                        self._version = await self._version_of_mine(self._store)
+                        self._version = await self._store.write(LEASE, released.document(), self._version)
+            except (*_STORE_ERRORS, ConflictError) as error:
+                _logger.warning("the lease could not be given back", reason=_words(error))
+
+    async def _version_of_mine(self, store: StateStore) -> str:
+        """Which version of the lease the store holds; raises ConflictError if it is somebody else's."""
+        stored = await store.read(LEASE)
+        if stored is None or not self._holder.is_mine(Lease.of(stored.document, store.where(LEASE))):
+            raise ConflictError("another controller has the lease")
+        return stored.version
+
+    # The lead.
+
+    async def _follow_lease(self) -> None:
+        """Lead while the lease is ours."""
+        while True:
+            self._turned.clear()
+            turned = True
+            try:
+                async with asyncio.timeout(self._look_s):
+                    await self._turned.wait()
+            except TimeoutError:
+                turned = False
+            try:
+                await self._begin_or_end(turned)
+            except Exception as error:  # noqa: BLE001 - one that cannot lead must not keep the lease, whatever it is
+                await self._give_up(error)
+
+    async def _begin_or_end(self, turned: bool) -> None:
+        """Do what the lease asks for.
+
+        Args:
+            turned: whether it was looked at just now, so that it is time to look at the rest of the store, too.
+        """
+        now = self._clock.monotonic()
+        mine = self._holder.leads(now)
+        if mine and not self._active:
+            await self._lead()
+        elif self._active and not mine:
+            await self._follow(self._refusal())
+        elif self._active and turned:
+            try:
+                async with asyncio.timeout(self._holder.leads_for_s(now)):
+                    await self._check_store()
+            except _STORE_ERRORS as error:
+                _logger.error("the state cannot be read", reason=_words(error))
+
+    async def _lead(self) -> None:
+        self._begun = True
+        await self._begin()
+        self._active = True
+        self._no_lead = None
+        if self._holder.lease is not None:
+            _logger.warning("this controller leads", turn=self._holder.lease.turn)
+
+    async def _follow(self, refusal: NotLeadingError) -> None:
+        if self._active and self._store is not None:
+            _logger.warning("this controller does not lead any more")
+        self._active = False
+        await self._end(refusal)
+        self._begun = False
+
+    async def _give_up(self, error: Exception) -> None:
+        """Something went wrong that must not: let another one lead, and leave it the time to."""
+        self._no_lead = f"this controller cannot lead: {_words(error)}"
+        foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
+        _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)
+        # A setting that is wrong stays wrong until the process is started anew.
+        rest_s = math.inf if isinstance(error, ConfigurationError) else self._lease_s * _REST_LEASES
+        self._rest_until = self._clock.monotonic() + rest_s
+        try:
+            if self._begun:
+                await self._follow(self._refusal())
+        except Exception as worse:  # the lease goes back all the same
+            _logger.error("the lead could not be ended well", exc_info=worse)
+        await self._give_back()
+
+    def _refusal(self) -> NotLeadingError:
+        # Releases without `NotLeadingError` know these refusals by how their sentences begin: they go on beginning so.
+        leader = self._holder.leader
+        if self._active or leader is None:
+            return NotLeadingError("no controller leads at this moment; ask again")
+        return NotLeadingError(
+            f"this controller does not lead; the one at {leader.address} does (admin API: {leader.admin})", leader.admin
+        )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,124 @@
+"""Which of several controllers leads (pure: it is told the time and what the store holds).
+
+The lease is a document that its holder writes anew all the time. Nobody compares clocks: who waits counts, on a clock
+of its own, for how long the document has not changed; the holder counts from before its last write began, and for a
+little less. Leading is for speed and order only: what is decided is stored by compare-and-swap, so that two who both
+believe that they lead cannot overwrite one another (test_two_controllers.py).
+"""
+
+from dataclasses import dataclass
+
+from popwheel_controller.store.state_store import Document, damaged
+
+_BELIEF_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What is stored.
+
+    Args:
+        holder: one incarnation of one controller; empty if nobody leads.
+        address: host:port at which brokers and proxies reach it.
+        admin: host:port of its admin API.
+        turn: counts the writes.
+    """
+
+    holder: str
+    address: str
+    admin: str
+    turn: int
+
+    def document(self) -> Document:
+        """As it is stored."""
+        return {"holder": self.holder, "address": self.address, "admin": self.admin, "turn": self.turn}
+
+    @staticmethod
+    def of(document: Document, source: str) -> "Lease":
+        """Read it back; `source` is where it was found.
+
+        Raises:
+            CorruptDataError: it is none.
+        """
+        try:
+            holder, address, admin = document["holder"], document["address"], document["admin"]
+            if not (isinstance(holder, str) and isinstance(address, str) and isinstance(admin, str)):
+                raise TypeError("a lease names its holder and two addresses")
+            return Lease(holder, address, admin, int(document["turn"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(source, error) from error
+
+
+class LeaseHolder:
+    """One controller that would lead; times are seconds of the monotonic clock.
+
+    Args:
+        me: names this incarnation of this controller.
+        address: host:port at which brokers and proxies reach it.
+        admin: host:port of its admin API.
+        lease_s: how long a lease lasts that is not renewed.
+    """
+
+    def __init__(self, me: str, address: str, admin: str, lease_s: float) -> None:
+        self._me = me
+        self._address = address
+        self._admin = admin
+        self._lease_s = lease_s
+        self._leads_until: float | None = None
+        self._seen: tuple[str, float] | None = None
+        self.lease: Lease | None = None
+        """What the store held when it was last looked at."""
+
+    def leads(self, now: float) -> bool:
+        """Whether it may believe that it leads."""
+        return self._leads_until is not None and now < self._leads_until
+
+    def leads_for_s(self, now: float) -> float:
+        """For how long it may go on to believe so if nothing is written."""
+        return 0.0 if self._leads_until is None else max(0.0, self._leads_until - now)
+
+    @property
+    def leader(self) -> Lease | None:
+        """Which other one leads, as far as the store tells; None if none does."""
+        return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
+
+    def is_mine(self, lease: Lease) -> bool:
+        """Whether this incarnation of this controller wrote it."""
+        return lease.holder == self._me
+
+    def found(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
+        """Take in what the store holds; what to write in its place now, None for nothing.
+
+        Args:
+            lease: None if there is none.
+            version: of the document in the store.
+            now: the time after it was read, so that waiting never begins before the holder's write did.
+        """
+        self.lease = lease
+        turn = 1 if lease is None else lease.turn + 1
+        mine = Lease(self._me, self._address, self._admin, turn)
+        if lease is None or not lease.holder or lease.holder == self._me:
+            return mine
+        self._leads_until = None
+        if self._seen is None or self._seen[0] != version:
+            self._seen = (str(version), now)
+            return None
+        return mine if now - self._seen[1] >= self._lease_s else None
+
+    def written(self, lease: Lease, began: float) -> None:
+        """What `found` said was stored; the write began at `began`."""
+        assert self.is_mine(lease), "it believes to lead by the lease of another"
+        self.lease = lease
+        self._leads_until = began + self._lease_s * _BELIEF_SHARE
+
+    def beaten(self) -> None:
+        """Somebody else wrote first."""
+        self._leads_until = None
+
+    def released(self) -> Lease | None:
+        """What to write when it ends, so that nobody has to wait; None if it does not lead."""
+        if self._leads_until is None or self.lease is None:
+            return None
+        self._leads_until = None
+        self.lease = Lease("", "", "", self.lease.turn + 1)
+        return self.lease

@@ -1,0 +1,148 @@
+"""The controller as brokers and proxies call it: `popwheel.v1.Controller` (replicas: `replica_streams`)."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.contract.names import Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
+    ClusterUpdate,
+    EnsureGroupRequest,
+    EnsureGroupResponse,
+    EnsureTopicRequest,
+    EnsureTopicResponse,
+    WatchRequest,
+)
+from popwheel_controller.cluster.admission import Admission
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.processes import Processes
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.watchers import Watcher, Watchers
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
+from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
+
+_logger = structlog.get_logger()
+
+_ADVICE = (
+    "it learns nothing of this one. Give it the addresses of its own cluster's controllers; a proxy that is to belong "
+    "to this cluster is to be started anew"
+)
+
+
+class ControllerServer:
+    """Binds the calls to the state.
+
+    Args:
+        options: limits and defaults.
+        keeper: holds and changes the state.
+        watchers: who gets its changes.
+        admission: refuses processes of another cluster.
+        processes: who is there, for operators.
+        clock: since when they are there, and for how long deleted names rest.
+        lagged: called whenever a watcher fell too far behind.
+        check_leads: raises StatusError while this controller does not lead.
+    """
+
+    def __init__(
+        self,
+        options: ControllerOptions,
+        keeper: StateKeeper,
+        watchers: Watchers,
+        admission: Admission,
+        processes: Processes,
+        clock: Clock,
+        lagged: Callable[[], None],
+        check_leads: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._keeper = keeper
+        self._watchers = watchers
+        self._admission = admission
+        self._processes = processes
+        self._clock = clock
+        self._lagged = lagged
+        self._check_leads = check_leads
+        self._turn = asyncio.Lock()
+        """One part of a whole state goes out in a turn of the loop, however many wait for theirs."""
+        self.service = Service()
+        self.service.stream(WATCH, self._watch)
+        self.service.unary(ENSURE_TOPIC, self._ensure_topic)
+        self.service.unary(ENSURE_GROUP, self._ensure_group)
+
+    async def _watch(self, call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
+        request = await stream.receive()
+        if request is None:
+            raise StatusError(Code.BAD_REQUEST, "Watch begins with one WatchRequest")
+        names.process(request.process)
+        self._check_leads()
+        kind = WatchRequest.Kind.Name(request.kind).lower() if request.kind else "process"
+        self._admission.check(request.cluster_id, f"the {kind} {request.process}", _ADVICE)
+        arrived = asyncio.Event()
+        names_max = self._options.watcher_part_names if request.in_parts else sys.maxsize
+        watcher = Watcher(
+            self._options.watcher_updates_max,
+            lambda: self._watchers.parts(self._keeper.state, names_max),
+            arrived.set,
+        )
+        self._watchers.add(watcher)
+        watching = self._processes.came(request, call.peer, self._clock.wall_ms())
+        try:
+            lagged = 0
+            while True:
+                if watcher.lagged > lagged:
+                    lagged = watcher.lagged
+                    self._lagged()
+                    _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
+                arrived.clear()
+                if watcher.is_told_all:
+                    async with self._turn:
+                        await asyncio.sleep(0)
+                if updates := watcher.take():
+                    await stream.send(updates)
+                elif watcher.closed:
+                    return
+                else:
+                    await arrived.wait()
+        except StreamClosedError:
+            return
+        finally:
+            self._watchers.remove(watcher)
+            self._processes.left(watching)
+
+    async def _ensure_topic(self, call: Call, request: EnsureTopicRequest) -> EnsureTopicResponse:
+        def decide(state: ClusterState) -> ClusterUpdate | None:
+            return state.ensure_topic(self._options, request.name, request.type, self._clock.wall_ms())
+
+        names.topic(request.name, Use.CREATE)
+        self._check_leads()
+        topic = self._keeper.state.topics.get(request.name)
+        if topic is None:
+            # A refusal takes no place among changes: a producer that goes on is refused with each send.
+            self._keeper.state.check_topic_may_be_made(request.name, self._clock.wall_ms())
+            update = await self._keeper.change(decide)
+            if update is not None:
+                _logger.info("change", who="first use", address=call.peer, verb="topic create", object=request.name)
+            topic = update.topics[0] if update is not None else self._keeper.state.topic(request.name)
+        return EnsureTopicResponse(topic=topic)
+
+    async def _ensure_group(self, call: Call, request: EnsureGroupRequest) -> EnsureGroupResponse:
+        def decide(state: ClusterState) -> ClusterUpdate | None:
+            return state.ensure_group(self._options, request.name, self._clock.wall_ms())
+
+        names.group(request.name)
+        self._check_leads()
+        group = self._keeper.state.groups.get(request.name)
+        if group is None:
+            self._keeper.state.check_group_may_be_made(request.name, self._clock.wall_ms())
+            update = await self._keeper.change(decide)
+            if update is not None:
+                _logger.info("change", who="first use", address=call.peer, verb="group create", object=request.name)
+            group = update.groups[0] if update is not None else self._keeper.state.group(request.name)
+        return EnsureGroupResponse(group=group)

@@ -1,0 +1,67 @@
+"""A client's stream, of which each message is checked, in both directions."""
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from popwheel_common.errors import StatusError
+from popwheel_proxy.access.access import Access, Caller
+from popwheel_proxy.turns import Turns, is_large
+from popwheel_rpc.service import Stream, StreamClosedError
+
+Incoming = TypeVar("Incoming", bound=Message)
+Outgoing = TypeVar("Outgoing")
+
+
+class GuardedStream(Generic[Incoming, Outgoing]):
+    """Stands before a stream, as a `Stream` itself.
+
+    What a client sends is checked before the handler sees it. What it is sent is held back if its user was removed
+    since, or may no longer do what it asked: a poll that waits gives back what it found, a Telemetry stream says
+    nothing.
+
+    Args:
+        stream: the client's.
+        access: the rules.
+        caller: whose it is.
+        turns: in which the rules are looked up for large requests.
+        lasting: whether the other side speaks of itself, as in Telemetry: for it the client is just gone.
+    """
+
+    def __init__(
+        self,
+        stream: Stream[Incoming, Outgoing],
+        access: Access,
+        caller: Caller,
+        turns: Turns,
+        *,
+        lasting: bool = False,
+    ) -> None:
+        self._turns = turns
+        self._stream = stream
+        self._access = access
+        self._caller = caller
+        self._lasting = lasting
+
+    async def receive(self) -> Incoming | None:
+        """The next message, if it may be; raises StatusError if it may not."""
+        message = await self._stream.receive()
+        if message is None:
+            return None
+        if is_large(message.ByteSize()):
+            async with self._turns.one():
+                self._access.check(self._caller, message)
+        else:
+            self._access.check(self._caller, message)
+        return message
+
+    async def send(self, messages: Sequence[Outgoing]) -> None:
+        """Send, if the client may still be told; raises StatusError, or StreamClosedError on a lasting stream."""
+        try:
+            self._access.check_again(self._caller)
+        except StatusError as error:
+            if not self._lasting:
+                raise
+            raise StreamClosedError(error.message) from error
+        await self._stream.send(messages)

@@ -1,0 +1,402 @@
+"""The proxy put together, and its life: start, serve, drain, stop."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.extras import needs_extra
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from popwheel_common.settings.access_options import AccessOptions
+from popwheel_common.settings.otel_options import OtelOptions
+from popwheel_common.settings.watched_file import WatchedFile
+from popwheel_proxy.access.access import Access
+from popwheel_proxy.access.demands import Demand
+from popwheel_proxy.access.metrics import AccessMetrics
+from popwheel_proxy.access.users import Sort, Users
+from popwheel_proxy.ack.ack_handler import AckHandler
+from popwheel_proxy.ack.renewal import Renewal, RenewalBook
+from popwheel_proxy.background import Background
+from popwheel_proxy.client_list import ClientList
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.failover.metrics import FailoverMetrics, MasterMetrics
+from popwheel_proxy.failover.parked_calls import ParkedCalls
+from popwheel_proxy.filters import Filters
+from popwheel_proxy.lite.lite_subscriptions import TOTAL_MAX, LiteSubscriptions
+from popwheel_proxy.lite.lite_sync import LiteSync
+from popwheel_proxy.lite.metrics import LiteMetrics
+from popwheel_proxy.metrics import ClientLibraries, ProxyMetrics
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.poll_counts.redis_counts import RedisCounts
+from popwheel_proxy.poll_counts.shared_count import CountStore, SharedCount
+from popwheel_proxy.poll_list import PollList
+from popwheel_proxy.receive.absent_names import AbsentNames
+from popwheel_proxy.receive.interest_book import FILTER_BYTES_MAX, InterestBook
+from popwheel_proxy.receive.long_poll import Mode
+from popwheel_proxy.receive.metrics import PollMetrics
+from popwheel_proxy.receive.mode_choice import ModeChoice
+from popwheel_proxy.receive.notifications import Notifications
+from popwheel_proxy.receive.offsets import Offsets
+from popwheel_proxy.receive.poll import PollTools
+from popwheel_proxy.receive.poll_limits import Admission, PollLimits
+from popwheel_proxy.receive.receive_handler import ReceiveHandler
+from popwheel_proxy.send.metrics import SendMetrics
+from popwheel_proxy.send.recall_handler import RecallHandler
+from popwheel_proxy.send.send_handler import SendHandler
+from popwheel_proxy.server import MessagingServer
+from popwheel_proxy.session.catalog import Catalog
+from popwheel_proxy.session.clients import Clients
+from popwheel_proxy.session.producer_book import ProducerBook
+from popwheel_proxy.session.routes import Routes
+from popwheel_proxy.session.telemetry import LITE_SUBSCRIPTIONS_MAX, Telemetry
+from popwheel_proxy.transactions.check_links import CheckLinks
+from popwheel_proxy.transactions.end_handler import EndHandler
+from popwheel_proxy.turns import Turns
+from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.service import Call, Channel, Service
+
+if TYPE_CHECKING:
+    from popwheel_proxy.tracing import Exporting
+
+_TICK_S = 0.1
+_TICKS_PER_ROUND = 10
+_STOP_S = 5.0
+_OPEN = AccessOptions()
+_UNSEEN = OtelOptions()
+
+_logger = structlog.get_logger()
+
+
+class ProxyApp:
+    """One proxy.
+
+    Args:
+        options: settings.
+        clock: time.
+        random_source: chance.
+        registry: where metrics are shown.
+        controller: the way to the controller.
+        broker_channels: makes a channel to a broker, not connected yet.
+        process: what operators are shown of it; its name alone if not given.
+        count_store: where proxies add up their polls; if not given, Redis, where the options name one.
+        access: who may do what.
+        otel: what collectors of OpenTelemetry are sent.
+
+    Raises:
+        ConfigurationError: the access file cannot be used, or what tracing needs is not installed.
+    """
+
+    def __init__(
+        self,
+        options: ProxyOptions,
+        clock: Clock,
+        random_source: random.Random,
+        registry: CollectorRegistry,
+        controller: Channel,
+        broker_channels: Callable[[BrokerInfo], Channel],
+        process: WatchRequest | None = None,
+        count_store: CountStore | None = None,
+        access: AccessOptions = _OPEN,
+        otel: OtelOptions = _UNSEEN,
+    ) -> None:
+        self.options = options
+        self.view = ClusterView()
+        self.metrics = ProxyMetrics(registry)
+        self._clock = clock
+        self._background = Background()
+        self._streams = Background()
+        self._follower = ControllerFollower(
+            controller,
+            self.view,
+            process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
+            clock,
+            random_source,
+        )
+        receive, adaptive = options.receive, options.adaptive
+        pop_timeout_s = receive.pop_timeout_ms / 1000
+        self._brokers = Brokers(self.view, broker_channels, self._background)
+        failover_metrics = FailoverMetrics(registry)
+        MasterMetrics(self._brokers, registry)
+        self._parked_calls = ParkedCalls(self.view, self._brokers, options.failover, clock, failover_metrics)
+        masters = MasterCalls(self._brokers, self._parked_calls, pop_timeout_s)
+        catalog = Catalog(self.view, controller, options, clock)
+        client = options.client
+        self._clients = Clients(client.sessions_max, client.expiry_ms / 1000, client.grace_ms / 1000)
+        self._mode_choice = ModeChoice(
+            None if options.poll_mode == "auto" else Mode(options.poll_mode),
+            adaptive.up_per_s,
+            adaptive.down_per_s,
+            adaptive.stay_ms / 1000,
+            clock.monotonic(),
+        )
+        self._shared_count: SharedCount | None = None
+        if count_store is None and options.redis_url:
+            count_store = RedisCounts(options.redis_url, clock, random_source)
+        if count_store is not None:
+            self._shared_count = SharedCount(count_store, self._mode_choice, clock, registry)
+        self.poll_metrics = PollMetrics(registry, self.view, catalog.knows, lambda: self._mode_choice.modes)
+        producers, turns = ProducerBook(), Turns()
+        filters = Filters(turns)
+        self._telemetry = Telemetry(
+            catalog,
+            self._clients,
+            options,
+            clock,
+            self._background,
+            self.metrics,
+            producers,
+            filters,
+            turns,
+            otel.client_metrics_endpoint,
+        )
+        lite_subscriptions = LiteSubscriptions(LITE_SUBSCRIPTIONS_MAX, TOTAL_MAX)
+        self._lite_sync = LiteSync(
+            lite_subscriptions,
+            catalog,
+            self._brokers,
+            masters,
+            self._clients,
+            self._telemetry,
+            clock,
+            self._background,
+            LiteMetrics(registry),
+        )
+        self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
+        self._notifications = Notifications(
+            self._book, self._brokers, clock, random_source, self._streams, self.poll_metrics, self._lite_sync
+        )
+        self.view.subscribe(self._notifications.names_changed)
+        tools = PollTools(
+            self._brokers,
+            masters,
+            self._book,
+            self._notifications,
+            self._background,
+            clock,
+            self.poll_metrics,
+            pop_timeout_s,
+            self._lite_sync,
+        )
+        numbers = itertools.count(1 + random_source.getrandbits(63))
+        self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
+        self._send_handler = SendHandler(
+            catalog,
+            self._brokers,
+            self._parked_calls,
+            options,
+            clock,
+            self._background,
+            self.metrics,
+            SendMetrics(registry),
+            numbers,
+            self._sends_halves,
+            self._clients,
+        )
+        self._admission = Admission(receive)
+        limits = PollLimits(options, self.metrics)
+        self._renewals = RenewalBook(options.renewal)
+        absent = AbsentNames(self.view, clock)
+        self._receive_handler = ReceiveHandler(
+            catalog,
+            self._clients,
+            tools,
+            absent,
+            self._mode_choice,
+            self._admission,
+            self._renewals,
+            options,
+            limits,
+            self.metrics,
+            filters,
+            numbers,
+        )
+        self.client_list = ClientList(
+            self._clients, self._telemetry, self._renewals, lite_subscriptions.count_of, self.view, clock
+        )
+        self.poll_list = PollList(self._book, self._mode_choice, self.poll_metrics, lambda: self._brokers.names)
+        ClientLibraries(self._clients.libraries, registry)
+        self._renewal = Renewal(self._renewals, masters, options.renewal, clock, self._background, self.metrics)
+        self._access_file: WatchedFile[Users] | None = None
+        if access.file:
+            from popwheel_proxy.access.access_file import access_file  # it takes a while to load, and few need it
+
+            self._access_file = access_file(access.file)
+        self._access = self._access_by(self._access_file, access.clock_skew_ms, registry, catalog)
+        self._server = MessagingServer(
+            Routes(catalog, self._brokers, options, turns),
+            self._send_handler,
+            RecallHandler(self.view, masters),
+            EndHandler(self.view, masters),
+            self._receive_handler,
+            AckHandler(self.view, masters, self._renewals, options, numbers),
+            Offsets(catalog, self._brokers, masters, limits, self._admission, clock),
+            self._telemetry,
+            self._lite_sync,
+            self._clients,
+            self._renewal,
+            clock,
+            self.metrics,
+            turns,
+            self._access,
+        )
+        self._spans = _export_spans(self._server.service, options) if otel.traces else None
+        self.metrics.read_from(
+            {
+                "polls": lambda: self._admission.polls,
+                "polls_waiting": lambda: self._book.waiting_polls,
+                "polls_absent": lambda: len(absent),
+                "interests": lambda: len(self._book),
+                "filter_bytes": lambda: self._book.filter_bytes,
+                "interests_refused": lambda: self._book.refused,
+                "counted_polls": lambda: len(self._mode_choice),
+                "unsent_bytes": lambda: self._admission.unsent.total,
+                "waiting_sends": lambda: self._send_handler.waiting_messages,
+                "waiting_in_lanes": lambda: self._send_handler.waiting_in_lanes,
+                "clients": lambda: len(self._clients),
+                "clients_broken": lambda: self._clients.broken,
+                "client_facts_bytes": lambda: self._clients.facts_bytes,
+                "client_uses": lambda: self._clients.uses,
+                "known_filters": lambda: len(filters),
+                "waiting_filters": lambda: filters.waiting,
+                "repeated_bytes": lambda: self._telemetry.repeated_bytes,
+                "telemetry_streams": lambda: self._telemetry.streams,
+                "producer_topics": lambda: producers.pairs,
+                "asked_bytes": lambda: self._telemetry.asked_bytes,
+                "renewed_handles": lambda: len(self._renewals),
+                "held_calls": lambda: self._parked_calls.calls,
+                "held_bytes": lambda: self._parked_calls.bytes,
+                "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
+                "masters_changed": lambda: self._brokers.masters_changed,
+                "stale_routes": lambda: self._brokers.stale_routes,
+            }
+        )
+        self._reading_access = False
+        self._is_draining = False
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def service(self) -> Service:
+        """apache.rocketmq.v2.MessagingService."""
+        return self._server.service
+
+    async def send_as_operator(self, request: bytes, timeout_s: float, peer: str) -> bytes:
+        """Serve a SendMessage that the controller passes on (`MessagingServer.send_as_operator`)."""
+        return await self._server.send_as_operator(request, timeout_s, peer)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cluster is known and has a broker."""
+        return self.view.ready and bool(self._brokers.names)
+
+    async def start(self) -> None:
+        """Follow the controller and be of service; does not wait for the controller to answer."""
+        await self._follower.start()
+        if self._shared_count is not None:
+            self._streams.start(self._shared_count.run())
+        self._tick()
+        self.metrics.up.set(1)
+        _logger.info("proxy started", name=self.options.name)
+
+    def drain(self) -> None:
+        """Answer the polls that wait, and let no other wait; sends and the like go on."""
+        self._is_draining = True
+        self.metrics.up.set(0)
+        self._receive_handler.drain()
+
+    async def stop(self) -> None:
+        """Drain, finish what is in flight, and let go of the brokers; takes a few seconds at the most."""
+        self.drain()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._background.finish(_STOP_S)
+        self._parked_calls.close()
+        self._notifications.close()
+        self._check_links.close()
+        await self._streams.finish(0)
+        if self._shared_count is not None:
+            await self._shared_count.close()
+        await self._follower.stop()
+        await self._brokers.close()
+        if self._spans is not None:
+            await self._spans.stop()
+        _logger.info("proxy stopped", name=self.options.name)
+
+    def _tick(self) -> None:
+        """What time alone brings about."""
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        now = self._clock.monotonic()
+        self._notifications.time_passed(now)
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_ROUND == 0:
+            self._look_after_clients(now)
+            for switch in self._mode_choice.time_passed(now):
+                self.poll_metrics.mode_switched(switch.mode)
+                _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
+            self._renewal.tick()
+            self._lite_sync.tick()
+            self._send_handler.tick()
+            self._look_at_access()
+
+    def _look_after_clients(self, now: float) -> None:
+        """Release what clients hold that have gone without a goodbye.
+
+        Those of a proxy that drains are at another one by then: what they hold stays theirs, and is renewed until the
+        end.
+        """
+        if not self._is_draining:
+            for client_id in self._clients.expire(now):
+                self._renewal.release(client_id, is_goodbye=False)
+
+    def _sends_halves(self, call: Call, topic: str) -> None:
+        user = "" if self._access is None else self._access.user_of(call)
+        self._telemetry.sends_halves(call.metadata.get("x-mq-client-id", ""), user, topic)
+
+    def _access_by(
+        self, file: WatchedFile[Users] | None, skew_ms: int, registry: CollectorRegistry, catalog: Catalog
+    ) -> Access | None:
+        """What checks calls by a file of users; None without one."""
+        if file is None:
+            return None
+
+        def is_missing(demand: Demand) -> bool:
+            find = catalog.find_topic if demand.sort is Sort.TOPIC else catalog.find_group
+            return self.view.ready and find(demand.name) is None
+
+        metrics = AccessMetrics(registry, lambda: len(file.content), lambda: bool(file.trouble))
+        return Access(file, skew_ms, self._clock, metrics, is_missing)
+
+    def _look_at_access(self) -> None:
+        """Take over changed rules; a large file takes a while, so it is read in a thread."""
+        if self._access is None or self._access_file is None:
+            return
+        self._access.tick()
+        if self._access_file.changed and not self._reading_access:
+            self._reading_access = True
+            self._background.start(self._read_access(self._access_file))
+
+    async def _read_access(self, file: WatchedFile[Users]) -> None:
+        try:
+            await asyncio.to_thread(file.refresh)
+        finally:
+            self._reading_access = False
+
+
+def _export_spans(service: Service, options: ProxyOptions) -> "Exporting":
+    """Have calls make spans, and have these exported.
+
+    Raises:
+        MissingExtraError: what is needed for that is not installed.
+    """
+    with needs_extra("otel.traces", "must be false", "otel"):
+        from popwheel_proxy.tracing import Exporting, trace_calls
+    spans = Exporting()
+    trace_calls(service, spans.tracer, options.message.batch_messages_max)
+    return spans

@@ -1,0 +1,189 @@
+"""What is to be done after a call to a broker group that failed (pure; told the time).
+
+A call that a group's master did not serve is one of three:
+
+- Not done: the master was not reached, or says that it does not lead (any more, or yet). The call is tried again. A
+  send that may go to any queue goes to another group at once.
+- Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
+  time changes nothing. Messages would be stored twice, so they go to the same group again, and the group is told that
+  they do (`PutRun.again`). They go to another group only when this one is gone for good.
+- Refused for what it is: the caller is told.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy.errors import NoMasterError
+from popwheel_proxy.failover.group_gate import ANYWHERE, for_sends
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
+
+NOBODY_S = 3.0
+"""How long a call is parked for a group that was there and is gone."""
+LEFT_S = 2.0
+"""How long a send that may be stored at a group that has left waits for that, before it goes to another. Less than the
+3 s that RocketMQ's clients wait for an answer."""
+
+
+class Fault(Enum):
+    """Why a call is tried again; its value is the word for it in metrics."""
+
+    NO_MASTER = "no_master"
+    """The group has no master, as far as is known."""
+    NOT_REACHED = "not_reached"
+    """Nothing of the call was sent."""
+    NOT_LEADING = "not_leading"
+    """The master says that it cannot: it does not lead any more or yet, or has too few replicas in sync."""
+    BUSY = "busy"
+    """The master has too much to do; another may have less."""
+    IN_DOUBT = "in_doubt"
+    """It can't be told whether it was done."""
+
+
+_DOUBTFUL = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
+
+
+def fault_of(error: StatusError | RpcError) -> Fault | None:
+    """What a failure means; None if the caller is to be told it as it is."""
+    if isinstance(error, NotProcessedError):
+        return Fault.NOT_REACHED
+    if isinstance(error, NoMasterError):
+        return Fault.NO_MASTER
+    if isinstance(error, RpcError):
+        return Fault.IN_DOUBT if error.status in _DOUBTFUL else None
+    if error.code == Code.HA_NOT_AVAILABLE:
+        return Fault.NOT_LEADING
+    if error.code == Code.TOO_MANY_REQUESTS:
+        return Fault.BUSY
+    # A master that was deposed before its slaves had what it wrote.
+    return Fault.IN_DOUBT if error.code == Code.SLAVE_PERSISTENCE_TIMEOUT else None
+
+
+def give_up_at(began: float, deadline: float | None, reserve_s: float, hold_s: float, *, there: bool) -> float:
+    """Until when a call that failed is tried again, in seconds of the monotonic clock.
+
+    Args:
+        began: when it first failed.
+        deadline: until when its caller waits; None if for ever.
+        reserve_s: how long before that the caller is to have an answer.
+        hold_s: how long it is parked at the most.
+        there: whether the group is there, if without a master, or for a send whether any is.
+    """
+    latest = began + (hold_s if there else min(hold_s, NOBODY_S))
+    return latest if deadline is None else min(latest, deadline - reserve_s)
+
+
+Place = tuple[str, int]
+"""A group, and a queue there."""
+
+
+class Step(Enum):
+    """What is to be done with a send."""
+
+    ELSEWHERE = "elsewhere"
+    """Send it to another group at once."""
+    WAIT = "wait"
+    """Wait at the gate `SendTries.gate`."""
+    LOOK = "look"
+    """The group says that the topic was deleted: send it to the one that was made again, if there is one."""
+    TELL = "tell"
+    """Tell the client."""
+
+
+@dataclass(slots=True)
+class SendTries:
+    """One send that failed.
+
+    Args:
+        only: the one place that it may go to, where its order would be lost in any other.
+        doubted: the place where it may be stored already.
+        left: the place where it may be stored already, if that group has been gone for too long: it may come back with
+            all it had.
+        wait_until: until when it waits for that group while it is gone, in seconds of the monotonic clock.
+        in_doubt: whether it may be stored already, there or at a group that has left since.
+        past: groups that it has tried and that certainly did not store it.
+    """
+
+    only: Place | None = None
+    doubted: Place | None = None
+    left: Place | None = None
+    wait_until: float = inf
+    in_doubt: bool = False
+    past: set[str] = field(default_factory=set)
+
+    @property
+    def place(self) -> Place | None:
+        """The one place that it may go to now; None: any."""
+        return self.doubted or self.only
+
+    @property
+    def gate(self) -> str:
+        """Where it waits."""
+        place = self.place
+        return ANYWHERE if place is None else for_sends(place[0])
+
+    def failed(
+        self,
+        place: Place | None,
+        fault: Fault,
+        names: Collection[str],
+        led: Collection[str],
+        sound: Collection[str],
+        now: float,
+    ) -> Step:
+        """A try failed.
+
+        Args:
+            place: where it was; None if there was nowhere to go.
+            fault: what is known of it.
+            names: groups that are there.
+            led: those of them that have a master.
+            sound: those that sends do not avoid.
+            now: seconds of the monotonic clock.
+        """
+        if fault is Fault.IN_DOUBT and place is not None:
+            self.in_doubt = True
+            self.doubted = place
+        self.look(names, now)
+        if self.place is not None:
+            return Step.TELL if fault is Fault.BUSY else Step.WAIT
+        if place is None:
+            self.past.clear()
+            return Step.WAIT
+        self.past.add(place[0])
+        # One that says it cannot now is not worse than one that is avoided.
+        others = sound if fault in (Fault.NOT_LEADING, Fault.BUSY) else led
+        if any(name not in self.past for name in others):
+            return Step.ELSEWHERE
+        if fault is Fault.BUSY:
+            return Step.TELL
+        self.past.clear()
+        return Step.WAIT
+
+    def left_behind(self) -> None:
+        """The messages are for another topic of the name now: wherever they may be stored, they are not in that one."""
+        self.doubted = self.left = None
+        self.wait_until = inf
+
+    def look(self, names: Collection[str], now: float) -> None:
+        """See whether the group where it may be stored is still there: when it has been gone for a while, others may
+        take it. When it is back before another may have stored it, it is asked there again.
+
+        Args:
+            names: groups that are there.
+            now: seconds of the monotonic clock.
+        """
+        if self.doubted is None and self.left is not None and self.left[0] in names:
+            self.doubted, self.left = self.left, None
+        if self.doubted is None:
+            return
+        if self.doubted[0] in names:
+            self.wait_until = inf
+        elif self.wait_until == inf:
+            self.wait_until = now + LEFT_S
+        elif now >= self.wait_until:
+            self.past.add(self.doubted[0])
+            self.doubted, self.left, self.wait_until = None, self.doubted, inf

@@ -1,0 +1,402 @@
+"""SyncLiteSubscription: takes what clients say of their lite topics to all brokers, and tells it again to those that
+have forgotten it.
+
+A broker has forgotten a client after a restart, as the next master, or if it heard nothing of it for a while. It says
+so to whoever asks for messages, and the whole set is sent again. A client that is alive is told of every half minute.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract.names import LITE_TOPIC_LENGTH_MAX, Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, LiteSubscriptionAction, OffsetOption
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SyncLiteSubscriptionRequest, SyncLiteSubscriptionResponse
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from popwheel_proxy.background import Background
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.lite.lite_subscriptions import LiteSubscriptions, Reader, too_many
+from popwheel_proxy.lite.metrics import LiteMetrics
+from popwheel_proxy.send.lanes import place_of
+from popwheel_proxy.session.catalog import Catalog
+from popwheel_proxy.session.clients import Clients
+from popwheel_proxy.session.resources import group_name, topic_name
+from popwheel_proxy.session.telemetry import Telemetry
+from popwheel_proxy.statuses import OK
+from popwheel_proxy.validation import check_lite_name, check_reader
+from popwheel_rpc.methods import SYNC_LITE
+from popwheel_rpc.service import Call
+
+Synced = Callable[[Reader, str], None]
+"""Told of a reader and of the broker that knows all its lite topics now."""
+
+HEARTBEAT_EVERY_S = 30.0
+"""How often brokers are told that a reader is still there, if it does not say so itself: a third of the time after
+which they forget it."""
+_AT_ONCE_MAX = 32
+"""Calls to brokers at once."""
+_BEATS_AT_ONCE = 1_000
+"""Readers that one turn of the loop says are alive: some ten milliseconds."""
+_TRY_FOR_S = 10.0
+_WARN_EVERY_S = 10.0
+_OFFSET_MAX = 2**62
+_POLICIES = {
+    OffsetOption.LAST: broker.LITE_LAST,
+    OffsetOption.MIN: broker.LITE_MIN,
+    OffsetOption.MAX: broker.LITE_MAX,
+}
+
+_logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is to tell brokers of a reader: what is told later must not come earlier."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class LiteSync:
+    """Keeps the brokers' books of lite topics in step with what clients say here.
+
+    Args:
+        book: what they have said.
+        catalog: topics and groups.
+        brokers: the broker groups there are.
+        masters: the way to them.
+        clients: who is alive.
+        telemetry: the way to clients.
+        clock: the time.
+        background: where brokers are told again.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        book: LiteSubscriptions,
+        catalog: Catalog,
+        brokers: Brokers,
+        masters: MasterCalls,
+        clients: Clients,
+        telemetry: Telemetry,
+        clock: Clock,
+        background: Background,
+        metrics: LiteMetrics,
+    ) -> None:
+        self._book = book
+        self._catalog = catalog
+        self._brokers = brokers
+        self._masters = masters
+        self._clients = clients
+        self._telemetry = telemetry
+        self._clock = clock
+        self._background = background
+        self._metrics = metrics
+        self._turns: dict[Reader, _Turn] = {}
+        self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
+        """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
+        self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
+        """By broker whose Notify stream broke, or that came to lead: readers that are still to be reported to it, and
+        whether with all that they read.
+        """
+        self._missed: dict[Reader, set[str]] = {}
+        """By reader: brokers that did not take all that it reads; they get it with its next sign of life."""
+        self._telling = 0
+        self._is_beating = False
+        self._warn_after = 0.0
+        self._synced: list[Synced] = []
+        metrics.read_from(book)
+        brokers.subscribe(self._brokers_changed)
+
+    def subscribe(self, listener: Synced) -> None:
+        """Tell `listener` whenever a broker has been told all of a reader."""
+        self._synced.append(listener)
+
+    async def sync(
+        self, call: Call, client_id: str, request: SyncLiteSubscriptionRequest, user: str = ""
+    ) -> SyncLiteSubscriptionResponse:
+        """Take down what a client of a user reads; answers when all brokers that lead know it.
+
+        Raises:
+            StatusError: the first rule that is broken, or why a broker could not be told.
+        """
+        group = group_name(request.group)
+        self._catalog.check_group(group)
+        topic = self._catalog.topic(topic_name(request.topic, Use.RECEIVE))
+        names = _names_of(call, request)
+        _check(topic, request, names, self._book.each_max)
+        check_reader(topic, self._clients.reads_lite(client_id))
+        offset = _offset_of(request)
+        now = self._clock.monotonic()
+        self._clients.seen(client_id, now, user)
+        book, reader = self._book, Reader(group, topic.name, client_id)
+        asked = broker.SyncLiteRequest(group=group, topic=topic.name, client_id=client_id, offset=offset)
+        undo: Callable[[], None] = _nothing
+        match request.action:
+            case LiteSubscriptionAction.PARTIAL_ADD:
+                undo = partial(book.remove, reader, book.add(reader, names, now), now)
+                asked.action = broker.LITE_ADD
+                asked.lite_topics.extend(names)
+            case LiteSubscriptionAction.PARTIAL_REMOVE:
+                book.remove(reader, names, now)
+                asked.action = broker.LITE_REMOVE
+                asked.lite_topics.extend(names)
+            case LiteSubscriptionAction.COMPLETE_ADD:
+                undo = partial(book.replace, reader, book.names(reader), now)
+                book.replace(reader, names, now)
+                asked.action = broker.LITE_SET
+                asked.lite_topics.extend(sorted(book.names(reader)))
+            case _:
+                book.end(reader)
+                self._missed.pop(reader, None)
+                asked.action = broker.LITE_END
+        asked.said_ms = self._clock.wall_ms()
+        book.said(reader, asked.said_ms)
+        await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
+        try:
+            await self._tell_all(reader, asked, call.deadline)
+        except StatusError as error:
+            if error.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED:
+                undo()
+                for name in self._brokers.led:
+                    self._tell_later(reader, name, everything=True)
+            raise
+        return SyncLiteSubscriptionResponse(status=OK)
+
+    def client_ends(self, client_id: str) -> None:
+        """A client has said that it stops: others are to have its messages at once."""
+        for reader in self._book.of_client(client_id):
+            self._book.end(reader)
+            self._missed.pop(reader, None)
+            self._background.start(self._end(reader))
+
+    async def _end(self, reader: Reader) -> None:
+        try:
+            await self._tell_all(reader, _request(reader, broker.LITE_END), self._clock.monotonic() + _TRY_FOR_S)
+        except StatusError:
+            return  # brokers forget it by themselves, in a while
+
+    def is_unknown(self, reader: Reader, name: str) -> None:
+        """A broker has forgotten a reader; it is told again, if anything is known here."""
+        if reader in self._book:
+            self._tell_later(reader, name, everything=True)
+
+    def stream_ended(self, name: str) -> None:
+        """The Notify stream of a broker broke: it may have forgotten all readers. It says so if it hears of them."""
+        _, everything = self._after_streams.get(name, ((), False))
+        self._after_streams[name] = self._book.readers, everything
+        self._pump()
+
+    def ended(self, end: broker.LiteTopicEnd, name: str) -> None:
+        """A lite topic has ended at a broker: its reader is told, unless its messages go to another broker now."""
+        names = self._brokers.names
+        if not names or place_of(end.topic, end.lite_topic, names, 1)[0] != name:
+            return
+        reader = Reader(end.group, end.topic, end.client_id)
+        if reader in self._book:
+            self._book.remove(reader, (end.lite_topic,), self._clock.monotonic())
+        if self._telemetry.unsubscribe_lite(end.client_id, end.group, end.lite_topic):
+            self._metrics.ends_told.inc()
+
+    def tick(self) -> None:
+        """Tell brokers of readers that are alive, and forget the others; called about once a second."""
+        if not self._is_beating:
+            self._is_beating = True
+            self._background.start(self._beat())
+
+    async def _beat(self) -> None:
+        """Do so for all whose time has come, some in each turn of the loop."""
+        try:
+            while readers := self._book.not_said_since(self._clock.monotonic() - HEARTBEAT_EVERY_S, _BEATS_AT_ONCE):
+                self._beat_for(readers)
+                await asyncio.sleep(0)
+        finally:
+            self._is_beating = False
+
+    def _beat_for(self, readers: Sequence[Reader]) -> None:
+        now = self._clock.monotonic()
+        for reader in readers:
+            topic = self._catalog.find_topic(reader.topic)
+            if not self._clients.is_alive(reader.client_id, now) or topic is None or topic.type != TopicType.LITE:
+                self._missed.pop(reader, None)
+                self._book.end(reader)  # silently: it may be at another proxy
+                continue
+            self._book.told(reader, now)
+            missed = self._missed.pop(reader, ())
+            for name in self._brokers.led:
+                self._tell_later(reader, name, everything=name in missed)
+
+    def _brokers_changed(self) -> None:
+        """A new master knows no reader. One that was away knows readers as they were then: it missed what they said."""
+        for name in self._brokers.changed & self._brokers.led:
+            self._after_streams[name] = self._book.readers, True
+        self._pump()
+
+    async def _tell_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
+        """Tell all brokers that lead; one that comes to lead is told later."""
+        self._metrics.syncs.labels(broker.LiteAction.Name(asked.action).removeprefix("LITE_").lower()).inc()
+        async with self._turn(reader):
+            names = sorted(self._brokers.led)
+            told = (self._tell(name, reader, asked, deadline) for name in names)
+            results = await asyncio.gather(*told, return_exceptions=True)
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, StatusError) and name not in self._brokers.led:
+                continue  # its next master is told
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _tell(self, name: str, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
+        """Tell one broker, and all that the reader reads if it has forgotten that."""
+        answer, _ = await self._masters.call(name, SYNC_LITE, asked, deadline)
+        if answer.unknown_client and asked.action in (broker.LITE_ADD, broker.LITE_REMOVE):
+            self._metrics.repeats.inc()
+            with_offset = asked.HasField("offset")
+            everything = self._everything(reader, without=asked.lite_topics if with_offset else ())
+            await self._masters.call(name, SYNC_LITE, everything, deadline)
+            if with_offset:  # which counts only for what is added
+                await self._masters.call(name, SYNC_LITE, asked, deadline)
+        elif asked.action != broker.LITE_SET:
+            return
+        for listener in self._synced:
+            listener(reader, name)
+
+    def _everything(self, reader: Reader, without: Sequence[str] = ()) -> broker.SyncLiteRequest:
+        request = _request(reader, broker.LITE_SET)
+        request.lite_topics.extend(sorted(self._book.names(reader).difference(without)))
+        request.said_ms, request.is_repeat = self._book.said_ms(reader), True
+        return request
+
+    def _tell_later(self, reader: Reader, name: str, *, everything: bool) -> None:
+        key = (reader, name)
+        self._untold[key] = everything or self._untold.get(key, False)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Tell what is to be told, some at a time."""
+        while self._telling < _AT_ONCE_MAX and (self._untold or self._after_streams):
+            if self._untold:
+                (reader, name), everything = self._untold.popitem(last=False)
+            else:
+                name, (readers, everything) = next(iter(self._after_streams.items()))
+                if not readers:
+                    del self._after_streams[name]
+                    continue
+                reader = readers.pop()
+            self._telling += 1
+            self._background.start(self._tell_now(reader, name, everything))
+
+    async def _tell_now(self, reader: Reader, name: str, everything: bool) -> None:
+        try:
+            async with self._turn(reader):
+                if reader not in self._book or name not in self._brokers.led:
+                    return
+                if everything:
+                    self._metrics.repeats.inc()
+                asked = self._everything(reader) if everything else _request(reader, broker.LITE_ADD)
+                await self._tell(name, reader, asked, self._clock.monotonic() + _TRY_FOR_S)
+        except StatusError as error:
+            # The next sign of life, in half a minute, brings it about again.
+            if everything and reader in self._book:
+                self._missed.setdefault(reader, set()).add(name)
+            self._metrics.failures.inc()
+            now = self._clock.monotonic()
+            if now >= self._warn_after:
+                self._warn_after = now + _WARN_EVERY_S
+                _logger.warning("a broker could not be told of lite topics", broker=name, reason=error.message)
+        finally:
+            self._telling -= 1
+            self._pump()
+
+    @asynccontextmanager
+    async def _turn(self, reader: Reader) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(reader, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[reader]
+
+
+def _nothing() -> None:
+    """There is nothing to be undone."""
+
+
+def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.SyncLiteRequest:
+    return broker.SyncLiteRequest(group=reader.group, topic=reader.topic, client_id=reader.client_id, action=action)
+
+
+def _names_of(call: Call, request: SyncLiteSubscriptionRequest) -> list[str]:
+    """The lite topics that a client names.
+
+    The Python client (5.1.2) adds and removes one at a time, and sends each character of its name by itself. Nothing
+    tells that from names of one letter, so both are taken. Its next whole set, half a minute later, is right.
+    """
+    names = list(request.lite_topic_set)
+    may_be_spelt = (
+        request.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.PARTIAL_REMOVE)
+        and 1 < len(names) <= LITE_TOPIC_LENGTH_MAX
+        and call.metadata.get("x-mq-language") == "PYTHON"
+        and all(len(each) == 1 for each in names)
+    )
+    return list(dict.fromkeys((*names, "".join(names)))) if may_be_spelt else names
+
+
+def _check(topic: Topic, request: SyncLiteSubscriptionRequest, names: Sequence[str], names_max: int) -> None:
+    """Check what a client asks for.
+
+    Raises:
+        StatusError: BAD_REQUEST, ILLEGAL_LITE_TOPIC, LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
+    """
+    if topic.type != TopicType.LITE:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"the topic {topic.name} is not of type LITE, so it has no lite topics; bind the consumer to one that is, "
+            "or use a consumer that is not for lite topics",
+        )
+    if request.action not in LiteSubscriptionAction.values():
+        raise StatusError(Code.BAD_REQUEST, f"there is no action {request.action} on lite subscriptions")
+    if len(names) > names_max:  # before each of them is looked at
+        raise too_many(topic.name, len(names), names_max)
+    for name in names:
+        check_lite_name(name)
+
+
+def _offset_of(request: SyncLiteSubscriptionRequest) -> broker.LiteOffset | None:
+    """Where the group is to begin in what is added; None if that is not said.
+
+    Raises:
+        StatusError: BAD_REQUEST, ILLEGAL_OFFSET.
+    """
+    kind = request.offset_option.WhichOneof("offset_type") if request.HasField("offset_option") else None
+    if kind is None:
+        return None
+    if request.action != LiteSubscriptionAction.PARTIAL_ADD:
+        raise StatusError(Code.BAD_REQUEST, "an offset option goes with PARTIAL_ADD only; leave it out")
+    option = request.offset_option
+    if kind == "policy":
+        if option.policy not in _POLICIES:
+            raise StatusError(Code.ILLEGAL_OFFSET, f"there is no offset policy {option.policy}")
+        return broker.LiteOffset(policy=_POLICIES[option.policy])
+    number: int = getattr(option, kind)
+    if not 0 <= number <= _OFFSET_MAX:
+        raise StatusError(Code.ILLEGAL_OFFSET, f"{number} is not an offset, a count or a time; it is negative or huge")
+    match kind:
+        case "offset":
+            return broker.LiteOffset(offset=number)
+        case "tail_n":
+            return broker.LiteOffset(tail=number)
+        case _:
+            return broker.LiteOffset(timestamp_ms=number)

@@ -1,0 +1,128 @@
+"""Adds this proxy's pop requests to those of all proxies, and takes the cluster's number back, once a second.
+
+No request waits for it. Whatever is wrong with the store, polls go on with the proxy's own count: a metric says so, and
+the log once.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from popwheel_common.clock import Clock
+from popwheel_proxy.receive.mode_choice import WINDOW_S, Key, ModeChoice
+
+INTERVAL_S: Final = 1.0
+TIMEOUT_S: Final = 0.5
+"""A store that takes longer counts as away."""
+KEYS_MAX: Final = 1_000
+"""(topic, group)s in one call: those with most requests."""
+
+_logger = structlog.get_logger()
+
+
+class CountStoreError(Exception):
+    """The store is away, or what it says makes no sense; the text says which."""
+
+
+class Sums(NamedTuple):
+    """What the store says.
+
+    Args:
+        per_s: requests per second of all proxies over the last `WINDOW_S`.
+        generation: another one than before: the store has lost what it held.
+    """
+
+    per_s: Mapping[Key, float]
+    generation: str
+
+
+class CountStore(Protocol):
+    """Where proxies add up their requests."""
+
+    async def exchange(self, counts: Mapping[Key, int]) -> Sums:
+        """Add requests to those of the current window, and read what all proxies have added; 0 only reads.
+
+        Raises:
+            CountStoreError: it did not work; the requests may have been added or not.
+        """
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+class SharedCount:
+    """Keeps `mode_choice` told of the cluster's requests.
+
+    Args:
+        store: where they are added up.
+        mode_choice: knows this proxy's own.
+        clock: for how long a store that was wiped is not believed.
+        registry: where metrics are shown.
+    """
+
+    def __init__(self, store: CountStore, mode_choice: ModeChoice, clock: Clock, registry: CollectorRegistry) -> None:
+        self._store = store
+        self._mode_choice = mode_choice
+        self._clock = clock
+        self._generation: str | None = None
+        self._believed_from = float("-inf")
+        self._trouble: str | None = None
+        self._up = Gauge(
+            "popwheel_proxy_shared_count_up",
+            "1 while the mode of polls is chosen by the count of all proxies, 0 while by this proxy's own",
+            registry=registry,
+        )
+        self._failures = Counter(
+            "popwheel_proxy_shared_count_failures",
+            "How often the count of all proxies was not to be had, or not to be believed",
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Exchange counts until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.exchange()
+
+    async def exchange(self) -> None:
+        """Exchange counts once."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                sums = await self._store.exchange(self._mode_choice.tell(KEYS_MAX))
+        except CountStoreError as error:
+            self._fall_back(str(error))
+        except TimeoutError:
+            self._fall_back(f"it did not answer within {TIMEOUT_S} s")
+        else:
+            self._take(sums)
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await self._store.close()
+
+    def _take(self, sums: Sums) -> None:
+        now = self._clock.monotonic()
+        if self._generation not in (None, sums.generation):
+            # What the others have added in this window is gone, so the sums would be too small.
+            self._believed_from = now + WINDOW_S
+        self._generation = sums.generation
+        if now < self._believed_from:
+            self._fall_back("it has lost what it held")
+            return
+        self._mode_choice.cluster(sums.per_s)
+        self._up.set(1)
+        if self._trouble is not None:
+            self._trouble = None
+            _logger.info("polls of all proxies are counted again")
+
+    def _fall_back(self, reason: str) -> None:
+        """Go on with the proxy's own count; said once, until all is well again."""
+        self._mode_choice.cluster({})
+        self._up.set(0)
+        self._failures.inc()
+        if self._trouble is None:
+            _logger.warning("polls of all proxies are not counted: this proxy goes by its own", reason=reason)
+        self._trouble = reason

@@ -1,0 +1,137 @@
+"""One interest of a proxy: the polls that share it, and what is known of it at each broker (pure).
+
+All polls of the same (topic, group, filter) share one `Interest`; in lite topics each client has its own. For each
+broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
+both change, and wakes polls.
+
+A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
+no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
+once its first word on it has come on the stream that lives: it answers each registration with how many messages wait.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ALL, Filter
+
+POPS_AT_ONCE_MAX = 32
+"""Pops of one interest that are under way at one broker before nobody is woken for more."""
+
+Key = tuple[str, str, int, str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What is known of one interest at one broker.
+
+    Args:
+        broker: its name.
+        messages: how many are known to wait there.
+        pops: how many are under way there.
+        notifications: how often it has told of messages.
+        answered: whether a pop was answered since it told last.
+        fruitless: pops in a row that found nothing although something waits.
+        not_before: until when nobody is woken, in seconds of the monotonic clock.
+        failure: why the last pop failed; None if it did not.
+    """
+
+    broker: str
+    messages: int = 0
+    pops: int = 0
+    notifications: int = 0
+    answered: bool = False
+    fruitless: int = 0
+    not_before: float = 0.0
+    failure: StatusError | None = None
+
+    @property
+    def left_over(self) -> bool:
+        """Whether more messages wait than pops are under way for them."""
+        return self.messages > self.pops
+
+    def may_wake(self, now: float) -> bool:
+        """Whether a poll may pop for what is left over."""
+        return self.messages > self.pops and self.pops < POPS_AT_ONCE_MAX and self.not_before <= now
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One pop under way, from the moment its poll is woken."""
+
+    interest: "Interest"
+    waiting: Waiting
+    notifications: int
+
+    @property
+    def broker(self) -> str:
+        """Where it pops."""
+        return self.waiting.broker
+
+
+Waiter = Callable[[Ticket], None]
+"""A poll that waits: called with the ticket of the pop that it is woken for."""
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """One (topic, group, filter) that is polled for, or one client's lite topics of a topic.
+
+    Args:
+        id: the proxy's number for it.
+        topic, group, filter: what is polled for, and for whom.
+        waiters: polls that wait for any broker, the longest waiting first.
+        places: polls that wait at one broker, and where.
+        at_broker: the same by broker, the longest waiting first.
+        waiting: what is known of each broker.
+        left_over: brokers with more messages than pops that are under way for them; who was paused last comes last.
+        busy: brokers with messages or pops under way.
+        unconfirmed: if it is registered, brokers that have not said so yet.
+        polls: how many there are, waiting or not.
+        registered: whether all brokers are to notify.
+        registered_at: brokers that are to notify although not all are.
+        turn: how many polls have named no broker; they go round all.
+        lite_client_id: whose lite topics they are; empty if it is not for lite topics.
+    """
+
+    id: int
+    topic: str
+    group: str
+    filter: Filter
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    places: dict[Waiter, str] = field(default_factory=dict)
+    at_broker: dict[str, dict[Waiter, None]] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    left_over: dict[str, Waiting] = field(default_factory=dict)
+    busy: dict[str, Waiting] = field(default_factory=dict)
+    unconfirmed: dict[str, None] = field(default_factory=dict)
+    polls: int = 0
+    registered: bool = False
+    registered_at: frozenset[str] = frozenset()
+    turn: int = 0
+    lite_client_id: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What makes it the one it is."""
+        return (self.topic, self.group, self.filter.kind, self.filter.expression, self.lite_client_id)
+
+    def at(self, broker: str) -> Waiting:
+        """What is known of a broker; nothing yet for one that was not heard of."""
+        known = self.waiting.get(broker)
+        if known is None:
+            known = self.waiting[broker] = Waiting(broker)
+        return known
+
+    @property
+    def failure(self) -> StatusError | None:
+        """Why messages that are known to wait can't be had now; None if none do, or none were refused."""
+        return next((each.failure for each in self.left_over.values() if each.failure is not None), None)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
+
+        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        """
+        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL

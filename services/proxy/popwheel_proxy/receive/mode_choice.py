@@ -1,0 +1,182 @@
+"""How the polls of a (topic, group) wait: pop with notify while they are few, plain long polling while they are many.
+
+With few polls, one that hangs at one broker misses what the others have. With many, some poll comes by at each broker
+all the time, and nobody need be told. What is compared is the number of pop requests per second over a sliding window:
+of this proxy or, where a store shared by all proxies is there, of the cluster.
+
+The window is two buckets of `WINDOW_S`: of the one before the current counts the share that is still in the window, as
+if its requests had come evenly. That is four numbers per (topic, group), and one addition per request.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Final, NamedTuple
+
+from popwheel_proxy.receive.long_poll import Mode
+
+WINDOW_S: Final = 5.0
+"""How far back requests count."""
+PATIENCE_S: Final = 2.0
+"""A poll that has waited at one broker for this long waits at all from then on, unless plain long polling is pinned.
+
+So a message is found by then, however wrong the count was.
+"""
+COUNTED_MAX: Final = 10_000
+"""(topic, group)s that are counted; the polls of others are notified."""
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+@dataclass(slots=True, eq=False)
+class Demand:
+    """The pop requests of one (topic, group).
+
+    Args:
+        mode: how its polls wait.
+        current: requests in the current bucket.
+        previous: in the one before.
+        untold: not told yet to those who add up the cluster's.
+        since: since when the mode is this one, in seconds of the monotonic clock.
+        cluster_per_s: the cluster's requests per second, as far as known.
+    """
+
+    mode: Mode
+    current: int = 0
+    previous: int = 0
+    untold: int = 0
+    since: float = float("-inf")
+    cluster_per_s: float = 0.0
+
+
+class Switch(NamedTuple):
+    """A (topic, group) whose polls wait another way from now on."""
+
+    topic: str
+    group: str
+    mode: Mode
+    per_s: float
+
+
+class ModeChoice:
+    """Counts requests and chooses modes.
+
+    Args:
+        pinned: the mode of all polls; None: it is chosen.
+        up_per_s: from so many requests per second on, polls are plain.
+        down_per_s: below so many they are notified again; less than `up_per_s`.
+        stay_s: how long a mode is kept at the least, in seconds.
+        now: seconds of the monotonic clock.
+        counted_max: how many (topic, group)s are counted.
+    """
+
+    def __init__(
+        self,
+        pinned: Mode | None,
+        up_per_s: float,
+        down_per_s: float,
+        stay_s: float,
+        now: float,
+        counted_max: int = COUNTED_MAX,
+    ) -> None:
+        self._pinned = pinned
+        self._up_per_s = up_per_s
+        self._down_per_s = down_per_s
+        self._stay_s = stay_s
+        self._counted_max = counted_max
+        self._bucket_began = now
+        self._demands: dict[Key, Demand] = {}
+
+    def __len__(self) -> int:
+        return len(self._demands)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a poll stays at one broker before it turns to all of them, in seconds."""
+        return PATIENCE_S if self._pinned is None else float("inf")
+
+    @property
+    def modes(self) -> list[tuple[Key, Mode]]:
+        """The mode of each (topic, group) that was polled of late."""
+        return [(key, demand.mode) for key, demand in list(self._demands.items())]
+
+    def mode_of(self, topic: str, group: str) -> Mode | None:
+        """How polls of a topic and group wait; None if they were not polled of late, or are not counted."""
+        demand = self._demands.get((topic, group))
+        return None if demand is None else demand.mode
+
+    def count(self, topic: str, group: str) -> Mode | None:
+        """A poll begins.
+
+        Returns:
+            How it waits; None: it is one (topic, group) too many to count, and `uncounted` says how it waits.
+        """
+        demand = self._demands.get((topic, group))
+        if demand is None:
+            if len(self._demands) >= self._counted_max:
+                return None
+            demand = self._demands[topic, group] = Demand(self.uncounted)
+        demand.current += 1
+        demand.untold += 1
+        return demand.mode
+
+    @property
+    def uncounted(self) -> Mode:
+        """How polls wait of which nothing is known."""
+        return self._pinned or Mode.NOTIFY
+
+    def time_passed(self, now: float) -> list[Switch]:
+        """Turn the window and choose; to be called about once a second.
+
+        Returns:
+            What has changed.
+        """
+        self._turn(now)
+        if self._pinned is not None:
+            return []
+        before = 1.0 - (now - self._bucket_began) / WINDOW_S
+        switches = []
+        for (topic, group), demand in self._demands.items():
+            per_s = max((demand.previous * before + demand.current) / WINDOW_S, demand.cluster_per_s)
+            if demand.mode is Mode.NOTIFY:
+                chosen = Mode.PLAIN if per_s >= self._up_per_s else Mode.NOTIFY
+            else:
+                chosen = Mode.NOTIFY if per_s < self._down_per_s else Mode.PLAIN
+            if chosen is not demand.mode and now - demand.since >= self._stay_s:
+                demand.mode = chosen
+                demand.since = now
+                switches.append(Switch(topic, group, chosen, per_s))
+        return switches
+
+    def tell(self, keys_max: int) -> dict[Key, int]:
+        """For those who add up the cluster's requests: how many came here since the last call.
+
+        Args:
+            keys_max: of so many (topic, group)s, those with most requests.
+        """
+        chosen: Iterable[tuple[Key, Demand]] = self._demands.items()
+        if len(self._demands) > keys_max:
+            chosen = nlargest(keys_max, chosen, key=lambda item: item[1].current + item[1].previous)
+        told = {}
+        for key, demand in chosen:
+            told[key] = demand.untold
+            demand.untold = 0
+        return told
+
+    def cluster(self, per_s: Mapping[Key, float]) -> None:
+        """The requests per second of all proxies; of what is not named, only this proxy's own count from now on."""
+        for key, demand in self._demands.items():
+            demand.cluster_per_s = per_s.get(key, 0.0)
+
+    def _turn(self, now: float) -> None:
+        """Begin a new bucket if it is time; forget what was not polled for two of them."""
+        passed = int((now - self._bucket_began) / WINDOW_S)
+        if passed < 1:
+            return
+        self._bucket_began += passed * WINDOW_S
+        for key, demand in list(self._demands.items()):
+            demand.previous = demand.current if passed == 1 else 0
+            demand.current = 0
+            if not demand.previous and demand.mode is self.uncounted:
+                del self._demands[key]

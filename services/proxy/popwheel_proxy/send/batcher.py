@@ -1,0 +1,430 @@
+"""Batches the sends to one broker: what waits joins one Put while another Put is in flight."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.shares import Shares
+from popwheel_proxy.background import Background
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.options import SendOptions
+from popwheel_proxy.payload import ClientMessage
+from popwheel_rpc.http2.grpc_messages import status_error
+from popwheel_rpc.methods import PUT
+from popwheel_rpc.service import Channel
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
+
+_MESSAGE_OVERHEAD_BYTES = 64
+_LONE_ROW: Final = 4
+"""After so many Puts of one send each the next one does not wait for others."""
+_LOOK_EVERY: Final = 16
+"""But for every so many-th one, which finds out whether there are any."""
+_OK_CODE = int(Code.OK)
+_FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker could not, not that it would not
+
+
+def size_of(messages: Sequence[ClientMessage]) -> int:
+    """About how many bytes messages take that wait."""
+    size = 0
+    for message in messages:
+        size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
+    return size
+
+
+class NotSentError(Exception):
+    """A shipment was taken out of its batcher before any of it was sent: it can go to another broker."""
+
+
+Outcome = Literal["stored", "refused", "unreachable", "unanswered"]
+"""How a Put ended: the broker did its part, though it may have refused single runs for what they were; it could not
+store something, or took nothing; it was not reached; or it can't be told what has become of it. Plain strings, since
+every Put is counted by them, and members of an Enum have a slow hash."""
+
+
+class PutObserver(Protocol):
+    """Who is told of Puts."""
+
+    def put_began(self, batcher: "Batcher") -> None:
+        """A Put begins."""
+
+    def put_ended(self, batcher: "Batcher", outcome: Outcome, sends: int) -> None:
+        """A Put of so many sends has ended."""
+
+
+@dataclass(slots=True, eq=False)
+class Shipment:
+    """The messages of one send, for one queue, on their way.
+
+    Args:
+        topic: full name of the topic.
+        queue_id: the queue they are for.
+        messages: the messages.
+        size: about how many bytes they have.
+        stored: resolves to the queue offset of each message, for delayed ones to their recall handles, for half
+            messages to their transaction ids; or fails with a `StatusError` or `RpcError`.
+        due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
+            own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
+        moves: whether it may go to another broker instead.
+        is_retry: whether the broker may have stored them already. Then each message is a run of its own, as some may be
+            stored and others not, and what is stored need not stand together.
+        topic_id: which topic of that name; 0 if it is not said.
+    """
+
+    topic: str
+    queue_id: int
+    messages: list[ClientMessage]
+    size: int
+    stored: asyncio.Future[Sequence[int] | Sequence[str]]
+    due_ms: Sequence[int] = ()
+    moves: bool = True
+    is_retry: bool = False
+    topic_id: int = 0
+
+    @property
+    def lite_topic(self) -> str:
+        """The lite topic that its messages are for; empty if they are for none."""
+        return self.messages[0].lite_topic
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether it is put together with no other shipment in a run."""
+        return bool(self.due_ms) or self.is_retry or self.is_half
+
+    @property
+    def is_half(self) -> bool:
+        """Whether its messages are of transactions: they are a run of their own, as delayed ones are."""
+        return self.messages[0].first_check_ms >= 0
+
+
+class Batcher:
+    """Coalesces the sends to one broker; with no Put in flight, the sends of two loop turns join.
+
+    In the second turn come those that have arrived while the first ones were read: one sync is for all of them. A send
+    that seems to be alone goes at once: the end of a turn costs it as much as the Put does.
+
+    Args:
+        name: the broker's name.
+        channel: gives the way to the broker, or raises `StatusError` if it is not there.
+        options: how much may join and wait.
+        background: where Puts run.
+        observer: is told of Puts.
+
+    Attributes:
+        name: the broker's name.
+        is_putting: whether a Put is in flight.
+        put_began_at: when it began, or the one before it.
+        looks: how often the observer saw it in flight.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channel: Callable[[str], Channel],
+        options: SendOptions,
+        background: Background,
+        observer: PutObserver,
+    ) -> None:
+        self.name = name
+        self.is_putting = False
+        self.put_began_at = 0.0
+        self.looks = 0
+        self._observer = observer
+        self._channel = channel
+        self._options = options
+        self._background = background
+        self._waiting: deque[Shipment] = deque()
+        self._running = False
+        self._lone_puts = 0
+        """In a row, up to now."""
+        self._messages = Shares()
+        self._bytes = Shares()
+        """What waits, by topic."""
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait."""
+        return self._messages.total
+
+    def ship(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int] = (),
+        *,
+        moves: bool = True,
+        is_retry: bool = False,
+        topic_id: int = 0,
+    ) -> asyncio.Future[Sequence[int] | Sequence[str]]:
+        """Send messages with the next Put.
+
+        Args:
+            topic: full name of the topic.
+            queue_id: the queue they are for.
+            messages: the messages, all delayed or none.
+            due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
+            moves: whether they may go to another broker instead, should this one hang.
+            is_retry: whether the broker may have stored them already.
+            topic_id: which topic of that name; 0 if it is not said.
+
+        Returns:
+            A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
+            `StatusError`, an `RpcError`, or with `NotSentError` if they are to go to another broker.
+
+        Raises:
+            LimitError: TOO_MANY_REQUESTS, if too much waits already.
+        """
+        assert messages and len(due_ms) in (0, len(messages)), "not every delayed message has its time"
+        size = size_of(messages)
+        if self._messages.total:
+            if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
+                raise _full("send.waiting_messages_max")
+            if size > self._bytes.room(topic, self._options.waiting_bytes_max):
+                raise _full("send.waiting_bytes_max")
+        stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
+        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, is_retry, topic_id)
+        self._waiting.append(shipment)
+        self._messages.take(topic, len(messages))
+        self._bytes.take(topic, size)
+        if not self._running:
+            self._running = True
+            if self._lone_puts >= _LONE_ROW and self._lone_puts % _LOOK_EVERY:
+                self._background.start_at_once(self._run(0))
+            else:
+                self._background.start(self._run(1))
+        return stored
+
+    def give_back(self, *, left: bool = False) -> int:
+        """Give what waits back to its senders; a Put in flight goes on.
+
+        Args:
+            left: the broker has left or has no master, so what may not move cannot wait here either.
+
+        Returns:
+            The number of shipments.
+        """
+        stay: deque[Shipment] = deque()
+        moved = 0
+        for shipment in self._waiting:
+            if not (shipment.moves or left):
+                stay.append(shipment)
+                continue
+            self._leaves(shipment)
+            if not shipment.stored.done():
+                shipment.stored.set_exception(NotSentError)
+                moved += 1
+        self._waiting = stay
+        return moved
+
+    def _leaves(self, shipment: Shipment) -> None:
+        self._messages.give(shipment.topic, len(shipment.messages))
+        self._bytes.give(shipment.topic, shipment.size)
+
+    async def _run(self, turns: int) -> None:
+        """Put what waits until nothing waits any more; first let so many turns of the loop pass."""
+        try:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            while self._waiting:
+                batch = self._next_batch()
+                if batch:
+                    await self._put(batch)
+        except BaseException as error:
+            for shipment in self._waiting:
+                self._leaves(shipment)
+                _fail(shipment, error)
+            self._waiting.clear()
+            raise
+        finally:
+            self._running = False
+
+    def _next_batch(self) -> list[Shipment]:
+        """Take what goes with the next Put: at least one shipment, in order, without those that were given up."""
+        batch: list[Shipment] = []
+        count = 0
+        size = 0
+        while self._waiting:
+            shipment = self._waiting[0]
+            if batch and (
+                count + len(shipment.messages) > self._options.put_messages_max
+                or size + shipment.size > self._options.put_bytes_max
+            ):
+                break
+            self._waiting.popleft()
+            self._leaves(shipment)
+            if shipment.stored.done():
+                continue
+            batch.append(shipment)
+            count += len(shipment.messages)
+            size += shipment.size
+        assert batch or not self._waiting, "what waits is not put"
+        self._lone_puts = self._lone_puts + 1 if len(batch) == 1 else 0
+        return batch
+
+    async def _put(self, batch: list[Shipment]) -> None:
+        by_queue: dict[tuple[str, int, int, str] | Shipment, list[Shipment]] = {}
+        halves = False
+        for shipment in batch:
+            if shipment.goes_alone:
+                by_queue[shipment] = [shipment]
+                halves = halves or shipment.is_half
+            else:
+                queue = (shipment.topic, shipment.topic_id, shipment.queue_id, shipment.messages[0].lite_topic)
+                by_queue.setdefault(queue, []).append(shipment)
+        together: Iterable[list[Shipment]] = by_queue.values()
+        if halves:
+            together = sorted(together, key=lambda shipments: shipments[0].is_half)
+        runs: list[MessageRun] = []
+        for shipments in together:
+            if shipments[0].is_retry:
+                runs += _retry_runs(shipments[0])
+            else:
+                runs.append(_run_of(shipments))
+        try:
+            channel = self._channel(self.name)
+        except StatusError:
+            for shipment in batch:
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(NotSentError)
+            return
+        self.looks = 0
+        self.is_putting = True
+        self._observer.put_began(self)
+        try:
+            results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
+            if len(results) != len(runs) or (halves and not _have_ids(runs, results)):
+                raise RpcError(GrpcStatus.INTERNAL, "the broker did not answer for each run of messages")
+        except (StatusError, RpcError) as error:
+            self.is_putting = False
+            self._observer.put_ended(self, _outcome_of(error), len(batch))
+            for shipment in batch:
+                if not shipment.stored.done():
+                    shipment.stored.set_exception(error)
+            return
+        except BaseException as failure:
+            self.is_putting = False
+            for shipment in batch:
+                _fail(shipment, failure)
+            raise
+        self.is_putting = False
+        faulty = False
+        for result in results:
+            if result.code >= _FAULTS_FROM:
+                faulty = True
+        self._observer.put_ended(self, "refused" if faulty else "stored", len(batch))
+        answers = iter(results)
+        for shipments in together:
+            if shipments[0].is_retry:
+                _resolve_retry(shipments[0], [next(answers) for _ in shipments[0].messages])
+                continue
+            result = next(answers)
+            offset = result.queue_offset
+            for shipment in shipments:
+                behind = offset + len(shipment.messages)
+                if shipment.stored.done():
+                    pass  # its sender has gone
+                elif result.code == _OK_CODE:
+                    shipment.stored.set_result(_stored(shipment, result, range(offset, behind)))
+                else:
+                    shipment.stored.set_exception(status_error(result.code, result.error))
+                offset = behind
+
+
+def _outcome_of(error: StatusError | RpcError) -> Outcome:
+    """How a Put ended that was not answered with results."""
+    if isinstance(error, StatusError):
+        return "refused"
+    if isinstance(error, NotProcessedError) or error.status is GrpcStatus.UNAVAILABLE:
+        return "unreachable"
+    return "unanswered"
+
+
+def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
+    """What is asked of the broker for shipments to the same queue."""
+    messages = [message for shipment in shipments for message in shipment.messages]
+    return MessageRun(
+        shipments[0].topic,
+        shipments[0].queue_id,
+        [message.payload for message in messages],
+        [message.system_properties for message in messages],
+        [message.tag or "" for message in messages],
+        shipments[0].due_ms,
+        topic_id=shipments[0].topic_id,
+        first_check_ms=_first_checks(messages),
+        lite_topic=shipments[0].lite_topic,
+    )
+
+
+def _retry_runs(shipment: Shipment) -> list[MessageRun]:
+    """What is asked of the broker for a shipment that it may have stored already."""
+    return [
+        MessageRun(
+            shipment.topic,
+            shipment.queue_id,
+            [message.payload],
+            [message.system_properties],
+            [message.tag or ""],
+            shipment.due_ms[index : index + 1],
+            is_retry=True,
+            topic_id=shipment.topic_id,
+            first_check_ms=_first_checks([message]),
+            lite_topic=shipment.lite_topic,
+        )
+        for index, message in enumerate(shipment.messages)
+    ]
+
+
+def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
+    """Say where the messages of a shipment stand that the broker may have stored before."""
+    if shipment.stored.done():
+        return  # its sender has gone
+    refused = next((result for result in results if result.code != _OK_CODE), None)
+    if refused is not None:
+        shipment.stored.set_exception(status_error(refused.code, refused.error))
+    elif shipment.due_ms:
+        shipment.stored.set_result([handle for result in results for handle in (result.recall_handles or ("",))])
+    elif shipment.is_half:
+        shipment.stored.set_result([each for result in results for each in result.transaction_ids])
+    else:
+        shipment.stored.set_result([result.queue_offset for result in results])
+
+
+def _have_ids(runs: Sequence[MessageRun], results: Sequence[PutResult]) -> bool:
+    """Whether each half message that was stored has its transaction id."""
+    return all(
+        not run.first_check_ms or result.code != _OK_CODE or len(result.transaction_ids) == len(run.payloads)
+        for run, result in zip(runs, results, strict=True)
+    )
+
+
+def _first_checks(messages: Sequence[ClientMessage]) -> Sequence[int]:
+    """The column of half messages; none for others."""
+    return [message.first_check_ms for message in messages] if messages[0].first_check_ms >= 0 else ()
+
+
+def _stored(shipment: Shipment, result: PutResult, offsets: range) -> Sequence[int] | Sequence[str]:
+    """What a sender is told of each message: of a delayed one its recall handle, of which a broker gives none where it
+    does not take messages back; of a half message its transaction id; of others their offsets.
+    """
+    if shipment.due_ms:
+        return result.recall_handles or ("",) * len(shipment.messages)
+    return result.transaction_ids if shipment.is_half else offsets
+
+
+def _full(limit: str) -> LimitError:
+    return LimitError(
+        Code.TOO_MANY_REQUESTS, "too many messages of this topic wait for the broker; send again later", limit
+    )
+
+
+def _fail(shipment: Shipment, error: BaseException) -> None:
+    """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
+    if isinstance(error, Exception) and not shipment.stored.done():
+        shipment.stored.set_exception(error)
+    else:
+        shipment.stored.cancel()

@@ -1,0 +1,75 @@
+"""What the proxy counts of its sends to brokers."""
+
+from collections.abc import Collection, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from popwheel_common.series import Series
+
+
+class _Sends:
+    """A number of sends."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class SendMetrics(Collector):
+    """Sends by broker and outcome, and what was done about brokers that are slow or fail.
+
+    Args:
+        registry: where they are shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ended = Series(2, _Sends)
+        registry.register(self)
+        self.retries = Counter(
+            "popwheel_proxy_send_retries",
+            "Sends tried again because a broker was not reached or took no messages",
+            registry=registry,
+        )
+        self.moved = Counter(
+            "popwheel_proxy_sends_moved",
+            "Sends that waited for a broker that hung or left and went to another",
+            registry=registry,
+        )
+        self.brokers_avoided = Gauge(
+            "popwheel_proxy_brokers_avoided",
+            "Brokers that sends avoid now: slow, failing or hanging",
+            registry=registry,
+        )
+        probes = Counter(
+            "popwheel_proxy_broker_probes",
+            "Puts to brokers that sends avoid; a good one brings its broker back",
+            ("result",),
+            registry=registry,
+        )
+        self._probes = {good: probes.labels("good" if good else "bad") for good in (True, False)}
+
+    def ended(self, broker: str, outcome: str, sends: int) -> None:
+        """A Put with so many sends has ended."""
+        self._ended.row(broker, outcome).count += sends
+
+    def probed(self, *, good: bool) -> None:
+        """A Put to an avoided broker has ended."""
+        self._probes[good].inc()
+
+    def keep(self, brokers: Collection[str]) -> None:
+        """Drop the counts of brokers that have left."""
+        self._ended.keep(lambda broker, outcome: broker in brokers)
+
+    def collect(self) -> Iterable[Metric]:
+        """The sends as Prometheus reads them."""
+        family = CounterMetricFamily(
+            "popwheel_proxy_sends",
+            "Sends (of one or more messages for one queue) by broker, and how their Put ended",
+            labels=("broker", "outcome"),
+        )
+        for labels, sends in self._ended:
+            family.add_metric(labels, sends.count)
+        yield family

@@ -1,0 +1,304 @@
+"""SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract.names import TopicName, Use
+from popwheel_common.contract.priority import level_of
+from popwheel_common.contract.send_id import encode_send_id
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
+from popwheel_proxy.background import Background
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.parked_calls import ParkedCalls
+from popwheel_proxy.failover.retry_policy import Place, SendTries
+from popwheel_proxy.metrics import ProxyMetrics
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.payload import ClientMessage, messages_of
+from popwheel_proxy.send.batcher import NotSentError
+from popwheel_proxy.send.batchers import Batchers
+from popwheel_proxy.send.lanes import Lanes, place_of
+from popwheel_proxy.send.metrics import SendMetrics
+from popwheel_proxy.send.send_answer import SendAnswer, send_answer
+from popwheel_proxy.send.send_retry import Send, SendRetry, Stored
+from popwheel_proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
+from popwheel_proxy.session.catalog import Catalog
+from popwheel_proxy.session.clients import Clients
+from popwheel_proxy.session.resources import topic_name
+from popwheel_proxy.validation import check_message
+from popwheel_rpc.service import Call
+from popwheel_rpc.status import RpcError
+
+_NOWHERE: Collection[str] = ()
+
+
+@dataclass(slots=True)
+class _Part:
+    """What of a request is stored together: messages of one topic, one lane and one priority, all delayed, all of
+    transactions, or neither.
+
+    Args:
+        topic: the topic.
+        lane: of the messages; empty if they have none.
+        indexes: their places in the request.
+        due_ms: when each is to be delivered, if they are delayed.
+    """
+
+    topic: Topic
+    lane: str = ""
+    indexes: list[int] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)
+
+
+class SendHandler:
+    """Takes messages from producers to brokers.
+
+    Args:
+        catalog: topics.
+        brokers: the broker groups there are.
+        parked_calls: where sends wait whose group has no master, or does not answer.
+        options: limits.
+        clock: for deadlines.
+        background: where Puts run.
+        metrics: limits that were hit.
+        send_metrics: what becomes of sends.
+        numbers: names what this proxy does, like no other proxy's.
+        sends_halves: told of a call that sends half messages to a topic.
+        clients: told who sends to which topic.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        brokers: Brokers,
+        parked_calls: ParkedCalls,
+        options: ProxyOptions,
+        clock: Clock,
+        background: Background,
+        metrics: ProxyMetrics,
+        send_metrics: SendMetrics,
+        numbers: Iterator[int],
+        sends_halves: Callable[[Call, str], None],
+        clients: Clients,
+    ) -> None:
+        self._catalog = catalog
+        self._brokers = brokers
+        self._options = options
+        self._clock = clock
+        self._metrics = metrics
+        self._numbers = numbers
+        self._sends_halves = sends_halves
+        self._clients = clients
+        self._batchers = Batchers(brokers, options.send, clock, background, send_metrics, parked_calls.answered)
+        self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
+        self._health = self._batchers.health
+        self._turns: dict[str, int] = {}
+        self._lanes = Lanes(options.send.waiting_messages_max)
+
+    @property
+    def waiting_in_lanes(self) -> int:
+        """Sends that wait for another of their lane."""
+        return self._lanes.waiting
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that wait for a Put."""
+        return self._batchers.waiting_messages
+
+    async def send(
+        self, call: Call, request: bytes, check: Callable[[list[ClientMessage]], None] | None = None
+    ) -> SendAnswer:
+        """Store all messages of a SendMessageRequest; nothing is stored if one of them breaks a rule.
+
+        Args:
+            call: whose deadline counts.
+            request: the bytes of the request.
+            check: raises StatusError if the caller may not send these.
+
+        Raises:
+            StatusError: the first rule that is broken, or why the brokers could not store them.
+        """
+        messages = messages_of(request, self._options.message.batch_messages_max)
+        if check is not None:
+            check(messages)
+        now_ms = self._clock.wall_ms()
+        if len(messages) == 1:
+            message = messages[0]
+            topic = self._topic_of(message)
+            due_ms = self._check(call, message, topic, now_ms, head_is_checked=False)
+            if not topic.queues:
+                topic = await self._make(topic, messages)
+            if message.lane:
+                return send_answer(messages, await self._store_in_turn(call, topic, messages))
+            return send_answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
+        if not messages:
+            raise StatusError(Code.BAD_REQUEST, "the request holds no message")
+        parts = self._parts_of(call, messages, now_ms)
+        # Only now, as nothing must be made for a request that is refused (E1).
+        for part in parts:
+            if not part.topic.queues:
+                part.topic = await self._make(part.topic, [messages[index] for index in part.indexes])
+        if len(parts) == 1:
+            return send_answer(messages, await self._store_or_say_why(call, parts[0], messages))
+        results: list[int | str | StatusError] = [0] * len(messages)
+        for part in parts:
+            some = [messages[index] for index in part.indexes]
+            stored = await self._store_or_say_why(call, part, some)
+            for index, result in zip(part.indexes, stored, strict=True):
+                results[index] = result
+        return send_answer(messages, results)
+
+    def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
+        """Check all messages, and tell which of them can be stored together."""
+        parts: dict[tuple[str, bool, bool, str, int], _Part] = {}
+        part = head = None
+        delayed, half, lane, priority = False, False, "", -1
+        for index, message in enumerate(messages):
+            head_is_checked = message.head is head
+            if not head_is_checked:
+                part, head = None, message.head
+                topic = self._topic_of(message)
+            due_ms = self._check(call, message, topic, now_ms, head_is_checked=head_is_checked)
+            is_delayed = due_ms is not None
+            is_same = is_delayed is delayed and message.is_half is half and message.lane == lane
+            if part is None or not is_same or message.priority != priority:
+                delayed, half, lane, priority = is_delayed, message.is_half, message.lane, message.priority
+                part = parts.setdefault((topic.name, delayed, half, lane, priority), _Part(topic, lane))
+            part.indexes.append(index)
+            if due_ms is not None:
+                part.due_ms.append(due_ms)
+        return list(parts.values())
+
+    def _topic_of(self, message: ClientMessage) -> Topic:
+        """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
+        return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
+
+    def _check(
+        self, call: Call, message: ClientMessage, topic: Topic, now_ms: int, *, head_is_checked: bool
+    ) -> int | None:
+        """Check a message for its topic, and make its system properties those that are stored: without what is not the
+        sender's to say, with what the sender left out. Its delivery time if it is delayed.
+        """
+        due_ms = check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
+        if message.plain is None and has_server_fields(message.properties):
+            message.drop_fields(without_server_fields(message.system_properties))
+        missing = missing_properties(message, call.peer, now_ms)
+        message.system_properties += missing + encode_send_id(next(self._numbers))
+        return due_ms
+
+    async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
+        made = await self._catalog.ensure_topic(TopicName(topic.name))
+        if made.type != topic.type:
+            for message in messages:
+                check_message(message, made, self._options.message)
+        return made
+
+    async def _store_or_say_why(
+        self, call: Call, part: _Part, messages: list[ClientMessage]
+    ) -> Sequence[int | str | StatusError]:
+        """Like `_store`, with a refusal in the place of each message's offset or handle."""
+        try:
+            if part.lane:
+                return await self._store_in_turn(call, part.topic, messages)
+            return await self._store(call, part.topic, messages, part.due_ms)
+        except StatusError as error:
+            if isinstance(error, LimitError):
+                self._metrics.limit_hit(error.limit)
+            return [error] * len(messages)
+
+    async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
+        """Put messages of one lane into its queue, behind all of it that this proxy was sent before.
+
+        Raises:
+            StatusError: why they could not be stored.
+        """
+        lane = messages[0].lane
+        # A lite topic has one of its own. A topic that was given more keeps its message groups in the first ones.
+        queues = 1 if messages[0].lite_topic else topic.lane_queues or topic.queues
+        wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
+
+        async def store() -> Stored:
+            homes = self._brokers.homes
+            only = place_of(topic.name, lane, homes, queues) if homes else None
+            return await self._store(call, topic, messages, (), only)
+
+        return await self._lanes.in_turn(topic.name, lane, wait_s, store)
+
+    async def _store(
+        self,
+        call: Call,
+        topic: Topic,
+        messages: list[ClientMessage],
+        due_ms: Sequence[int],
+        only: Place | None = None,
+    ) -> Stored:
+        """Put messages into one queue; if a broker group cannot take them, another one is tried until the deadline.
+
+        Args:
+            call: whose deadline counts.
+            topic: their topic.
+            messages: the messages.
+            due_ms: when each is to be delivered, if they are delayed.
+            only: the one broker and queue that they may go to; there they wait or fail. For messages with a lane, whose
+                order would be lost in any other.
+
+        Returns:
+            The queue offset of each message, of delayed ones their recall handles, of half messages their transaction
+            ids.
+
+        Raises:
+            StatusError: why they could not be stored.
+        """
+        self._clients.sends(call.metadata.get("x-mq-client-id", ""), topic.name)
+        if messages[0].first_check_ms >= 0:
+            self._sends_halves(call, topic.name)
+        pick = self._pick if messages[0].priority < 0 else partial(self._pick_level, messages[0].priority)
+        place = only or pick(topic, _NOWHERE)
+        failure: StatusError | RpcError | None = None
+        if place is not None and (only is None or place[0] in self._brokers.led):
+            try:
+                return await self._batchers.batcher(place[0]).ship(
+                    topic.name, place[1], messages, due_ms, moves=only is None, topic_id=topic.id
+                )
+            except NotSentError:
+                pass
+            except (StatusError, RpcError) as error:
+                failure = error.with_traceback(None)
+        elif place is None and not self._brokers.names:
+            raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
+        tries = SendTries(only)
+        send = Send(topic, messages, due_ms, call.deadline, pick, self._look_up, tries, place, failure)
+        return await self._retry.go_on(send)
+
+    def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
+        """The next broker and queue in turn, past brokers that do badly if there are others; None without a master."""
+        turn = self._turns.get(topic.name, -1) + 1
+        self._turns[topic.name] = turn
+        health = self._health
+        names = health.sound
+        if names and not (past or health.avoided):
+            return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
+        chosen = health.choose(turn, past, self._clock.monotonic())
+        return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
+
+    def _pick_level(self, priority: int, topic: Topic, past: Collection[str]) -> Place | None:
+        """As `_pick`, for messages of a priority: the broker whose turn it is, and the queue of their level there."""
+        place = self._pick(topic, past)
+        return None if place is None else (place[0], level_of(priority, topic.queues))
+
+    def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+        """The topic that has the name of another one now, if it takes these messages, which are for that one."""
+        now = self._catalog.topic_now(topic)
+        if now.type != topic.type:
+            for message in messages:
+                check_message(message, now, self._options.message)
+        return now
+
+    def tick(self) -> None:
+        """Forget what no longer matters; called about once a second."""
+        self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}

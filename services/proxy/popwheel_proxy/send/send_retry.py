@@ -1,0 +1,225 @@
+"""Sends that failed: tried elsewhere, parked until their group has a master again, or given up."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.parked_calls import ParkedCalls
+from popwheel_proxy.failover.retry_policy import Fault, Place, SendTries, Step, fault_of, give_up_at
+from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.send.batcher import NotSentError, size_of
+from popwheel_proxy.send.batchers import Batchers
+from popwheel_proxy.send.metrics import SendMetrics
+from popwheel_proxy.statuses import of_rpc_error
+from popwheel_rpc.status import RpcError
+
+_ANSWER_RESERVE_S = 0.3
+_LOOK_FIRST_S = 0.2
+_LOOK_S_MAX = 1.0
+"""How long a send waits for word of another topic before it asks the broker again, which may have been wrong."""
+
+Stored = Sequence[int] | Sequence[str]
+"""Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """One send, from the moment when it first failed.
+
+    Args:
+        topic: their topic, as this proxy knows it.
+        messages: the messages.
+        due_ms: when each is to be delivered, if they are delayed.
+        deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
+        pick: the next place in turn for a topic, past some groups; None if no group has a master.
+        look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
+        tries: what is known of its tries.
+        place: where the last one was; None if there was nowhere to go.
+        failure: how that ended; None if nothing was sent.
+        fault: what it means.
+        look_s: for how long word of another topic is waited for if the topic was deleted.
+    """
+
+    topic: Topic
+    messages: list[ClientMessage]
+    due_ms: Sequence[int]
+    deadline: float | None
+    pick: Callable[[Topic, Collection[str]], Place | None]
+    look_up: Callable[[Topic, list[ClientMessage]], Topic]
+    tries: SendTries
+    place: Place | None
+    failure: StatusError | RpcError | None
+    fault: Fault = Fault.NO_MASTER
+    look_s: float = _LOOK_FIRST_S
+
+    def has_another_topic(self) -> bool:
+        """Whether another topic has the name now; then the messages are for that. If the controllers have lost their
+        state since, it may be the same one under a new id: what was stored is in it.
+
+        Raises:
+            StatusError: there is none, or it does not take them.
+        """
+        topic = self.look_up(self.topic, self.messages)
+        if topic.id == self.topic.id:
+            return False
+        if self.tries.only is not None and self.tries.only[1] >= topic.queues:
+            raise StatusError(
+                Code.TOPIC_NOT_FOUND,
+                f"the topic {topic.name} was deleted and made again with fewer queues meanwhile; send again",
+            )
+        if incarnation_of(topic.id) == incarnation_of(self.topic.id):
+            self.tries.left_behind()
+        self.topic = topic
+        return True
+
+    def told(self) -> StatusError:
+        """What its client is told when it could not be stored."""
+        failure = self.failure
+        if failure is None:
+            away = "no broker has a master" if self.place is None else f"the broker {self.place[0]} is not there"
+            failure = StatusError(Code.HA_NOT_AVAILABLE, f"{away} now; try again")
+        if isinstance(failure, RpcError):
+            failure = of_rpc_error(failure, "the broker" if self.place is None else f"the broker {self.place[0]}")
+        if not self.tries.in_doubt or failure.code == Code.PROXY_TIMEOUT:
+            return failure
+        return StatusError(
+            Code.PROXY_TIMEOUT,
+            f"{failure.message}; an earlier try had no answer, so it can't be told whether it is stored",
+        )
+
+
+class SendRetry:
+    """Goes on with sends that failed.
+
+    Args:
+        brokers: the broker groups there are.
+        batchers: the ways to them, and how they do.
+        parked_calls: where sends wait.
+        metrics: what is counted.
+    """
+
+    def __init__(self, brokers: Brokers, batchers: Batchers, parked_calls: ParkedCalls, metrics: SendMetrics) -> None:
+        self._brokers = brokers
+        self._batchers = batchers
+        self._parked_calls = parked_calls
+        self._metrics = metrics
+
+    async def go_on(self, send: Send) -> Stored:
+        """Try until it is stored, refused, or its time is over.
+
+        Args:
+            send: what is sent; it has been tried once, or there was nowhere to go.
+
+        Raises:
+            StatusError: why it could not be stored.
+        """
+        began = self._parked_calls.clock.monotonic()
+        step = self._after(send)
+        while step is Step.ELSEWHERE:
+            stored = await self._try(send)
+            if stored is not None:
+                return stored
+            step = self._after(send)
+        if step is Step.TELL:
+            raise send.told()
+        try:
+            return await self._park(send, step, began)
+        except LimitError as refusal:
+            send.failure = refusal  # too much is parked; but it may be stored already, and then that is said
+            raise send.told() from refusal
+
+    async def _park(self, send: Send, step: Step, began: float) -> Stored:
+        """Have a send wait, and try when it may."""
+        with self._parked_calls.park(size_of(send.messages)) as parked:
+            while step is not Step.TELL:
+                if step is Step.WAIT:
+                    give_up = self._give_up(send, began)
+                    until = min(give_up, send.tries.wait_until)
+                    if not await self._parked_calls.turn(send.tries.gate, send.fault, until) and until == give_up:
+                        raise send.told()
+                elif step is Step.LOOK:
+                    await self._look(send, began)
+                stored = await self._try(send)
+                if stored is not None:
+                    parked.served = True
+                    return stored
+                step = self._after(send)
+            parked.served = True
+            raise send.told()
+
+    async def _look(self, send: Send, began: float) -> None:
+        """Wait for word of another topic of the name, unless it has come already.
+
+        After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
+        this proxy has heard something.
+        """
+        clock, give_up = self._parked_calls.clock, self._give_up(send, began)
+        until = clock.monotonic() + send.look_s
+        send.look_s = min(2 * send.look_s, _LOOK_S_MAX)
+        try:
+            while not send.has_another_topic():
+                now = clock.monotonic()
+                if now >= give_up:
+                    raise send.told()
+                if now >= until:
+                    return
+                await self._parked_calls.word_of_topics(min(until, give_up) - now)
+        except StatusError as refusal:
+            send.failure = refusal
+            raise send.told() from refusal
+
+    def _after(self, send: Send) -> Step:
+        """What is to be done after a try that failed."""
+        brokers, place = self._brokers, send.place
+        if place is None or (send.failure is None and place[0] not in brokers.led):
+            send.fault = Fault.NO_MASTER
+        elif send.failure is None:
+            send.fault = Fault.NOT_REACHED
+        elif isinstance(send.failure, StatusError) and send.failure.code == Code.TOPIC_NOT_FOUND:
+            self._metrics.retries.inc()
+            return Step.LOOK
+        else:
+            fault = fault_of(send.failure)
+            if fault is None:
+                return Step.TELL
+            send.fault = fault
+        now = self._parked_calls.clock.monotonic()
+        step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._batchers.health.sound, now)
+        if step is not Step.TELL:
+            self._metrics.retries.inc()
+        return step
+
+    def _give_up(self, send: Send, began: float) -> float:
+        """Until when it is tried, in seconds of the monotonic clock."""
+        only, names = send.tries.only, self._brokers.names
+        there = bool(names) if only is None else only[0] in names
+        return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._parked_calls.hold_s, there=there)
+
+    async def _try(self, send: Send) -> Stored | None:
+        """Try once; None if it failed."""
+        tries = send.tries
+        tries.look(self._brokers.names, self._parked_calls.clock.monotonic())
+        send.failure = None
+        place = send.place = tries.place or send.pick(send.topic, tries.past)
+        if place is None or place[0] not in self._brokers.led:
+            return None
+        try:
+            return await self._batchers.batcher(place[0]).ship(
+                send.topic.name,
+                place[1],
+                send.messages,
+                send.due_ms,
+                moves=tries.place is None,
+                is_retry=tries.doubted is not None,
+                topic_id=send.topic.id,
+            )
+        except NotSentError:
+            return None
+        except (StatusError, RpcError) as error:
+            send.failure = error.with_traceback(None)
+            return None

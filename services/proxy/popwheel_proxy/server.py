@@ -1,0 +1,374 @@
+"""apache.rocketmq.v2.MessagingService: binds the calls to those who answer them, each answer with a status.
+
+Whatever goes wrong, a client is told so in the `Status` of its answer; no exception leaves a handler but those that end
+a call whose client has gone.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+from google.protobuf.message import Message
+
+from popwheel_common.clock import Clock
+from popwheel_common.errors import StatusError, forget_frames
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from popwheel_proxy import protocol
+from popwheel_proxy.access.access import Access
+from popwheel_proxy.access.guarded_stream import GuardedStream
+from popwheel_proxy.ack.ack_handler import AckHandler
+from popwheel_proxy.ack.renewal import Renewal
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.lite.lite_sync import LiteSync
+from popwheel_proxy.metrics import ProxyMetrics
+from popwheel_proxy.receive.offsets import Offsets
+from popwheel_proxy.receive.receive_handler import ReceiveHandler
+from popwheel_proxy.send.recall_handler import RecallHandler
+from popwheel_proxy.send.send_answer import refused_send
+from popwheel_proxy.send.send_handler import SendHandler
+from popwheel_proxy.session.clients import Clients, foreign_client
+from popwheel_proxy.session.resources import check_group_if_said
+from popwheel_proxy.session.routes import Routes
+from popwheel_proxy.session.telemetry import LITE_CLIENTS, Telemetry
+from popwheel_proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
+from popwheel_proxy.transactions.end_handler import EndHandler
+from popwheel_proxy.turns import Turns
+from popwheel_rpc.service import Call, Method, Service, Stream, StreamClosedError
+from popwheel_rpc.status import RpcError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response", bound=Message)
+
+_OK_CODE = int(Code.OK)
+
+_logger = structlog.get_logger()
+
+
+class MessagingServer:
+    """The client protocol's service.
+
+    Args:
+        routes, send_handler, recall_handler, end_handler, receive_handler, ack_handler, offsets, telemetry, lite_sync:
+            who answers what.
+        clients: who is alive.
+        renewal: what push consumers hold is given back when they say goodbye.
+        clock: for how long calls take.
+        metrics: what is counted.
+        turns: in which the rules are looked up for large requests.
+        access: who may do what; None: all may do everything.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        send_handler: SendHandler,
+        recall_handler: RecallHandler,
+        end_handler: EndHandler,
+        receive_handler: ReceiveHandler,
+        ack_handler: AckHandler,
+        offsets: Offsets,
+        telemetry: Telemetry,
+        lite_sync: LiteSync,
+        clients: Clients,
+        renewal: Renewal,
+        clock: Clock,
+        metrics: ProxyMetrics,
+        turns: Turns,
+        access: Access | None = None,
+    ) -> None:
+        self._receive_handler = receive_handler
+        self._offsets = offsets
+        self._telemetry = telemetry
+        self._lite_sync = lite_sync
+        self._clients = clients
+        self._renewal = renewal
+        self._clock = clock
+        self._metrics = metrics
+        self._turns = turns
+        self._access = access
+        self.service = Service()
+        self._bind(protocol.QUERY_ROUTE, routes.query_route, pb.QueryRouteResponse)
+        self._bind(protocol.QUERY_ASSIGNMENT, routes.query_assignment, pb.QueryAssignmentResponse)
+        self._send_handler = send_handler
+        self.service.unary(protocol.SEND_MESSAGE, self._send)
+        self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
+        self._bind(protocol.END_TRANSACTION, end_handler.end, pb.EndTransactionResponse)
+        self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
+        self._bind(protocol.CHANGE_INVISIBLE_DURATION, ack_handler.change_invisible, pb.ChangeInvisibleDurationResponse)
+        self._bind(
+            protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
+            ack_handler.forward_to_dead_letter_queue,
+            pb.ForwardMessageToDeadLetterQueueResponse,
+        )
+        self._bind(protocol.GET_OFFSET, offsets.get_offset, pb.GetOffsetResponse)
+        self._bind(protocol.UPDATE_OFFSET, offsets.update_offset, pb.UpdateOffsetResponse)
+        self._bind(protocol.QUERY_OFFSET, offsets.query_offset, pb.QueryOffsetResponse)
+        self._bind(protocol.HEARTBEAT, self._heartbeat, pb.HeartbeatResponse)
+        self._bind(protocol.NOTIFY_CLIENT_TERMINATION, self._client_terminates, pb.NotifyClientTerminationResponse)
+        self._bind(protocol.SYNC_LITE_SUBSCRIPTION, self._sync_lite, pb.SyncLiteSubscriptionResponse)
+        self.service.stream(protocol.RECEIVE_MESSAGE, self._receive)
+        self.service.stream(protocol.PULL_MESSAGE, self._pull)
+        self.service.unary(protocol.PULL_RECORDS, self._pull_records)
+        self.service.stream(protocol.TELEMETRY, self._open_telemetry)
+
+    def _bind(
+        self,
+        method: Method[Any, Any],
+        handler: Callable[[Call, Any], Awaitable[Response]],
+        response_type: type[Response],
+    ) -> None:
+        """Serve a unary method: time it, and turn what is raised into the status of an answer."""
+        name = method.name
+        if self._access is not None:
+            handler = _checked(self._access, name, handler)
+        monotonic = self._clock.monotonic
+        observe = self._metrics.latency.observe
+
+        async def answer(call: Call, request: Any) -> Response:
+            began = monotonic()
+            try:
+                client_id_of(call)
+                if isinstance(request, protocol.TooLarge):
+                    raise request.refusal
+                response = await handler(call, request)
+            except (StatusError, RpcError) as error:
+                response = response_type()
+                response.status.CopyFrom(self._refusal(error))  # type: ignore[attr-defined]
+            except Exception:
+                _logger.exception("a call failed unexpectedly", method=name, peer=call.peer)
+                response = response_type()
+                response.status.CopyFrom(_UNEXPECTED)  # type: ignore[attr-defined]
+            code: int = response.status.code  # type: ignore[attr-defined]
+            if code != _OK_CODE and is_old(call.metadata):
+                downgrade(response)
+            observe(name, code, (monotonic() - began) * 1000)
+            return response
+
+        self.service.unary(method, answer)
+
+    async def _send(self, call: Call, request: bytes) -> bytes:
+        """Serve SendMessage; each message's topic must be one that the caller may publish to."""
+        began = self._clock.monotonic()
+        try:
+            client_id = client_id_of(call)
+            access = self._access
+            if access is None:
+                answer = await self._send_handler.send(call, request)
+            else:
+                caller = access.caller_of(call, protocol.SEND_MESSAGE.name, client_id)
+                answer = await self._send_handler.send(call, request, partial(access.check, caller))
+        except (StatusError, RpcError) as error:
+            answer = refused_send(self._refusal(error))
+        except Exception:
+            _logger.exception("a call failed unexpectedly", method=protocol.SEND_MESSAGE.name, peer=call.peer)
+            answer = refused_send(_UNEXPECTED)
+        code: int = answer.status.code
+        encoded = answer.encoded
+        if code != _OK_CODE and is_old(call.metadata):
+            response = pb.SendMessageResponse.FromString(encoded)
+            downgrade(response)
+            encoded = response.SerializeToString()
+        self._metrics.latency.observe(protocol.SEND_MESSAGE.name, code, (self._clock.monotonic() - began) * 1000)
+        return encoded
+
+    async def send_as_operator(self, request: bytes, timeout_s: float, peer: str) -> bytes:
+        """Serve a SendMessage that the controller passes on: of one who was let in there, and is no client.
+
+        Args:
+            request: as a client's.
+            timeout_s: how long it is waited for.
+            peer: where the operator is.
+        """
+        began = self._clock.monotonic()
+        call = Call(protocol.SEND_MESSAGE.path, {}, began + timeout_s, peer)
+        try:
+            answer = await self._send_handler.send(call, request)
+        except (StatusError, RpcError) as error:
+            answer = refused_send(self._refusal(error))
+        self._metrics.latency.observe(
+            protocol.SEND_MESSAGE.name, answer.status.code, (self._clock.monotonic() - began) * 1000
+        )
+        return answer.encoded
+
+    def _user(self, call: Call, method: Method[Any, Any], client_id: str) -> str:
+        """Return the name of the user whose call was let in; empty if nobody asks who calls.
+
+        Raises:
+            StatusError: FORBIDDEN, the client id is in use by another user.
+        """
+        if self._access is None:
+            return ""
+        user, owner = self._access.user_of(call), self._clients.user_of(client_id)
+        if owner is not None and owner != user:
+            if self._access.has_user(owner):
+                self._access.deny_client(call, method.name, client_id)
+                raise foreign_client()
+            self._end_client(client_id)  # the user was removed
+        return user
+
+    def _end_client(self, client_id: str) -> None:
+        """Others are to have at once what a client holds."""
+        self._clients.gone(client_id)
+        self._lite_sync.client_ends(client_id)
+        self._receive_handler.client_ends(client_id)
+        self._renewal.release(client_id, is_goodbye=True)
+
+    def _guarded(
+        self, call: Call, client_id: str, method: Method[Any, Any], stream: Stream[Any, Any]
+    ) -> Stream[Any, Any]:
+        """A stream of which each message is checked, if access is; raises StatusError if it is not known who calls."""
+        access = self._access
+        if access is None:
+            return stream
+        return GuardedStream(stream, access, access.caller_of(call, method.name, client_id), self._turns)
+
+    async def _receive(self, call: Call, stream: Stream[pb.ReceiveMessageRequest, bytes]) -> None:
+        async def receive() -> None:
+            client_id = client_id_of(call)
+            guarded = self._guarded(call, client_id, protocol.RECEIVE_MESSAGE, stream)
+            user = self._user(call, protocol.RECEIVE_MESSAGE, client_id)
+            await self._receive_handler.receive(call, client_id, guarded, user)
+
+        await self._stream_answer(call, stream, "ReceiveMessage", receive)
+
+    async def _pull(self, call: Call, stream: Stream[pb.PullMessageRequest, bytes]) -> None:
+        async def pull() -> None:
+            client_id = client_id_of(call)
+            guarded = self._guarded(call, client_id, protocol.PULL_MESSAGE, stream)
+            self._user(call, protocol.PULL_MESSAGE, client_id)
+            await self._offsets.pull(call, client_id, guarded, self._clock.monotonic())
+
+        await self._stream_answer(call, stream, "PullMessage", pull)
+
+    async def _pull_records(self, call: Call, request: pb.PullMessageRequest) -> bytes:
+        """Serve a pull that has no status in its answer; what is raised goes into its trailers."""
+        began = self._clock.monotonic()
+        given, answer = OK, b""
+        try:
+            client_id = client_id_of(call)
+            if isinstance(request, protocol.TooLarge):
+                raise request.refusal
+            caller = None
+            if self._access is not None:
+                caller = self._access.caller_of(call, protocol.PULL_RECORDS.name, client_id)
+                self._access.check(caller, request)
+            self._user(call, protocol.PULL_RECORDS, client_id)
+            answer = await self._offsets.pull_records(call, client_id, request, began)
+            if self._access is not None and caller is not None:
+                self._access.check_again(caller)  # it may have waited
+        except (StatusError, RpcError) as error:
+            given = self._refusal(error)
+        except Exception:
+            _logger.exception("a call failed unexpectedly", method="PullRecords", peer=call.peer)
+            given = _UNEXPECTED
+        self._metrics.latency.observe("PullRecords", given.code, (self._clock.monotonic() - began) * 1000)
+        if given is not OK:
+            raise StatusError(given.code, given.message)
+        return answer
+
+    async def _stream_answer(
+        self, call: Call, stream: Stream[Any, bytes], name: str, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Serve a stream that is answered at the end; what is raised becomes its one message, a status."""
+        began = self._clock.monotonic()
+        given = OK
+        try:
+            try:
+                await work()
+            except (StatusError, RpcError) as error:
+                given = self._refusal(error)
+            except StreamClosedError:
+                raise
+            except Exception:
+                _logger.exception("a call failed unexpectedly", method=name, peer=call.peer)
+                given = _UNEXPECTED
+            if given is not OK:
+                # Field 1 of both ReceiveMessageResponse and PullMessageResponse.
+                told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
+                await stream.send((told.SerializeToString(),))
+        except StreamClosedError:
+            pass  # nobody is left to be told
+        self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
+
+    async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
+        async def tell(error: StatusError) -> None:
+            refusal = for_client(call.metadata, self._refusal(error))
+            await stream.send((pb.TelemetryCommand(status=refusal),))
+
+        try:
+            client_id = client_id_of(call)
+        except StatusError as error:
+            return await tell(error)
+        try:
+            if self._access is None:
+                await self._telemetry.telemetry(call, client_id, stream)
+                return None
+            caller = self._access.caller_of(call, protocol.TELEMETRY.name, client_id)
+            user = self._user(call, protocol.TELEMETRY, client_id)
+            guarded = GuardedStream(stream, self._access, caller, self._turns, lasting=True)
+            may_publish = partial(self._access.may_publish, caller)
+            await self._telemetry.telemetry(call, client_id, guarded, user, may_publish)
+        except StatusError as error:
+            await tell(error)
+            raise  # as the stream's end: the only thing that all official clients notice while they start
+
+    def _refusal(self, error: StatusError | RpcError) -> Status:
+        """What a client is told; a limit that it went past is counted."""
+        forget_frames(error)
+        if isinstance(error, LimitError):
+            self._metrics.limit_hit(error.limit)
+        refused = error if isinstance(error, StatusError) else of_rpc_error(error, "another service")
+        return Status(code=refused.code, message=refused.message)
+
+    async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        check_group_if_said(request.group)
+        client_id = client_id_of(call)
+        self._clients.seen(client_id, self._clock.monotonic(), self._user(call, protocol.HEARTBEAT, client_id))
+        if request.client_type:
+            self._clients.is_of(client_id, lite=request.client_type in LITE_CLIENTS)
+        return pb.HeartbeatResponse(status=OK)
+
+    async def _sync_lite(self, call: Call, request: pb.SyncLiteSubscriptionRequest) -> pb.SyncLiteSubscriptionResponse:
+        client_id = client_id_of(call)
+        user = self._user(call, protocol.SYNC_LITE_SUBSCRIPTION, client_id)
+        return await self._lite_sync.sync(call, client_id, request, user)
+
+    async def _client_terminates(
+        self, call: Call, request: pb.NotifyClientTerminationRequest
+    ) -> pb.NotifyClientTerminationResponse:
+        check_group_if_said(request.group)
+        client_id = client_id_of(call)
+        self._user(call, protocol.NOTIFY_CLIENT_TERMINATION, client_id)
+        self._end_client(client_id)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+
+_UNEXPECTED = Status(
+    code=Code.INTERNAL_SERVER_ERROR, message="the proxy failed unexpectedly; its log says why. Try again"
+)
+
+
+def client_id_of(call: Call) -> str:
+    """Who calls.
+
+    Raises:
+        StatusError: CLIENT_ID_REQUIRED.
+    """
+    client_id = call.metadata.get("x-mq-client-id", "")
+    if not client_id or len(client_id) > 1024:
+        raise StatusError(Code.CLIENT_ID_REQUIRED, "the call has no header x-mq-client-id, or one that is too long")
+    return client_id
+
+
+def _checked(
+    access: Access, name: str, handler: Callable[[Call, Any], Awaitable[Response]]
+) -> Callable[[Call, Any], Awaitable[Response]]:
+    """A handler of what its callers may ask."""
+
+    async def handle(call: Call, request: Any) -> Response:
+        access.check(access.caller_of(call, name, client_id_of(call)), request)
+        return await handler(call, request)
+
+    return handle

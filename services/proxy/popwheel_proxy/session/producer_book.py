@@ -1,0 +1,99 @@
+"""The Telemetry streams that can be asked how transactions of a topic ended: those of its producers (pure)."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from popwheel_common.shares import Shares
+
+PAIRS_MAX = 200_000
+"""Pairs of a producer and a topic that are known at the most; producers past it are not asked."""
+
+
+class Producer(NamedTuple):
+    """One Telemetry stream of a client that sends.
+
+    Args:
+        client_id: whose it is; streams of one client id have one share.
+        stream: its number.
+    """
+
+    client_id: str
+    stream: int
+
+
+class ProducerBook:
+    """Producers by topic."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[Producer, None]] = {}
+        """Topic -> producers; the one that is asked next comes first."""
+        self._pairs = Shares()
+        """By client."""
+        self._producers: dict[Producer, set[str]] = {}
+        self._on_change: Callable[[list[str], list[str]], None] | None = None
+
+    def __len__(self) -> int:
+        """Topics that have a producer here."""
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a producer and a topic, of `PAIRS_MAX`."""
+        return self._pairs.total
+
+    def subscribe(self, on_change: Callable[[list[str], list[str]], None]) -> None:
+        """Tell of topics that have their first producer, and of those whose last one has gone."""
+        self._on_change = on_change
+
+    def add(self, producer: Producer, topics: Iterable[str]) -> bool:
+        """A producer sends to topics; False if not all could be noted."""
+        held = self._producers.setdefault(producer, set())
+        new: list[str] = []
+        fits = True
+        for topic in topics:
+            if topic in held:
+                continue
+            if not self._pairs.room(producer.client_id, PAIRS_MAX):
+                fits = False
+                break
+            held.add(topic)
+            self._pairs.take(producer.client_id)
+            if topic not in self._topics:
+                new.append(topic)
+            self._topics.setdefault(topic, {})[producer] = None
+        if not held:
+            del self._producers[producer]
+        if new and self._on_change is not None:
+            self._on_change(new, [])
+        return fits
+
+    def remove(self, producer: Producer, topics: Iterable[str] | None = None) -> None:
+        """A producer sends to some topics no more, or has gone."""
+        held = self._producers.get(producer, set())
+        ended = held.copy() if topics is None else held.intersection(topics)
+        gone: list[str] = []
+        for topic in ended:
+            held.discard(topic)
+            self._pairs.give(producer.client_id)
+            of_topic = self._topics[topic]
+            del of_topic[producer]
+            if not of_topic:
+                del self._topics[topic]
+                gone.append(topic)
+        if not held:
+            self._producers.pop(producer, None)
+        if gone and self._on_change is not None:
+            self._on_change([], sorted(gone))
+
+    def next_of(self, topic: str) -> Producer | None:
+        """The producer that is to be asked about a topic, each in turn; None if there is none."""
+        of_topic = self._topics.get(topic)
+        if not of_topic:
+            return None
+        producer = next(iter(of_topic))
+        del of_topic[producer]
+        of_topic[producer] = None
+        return producer

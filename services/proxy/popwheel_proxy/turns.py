@@ -1,0 +1,41 @@
+"""Work for one client that takes a good part of a turn of the loop: done piece by piece, one piece per turn, so that
+neither a large request nor many of them at once keep the loop from all others.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+PIECE = 200
+"""Entries of a request in one piece; each takes some microseconds."""
+_LARGE_BYTES = 16 * 1024
+
+Entry = TypeVar("Entry")
+
+
+class Turns:
+    """Gives each piece of work a turn of the loop in which there is no other piece, in the order of their asking."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Hold a turn; what is done inside must not wait for anything."""
+        async with self._lock:
+            try:
+                yield
+            finally:
+                await asyncio.sleep(0)  # also behind a piece that was refused: it has taken its time
+
+
+def is_large(size: int) -> bool:
+    """Check for a request of a size, in bytes, that is work for a turn of its own."""
+    return size > _LARGE_BYTES
+
+
+def pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries of a request, a piece at a time."""
+    for start in range(0, len(entries), PIECE):
+        yield entries[start : start + PIECE]

@@ -1,0 +1,32 @@
+"""How long to wait before the next try."""
+
+import random
+
+_FIRST_S = 0.1
+_LAST_S = 0.5
+OTHER_CLUSTER_S = 10.0
+"""Seconds between tries of one who belongs to another cluster: somebody must mend that first."""
+
+
+class Backoff:
+    """Waits of about 100 ms, 200 ms ... up to 0.5 s, between tries of what must come back in the end.
+
+    Each is drawn between half and one and a half of that: many processes that lost the same one come back apart.
+
+    Args:
+        random_source: draws them.
+    """
+
+    def __init__(self, random_source: random.Random) -> None:
+        self._random = random_source
+        self._next_s = _FIRST_S
+
+    def next_s(self) -> float:
+        """How many seconds to wait now."""
+        wait_s = self._next_s * (0.5 + self._random.random())
+        self._next_s = min(_LAST_S, 2 * self._next_s)
+        return wait_s
+
+    def reset(self) -> None:
+        """Begin anew: a try went well."""
+        self._next_s = _FIRST_S

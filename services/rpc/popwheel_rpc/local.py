@@ -1,0 +1,310 @@
+"""Calls within one process: a `Channel` straight into a `Service`. Messages pass by reference, nothing is encoded.
+
+A caller can't tell it from a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
+when its caller cancels, closes the channel or runs out of time; a stream holds its sender up when its reader is slow.
+"""
+
+import asyncio
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from popwheel_common.clock import Clock, SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_rpc.deadline_timer import DeadlineTimer
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.service import Call, ClientStream, Method, Service, StreamClosedError, routes_of
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Message = TypeVar("Message")
+
+log = structlog.get_logger()
+
+
+class LocalChannel:
+    """Calls the handlers of services in this process and loop.
+
+    A unary handler runs in the caller's own task; a stream's handler has a task of its own. Deadlines are right to ten
+    milliseconds.
+
+    Args:
+        services: one service or several.
+        peer: what handlers see as `Call.peer`.
+        limits: of these only `stream_messages_max` counts here.
+        clock: the machine's if not given.
+    """
+
+    def __init__(
+        self,
+        services: Service | Sequence[Service],
+        peer: str = "local",
+        *,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._routes = routes_of(services)
+        self._peer = peer
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deadlines = DeadlineTimer(self._clock)
+        self._calls: dict[_LocalCall, None] = {}
+        self._streams: dict[LocalStream[Any, Any], None] = {}
+
+    async def call(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Call a unary method (see `popwheel_rpc.service.Channel`)."""
+        handler = self._handler(method, streaming=False)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        running = _LocalCall(asyncio.current_task(self._loop))
+        deadline: float | None = None
+        if timeout_s is not None:
+            deadline = self._clock.monotonic() + timeout_s
+            deadline_step = self._deadlines.watch(deadline, running)
+        self._calls[running] = None
+        try:
+            return await handler(Call(method.path, metadata or {}, deadline, self._peer), request)  # type: ignore[no-any-return]
+        except (StatusError, RpcError):
+            raise
+        except CancelledError:
+            raise running.cancelled_with() from None
+        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
+            raise _failed(method.path, self._peer, error) from None
+        finally:
+            del self._calls[running]
+            if deadline is not None:
+                self._deadlines.forget(deadline_step, running)
+            running.finish()
+
+    def open(
+        self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
+    ) -> ClientStream[Response, Request]:
+        """Begin a streaming call; its handler starts in the loop's next turn."""
+        handler = self._handler(method, streaming=True)
+        call = Call(method.path, metadata or {}, None, self._peer)
+        stream: LocalStream[Response, Request] = LocalStream(self._limits.stream_messages_max, self._ended)
+        self._streams[stream] = None
+        stream.start(call, handler)
+        return stream
+
+    async def close(self) -> None:
+        """End every call; later ones fail with UNAVAILABLE."""
+        self._closed = True
+        for running in list(self._calls):
+            running.end(RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed"))
+        self._deadlines.close()
+        tasks = [stream.task for stream in self._streams if stream.task is not None]
+        for stream in list(self._streams):
+            stream.close(RpcError(GrpcStatus.UNAVAILABLE, "the channel was closed"))
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, stream: "LocalStream[Any, Any]") -> None:
+        self._streams.pop(stream, None)
+
+    def _handler(self, method: Method[Any, Any], *, streaming: bool) -> Callable[[Call, Any], Awaitable[Any]]:
+        if self._closed:
+            raise NotProcessedError("the channel is closed")
+        route = self._routes.get(method.path)
+        if route is None or route[2] is not streaming:
+            raise RpcError(GrpcStatus.UNIMPLEMENTED, f"there is no method {method.path} here")
+        return route[1]
+
+
+class _LocalCall:
+    """A unary call under way, which may have to end while the caller waits.
+
+    It ends as with `asyncio.timeout`: the caller's task is cancelled, and what comes of that out of the handler is
+    turned into an error, unless somebody else has cancelled the task as well.
+
+    Args:
+        task: the caller's; None if it has none, then the call ends only by itself.
+    """
+
+    __slots__ = ("_cancelled_before", "_error", "_task")
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self._task = task
+        self._cancelled_before = 0 if task is None else task.cancelling()
+        self._error: RpcError | None = None
+
+    def end(self, error: RpcError) -> None:
+        """End it with an error."""
+        if self._task is not None and self._error is None:
+            self._error = error
+            self._task.cancel()
+
+    def expired(self) -> None:
+        """The deadline has passed."""
+        self.end(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
+
+    def cancelled_with(self) -> CancelledError | RpcError:
+        """What a cancellation that came out of the handler means to the caller."""
+        ours = 0 if self._error is None else 1
+        if self._task is not None and self._task.cancelling() > self._cancelled_before + ours:
+            return CancelledError()
+        return self._error or RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
+
+    def finish(self) -> None:
+        """The call is over: take our own cancellation of the caller's task back."""
+        if self._error is not None and self._task is not None:
+            self._task.uncancel()
+
+
+class _Pipe(Generic[Message]):
+    """One direction of a stream: messages, and whether it has ended."""
+
+    def __init__(self, messages_max: int) -> None:
+        self._messages: deque[Message] = deque()
+        self._messages_max = messages_max
+        self._waiters: list[asyncio.Future[None]] = []
+        self.ended = False
+        self.broken = False
+
+    def end(self) -> None:
+        """No more messages come; those that are there are still to be read."""
+        self.ended = True
+        self._wake()
+
+    def break_off(self) -> None:
+        """The reader or the writer is gone; what is there is dropped."""
+        self.broken = True
+        self._messages.clear()
+        self._wake()
+
+    async def put(self, messages: Sequence[Message]) -> bool:
+        """Add messages once there is room; False if nobody will read them."""
+        while not self.broken and len(self._messages) >= self._messages_max:
+            await self._wait()
+        if self.broken:
+            return False
+        self._messages.extend(messages)
+        self._wake()
+        return True
+
+    async def get(self) -> Message | None:
+        """The next message; None when there are no more."""
+        while not self._messages:
+            if self.ended or self.broken:
+                return None
+            await self._wait()
+        message = self._messages.popleft()
+        self._wake()
+        return message
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class LocalStream(Generic[Response, Request]):
+    """A streaming call as its caller has it (`ClientStream`); its handler has the other end.
+
+    Args:
+        messages_max: how many messages wait in each direction before their sender does.
+        ended: called when the handler has ended.
+    """
+
+    def __init__(self, messages_max: int, ended: Callable[["LocalStream[Response, Request]"], None]) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._requests: _Pipe[Request] = _Pipe(messages_max)
+        self._responses: _Pipe[Response] = _Pipe(messages_max)
+        self._ended = ended
+        self._error: StatusError | RpcError | None = None
+
+    def start(self, call: Call, handler: Callable[[Call, Any], Awaitable[None]]) -> None:
+        """Run the handler at the other end."""
+        self.task = asyncio.get_running_loop().create_task(self._run(call, handler))
+
+    async def _run(self, call: Call, handler: Callable[[Call, Any], Awaitable[None]]) -> None:
+        try:
+            await handler(call, _HandlerEnd(self._requests, self._responses))
+        except (StatusError, RpcError) as error:
+            self._fail(error)
+        except (CancelledError, StreamClosedError):
+            # Whoever cancelled it has said why before; else it was the handler itself.
+            self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
+        except Exception as raised:  # noqa: BLE001 - logged, and told to the caller
+            self._fail(_failed(call.path, call.peer, raised))
+        finally:
+            self._responses.end()
+            self._requests.break_off()
+            self._ended(self)
+
+    def _fail(self, error: StatusError | RpcError) -> None:
+        if self._error is None:
+            self._error = error
+
+    async def receive(self) -> Response | None:
+        """The handler's next message; None when it has ended well, else the error it ended with is raised."""
+        message = await self._responses.get()
+        if message is None and self._error is not None:
+            raise self._error.with_traceback(None)
+        return message
+
+    async def send(self, messages: Sequence[Request]) -> None:
+        """Send messages to the handler; `StreamClosedError` when it has ended."""
+        if self._requests.ended or not await self._requests.put(messages):
+            raise StreamClosedError("the call is over")
+
+    async def end(self) -> None:
+        """Say that no more messages will be sent."""
+        self._requests.end()
+
+    def cancel(self) -> None:
+        """Give the call up."""
+        self.close(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its caller"))
+
+    def close(self, error: RpcError) -> None:
+        """End the call with an error, if it has not ended."""
+        if self.task is not None and not self.task.done() and not self._responses.ended:
+            self._fail(error)
+            self._responses.break_off()
+            self._requests.break_off()
+            self.task.cancel()
+            if self.task.cancelling() == 1:
+                # A task that never ran does not reach the end of `_run`.
+                self.task.add_done_callback(lambda _: self._ended(self))
+
+
+class _HandlerEnd(Generic[Request, Response]):
+    """The `Stream` of a handler."""
+
+    def __init__(self, requests: _Pipe[Request], responses: _Pipe[Response]) -> None:
+        self._requests = requests
+        self._responses = responses
+
+    async def receive(self) -> Request | None:
+        message = await self._requests.get()
+        if message is None and self._requests.broken:
+            raise StreamClosedError("the caller has cancelled the call or gone away")
+        return message
+
+    async def send(self, messages: Sequence[Response]) -> None:
+        if not await self._responses.put(messages):
+            raise StreamClosedError("the caller has cancelled the call or gone away")
+
+
+def _failed(path: str, peer: str, error: Exception) -> RpcError:
+    log.error("handler failed", path=path, peer=peer, exc_info=error)
+    return RpcError(GrpcStatus.INTERNAL, "the handler failed; its server's log says why")

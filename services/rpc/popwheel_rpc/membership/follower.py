@@ -1,0 +1,144 @@
+"""Follows the controller: keeps a process's view of the cluster up to date for as long as the process lives."""
+
+import asyncio
+import contextlib
+import random
+
+import structlog
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import InconsistentClusterIdError, StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, WatchRequest
+from popwheel_rpc.backoff import OTHER_CLUSTER_S, Backoff
+from popwheel_rpc.methods import WATCH
+from popwheel_rpc.service import Channel, ClientStream, StreamClosedError
+from popwheel_rpc.status import RpcError
+
+_TOGETHER_MAX = 50
+
+_logger = structlog.get_logger()
+
+
+class ControllerFollower:
+    """Applies what `Controller.Watch` streams to a view; connects again, for ever, when the stream ends.
+
+    While the controller is away the view stays as it was last heard of.
+
+    Args:
+        channel: to the controller.
+        view: what is kept up to date.
+        process: who this is, shown at the controller; its name alone will do.
+        clock: tells how long the controller has been away.
+        random_source: when it is tried again.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        view: ClusterView,
+        process: str | WatchRequest,
+        clock: Clock,
+        random_source: random.Random,
+    ) -> None:
+        self.view = view
+        self.away_since: float | None = clock.monotonic()
+        """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
+        self._channel = channel
+        self._request = WatchRequest(process=process) if isinstance(process, str) else process
+        self._request.in_parts = True
+        self._clock = clock
+        self._random = random_source
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stream: ClientStream[ClusterUpdate, WatchRequest] | None = None
+        self._renewing = False
+        self.refusal: InconsistentClusterIdError | None = None
+        """The refusal of this process by a controller of another cluster; None if none refuses it."""
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds the controller has been away; 0 while it is there."""
+        return 0.0 if self.away_since is None else max(0.0, self._clock.monotonic() - self.away_since)
+
+    async def start(self) -> None:
+        """Begin to follow; returns at once (see `wait_ready`)."""
+        self._task = asyncio.create_task(self._run(), name="controller-follower")
+
+    async def stop(self) -> None:
+        """Stop following; the view stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def wait_ready(self) -> None:
+        """Return when the view has taken in its first snapshot."""
+        await self._ready.wait()
+
+    def renew(self) -> None:
+        """Ask for the whole state at once, over another stream: what comes by this one is known to be late."""
+        if self._stream is not None:
+            self._renewing = True
+            self._stream.cancel()
+
+    async def _run(self) -> None:
+        backoff = Backoff(self._random)
+        while True:
+            refusal, self.refusal = self.refusal, None
+            reason = await self._follow()
+            if self._renewing:
+                self._renewing = False
+                continue
+            if self.refusal is not None:
+                if self.away_since is None:
+                    self.away_since = self._clock.monotonic()
+                if refusal is None:
+                    _logger.error("the controller is of another cluster, what it says does not count", reason=reason)
+                await asyncio.sleep(OTHER_CLUSTER_S)
+                continue
+            if self.away_since is None:
+                self.away_since = self._clock.monotonic()
+                backoff.reset()
+                _logger.warning(
+                    "controller is away, going on with what is known of the cluster",
+                    reason=reason,
+                    version=self.view.version,
+                )
+            await asyncio.sleep(backoff.next_s())
+
+    async def _follow(self) -> str:
+        """Apply the updates of one stream until it ends; why it ended."""
+        try:
+            stream = self._channel.open(WATCH)
+        except RpcError as error:
+            return str(error)
+        self._stream = stream
+        taken = 0
+        try:
+            self._request.cluster_id = self.view.cluster_id
+            await stream.send([self._request])
+            await stream.end()
+            while (update := await stream.receive()) is not None:
+                self.view.apply(update)
+                taken += 1
+                if update.more or taken % _TOGETHER_MAX == 0:
+                    await asyncio.sleep(0)  # many come at once, and nothing else would have its turn
+                if self.away_since is not None and not update.more:
+                    if self._ready.is_set():
+                        _logger.info("controller is back", away_s=round(self.away_s, 3), version=update.version)
+                    self.away_since = None
+                    self._ready.set()
+        except InconsistentClusterIdError as error:
+            self.refusal = error
+            return error.message
+        except (StatusError, RpcError, StreamClosedError) as error:
+            return str(error) or "the stream was closed"
+        except Exception as error:  # a listener of the view failed; the next snapshot sets it right
+            _logger.exception("a change of the cluster could not be taken in, asking for the whole state")
+            return repr(error)
+        finally:
+            self._stream = None
+            stream.cancel()
+        return "the controller ended the stream"

@@ -1,0 +1,95 @@
+"""The end of a call that is told a moment later, because its caller has not said anything yet.
+
+RFC 9113, 8.1 lets a server answer before it has the whole request and then reset the stream with NO_ERROR; the servers
+of grpc-core and grpc-go do that at once, as this one does once the caller has spoken. But grpc-core's client closes its
+own direction when it reads the end of the answer, reset or not, and grpcio's asyncio client takes a write that fails
+after that for the outcome of the call: "Internal error from Core" in place of the status (grpc/grpc issue 36066). So a
+status waits for the first message, which as a rule is on its way already.
+"""
+
+from typing import Final
+
+from popwheel_rpc.http2.events import DataReceived
+from popwheel_rpc.http2.grpc_messages import PREFIX_BYTES
+from popwheel_rpc.server.host import Carrier
+from popwheel_rpc.status import RpcError
+
+PATIENCE_S: Final = 0.1
+"""For how long after its headers a caller's first message is waited for."""
+
+DELAYED_ENDS_MAX: Final = 1_000
+"""So many ends of one server wait at a time; further ones are told at once."""
+
+
+class DelayedEnd:
+    """Keeps the end of a call back until its caller has sent a whole message, has no more to send, or takes too long.
+
+    Stands where a `ServerCall` would; what the caller sends is let go.
+
+    Args:
+        connection: where the call came in.
+        stream_id: its stream.
+        end: headers that end the answer: trailers, or all of it.
+        deadline: when it is told in any case, in seconds of the monotonic clock.
+        begun: what has come of the first message.
+    """
+
+    __slots__ = ("_connection", "_end", "_got_bytes", "_prefix", "_step", "_stream_id", "counted_bytes")
+
+    def __init__(self, connection: Carrier, stream_id: int, end: bytes, deadline: float, begun: bytes = b"") -> None:
+        self._connection = connection
+        self._stream_id = stream_id
+        self._end = end
+        self._prefix = begun[:PREFIX_BYTES]
+        self._got_bytes = len(begun)
+        self._step: int | None = connection.server.deadlines.watch(deadline, self)
+        self.counted_bytes = 0
+        connection.server.delayed_ends += 1
+
+    def data(self, event: DataReceived) -> None:
+        """Let a part of the request go, and tell the end if it was the last of a message."""
+        self._connection.http2.release(self._stream_id, len(event.data))
+        self._prefix += event.data[: PREFIX_BYTES - len(self._prefix)]
+        self._got_bytes += len(event.data)
+        length = int.from_bytes(self._prefix[1:], "big")
+        if event.ended or (len(self._prefix) == PREFIX_BYTES and self._got_bytes >= PREFIX_BYTES + length):
+            self.ended()
+
+    def ended(self) -> None:
+        """Tell the end now."""
+        tell_end(self._connection, self._stream_id, self._end)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The caller has gone, or knows the end."""
+        server = self._connection.server
+        if self._step is not None:
+            server.deadlines.forget(self._step, self)
+            self._step = None
+        server.delayed_ends -= 1
+        self._connection.call_ended(self._stream_id)
+
+    def expired(self) -> None:
+        """The caller has taken too long."""
+        self._step = None
+        self.ended()
+
+    def refuse(self, error: RpcError) -> None:
+        """The server is shutting down, or is short of memory."""
+        self.ended()
+
+    def flushed(self) -> None:
+        """What its handler has sent is gone; nothing waits for this."""
+
+    def resumed(self) -> None:
+        """Nothing waits for this."""
+
+
+def tell_end(connection: Carrier, stream_id: int, end: bytes) -> None:
+    """Send the end of an answer, behind all that waits on its stream."""
+    http2 = connection.http2
+    if http2.is_blocked(stream_id):
+        http2.send_data(stream_id, b"", trailers=end)
+    else:
+        http2.send_headers(stream_id, end, end=True)
+    connection.flush_soon()

@@ -1,0 +1,161 @@
+"""A server and a connection as far as what stands on them knows them: connections know `Host`, calls know `Carrier`."""
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from popwheel_common.clock import Clock, SystemClock
+from popwheel_rpc.deadline_timer import DeadlineTimer
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.observer import RpcObserver, SilentObserver
+from popwheel_rpc.server.totals import Holder, Totals
+from popwheel_rpc.service import Service, routes_of
+from popwheel_rpc.socket.endpoint import Endpoint
+from popwheel_rpc.socket.tls import self_signed_context
+from popwheel_rpc.status import RpcError
+
+log = structlog.get_logger()
+
+
+class Host:
+    """What all connections of a server share, and the list of them; its arguments are explained at `Server`."""
+
+    def __init__(
+        self,
+        services: Service | Sequence[Service],
+        limits: Limits | None = None,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        plain: bool = True,
+        observer: RpcObserver | None = None,
+        clock: Clock | None = None,
+        authority: str = "",
+    ) -> None:
+        self.routes = routes_of(services)
+        self.authority = authority
+        self.plain = plain
+        self.limits = limits or Limits()
+        self.observer = observer or SilentObserver()
+        self.clock = clock or SystemClock()
+        self.deadlines = DeadlineTimer(self.clock)
+        self.delayed_ends = 0
+        self._tls = tls
+        self._self_signed: ssl.SSLContext | None = None
+        self._connections: set[Carrier] = set()
+        self.totals = Totals(self.limits, self._connections)
+        self._quiet: asyncio.Future[None] | None = None
+
+    def admit(self, connection: "Carrier") -> bool:
+        """Whether there is room for one more connection."""
+        if len(self._connections) >= self.limits.connections_max:
+            self.observer.limit_hit("connections_max")
+            return False
+        self._connections.add(connection)
+        self.observer.connection_opened()
+        return True
+
+    def dismiss(self, connection: "Carrier") -> None:
+        """A connection's socket is closed; it is forgotten when its last handler has ended."""
+        self.observer.connection_closed()
+        if not connection.busy:
+            self._connections.discard(connection)
+            self._notice_quiet()
+
+    def handler_ended(self, connection: "Carrier") -> None:
+        """A handler that nobody waited for any more has ended."""
+        if connection.lost and not connection.busy:
+            self._connections.discard(connection)
+            self._notice_quiet()
+
+    def tls_context(self) -> ssl.SSLContext:
+        """The context for a client that speaks TLS."""
+        if self._tls is not None:
+            return self._tls()
+        if self._self_signed is None:
+            now = datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC)
+            self._self_signed = self_signed_context(now)
+            log.info("made a self-signed certificate for localhost")
+        return self._self_signed
+
+    async def _wait_until_quiet(self, timeout_s: float) -> None:
+        """Return when no connection is open any more, or after `timeout_s` seconds."""
+        if not self._connections:
+            return
+        self._quiet = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self._quiet,), timeout=timeout_s)
+        finally:
+            self._quiet = None
+
+    def _notice_quiet(self) -> None:
+        if self._quiet is not None and not self._connections and not self._quiet.done():
+            self._quiet.set_result(None)
+
+
+class Carrier(Endpoint, Holder):
+    """A connection that carries calls to a `Host`; `ServerConnection` is one.
+
+    Args:
+        server: what it belongs to.
+    """
+
+    def __init__(self, server: Host) -> None:
+        super().__init__(server.limits, server.clock, client=False)
+        self.server = server
+        self.received_bytes = 0
+        """What its calls hold."""
+
+    # What calls say
+
+    def answered(self) -> None:
+        """A unary call has its answer: write it now if it is the last, else with those that this turn may bring."""
+        raise NotImplementedError
+
+    def call_ended(self, stream_id: int) -> None:
+        """A call is over as far as its caller is concerned."""
+        raise NotImplementedError
+
+    def end_later(self, stream_id: int, end: bytes, since: float, begun: bytes = b"") -> None:
+        """End a call whose caller has not sent its first message yet (`DelayedEnd`).
+
+        Args:
+            stream_id: its stream.
+            end: headers that end the answer.
+            since: when the call came in, in seconds of the monotonic clock.
+            begun: what has come of the first message.
+        """
+        raise NotImplementedError
+
+    def lingering_began(self, call: object) -> None:
+        """A call is over and its handler is not yet."""
+        raise NotImplementedError
+
+    def lingering_ended(self, call: object) -> None:
+        """Now its handler has ended, too."""
+        raise NotImplementedError
+
+    # What the server says
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, or a handler still runs."""
+        raise NotImplementedError
+
+    def check(self, now: float) -> None:
+        """Look for a client that is silent, half-open, idle or does not read; called every second or so."""
+        raise NotImplementedError
+
+    def go_away(self) -> None:
+        """Begin to close well (`Connection.go_away`); the socket closes after the last call."""
+        raise NotImplementedError
+
+    def refuse_streams(self) -> None:
+        """Take no call any more; the socket closes after the last one under way."""
+        raise NotImplementedError
+
+    def end_calls(self, error: RpcError) -> None:
+        """End all calls with an error and close."""
+        raise NotImplementedError

@@ -1,0 +1,44 @@
+"""Who is told what happens in the transport: metrics, and tests."""
+
+from typing import Protocol
+
+from popwheel_rpc.status import GrpcStatus
+
+
+class RpcObserver(Protocol):
+    """Told by a server; called often, so it must be quick."""
+
+    def connection_opened(self) -> None:
+        """A client has connected."""
+
+    def connection_closed(self) -> None:
+        """A connection is gone."""
+
+    def call_started(self, path: str) -> None:
+        """A handler begins; only paths that are served come here."""
+
+    def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None:
+        """A handler has ended.
+
+        Args:
+            path: `/service/method`.
+            status: what its caller was told, or would have been.
+            seconds: since its request was whole, or, for a stream, since it was opened.
+        """
+
+    def limit_hit(self, name: str) -> None:
+        """Someone went past a limit; `name` is the field of `popwheel_rpc.limits.Limits`."""
+
+
+class SilentObserver:
+    """Listens to nothing."""
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def call_started(self, path: str) -> None: ...
+
+    def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None: ...
+
+    def limit_hit(self, name: str) -> None: ...

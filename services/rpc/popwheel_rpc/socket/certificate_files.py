@@ -1,0 +1,154 @@
+"""A certificate in files, which are taken over anew when they change."""
+
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from popwheel_common.clock import Clock
+from popwheel_rpc.socket.tls import check_handshake, client_context, server_context
+
+log = structlog.get_logger()
+
+_Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class CertificateFiles:
+    """A certificate with its key, and perhaps the authorities that the other side's certificate must be by.
+
+    The files are looked at before each new connection, and when metrics are read: what has changed is taken over,
+    connections that are there stay as they are. Files that cannot be used leave in force what was there before.
+
+    Args:
+        certificate: PEM file, followed by the rest of its chain.
+        key: PEM file of its private key.
+        authority: PEM file of all authorities that are trusted. Then both sides show certificates.
+        both_sides: whether this one must itself be by one of them and good for both sides; else it is a server's, and
+            only its clients' are by them.
+
+    Raises:
+        OSError: a file cannot be read (`ssl.SSLError`, a kind of it: or they do not belong together).
+        ValueError: there is no certificate in a file.
+    """
+
+    def __init__(self, certificate: Path, key: Path, authority: Path | None = None, *, both_sides: bool = True) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._authority = authority
+        self._both_sides = both_sides
+        self._stamps = self._look()
+        self.trouble = ""
+        """Why what the files hold now is not in force; empty if it is."""
+        self._load()
+
+    def server(self) -> ssl.SSLContext:
+        """The context of the next connection that is accepted."""
+        self.refresh()
+        return self._server
+
+    def client(self) -> ssl.SSLContext:
+        """The context of the next connection to a server; only with an authority, and for both sides."""
+        self.refresh()
+        assert self._client is not None
+        return self._client
+
+    def expires_s(self) -> float:
+        """Until when the certificate in force, and the last of its authorities, are valid: in seconds since 1970."""
+        self.refresh()
+        return self._expires_s
+
+    def refresh(self) -> None:
+        """Take over what has changed."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return
+        try:
+            self._load()
+            self.trouble = ""
+            log.info("took over a certificate", file=str(self._certificate))
+        except (OSError, ValueError) as error:
+            if stamps != self._look():
+                return  # they changed while they were read: what they hold now is looked at the next time
+            self.trouble = str(error)
+            log.warning(
+                "a new certificate cannot be used, the one before stays in force",
+                file=str(self._certificate),
+                reason=self.trouble,
+            )
+        self._stamps = stamps
+
+    def _look(self) -> _Stamps:
+        return tuple(map(_stamp, (self._certificate, self._key, self._authority)))
+
+    def _load(self) -> None:
+        """Read the files; nothing is changed unless all of them are good."""
+        expires_s = _expires_s(self._certificate, min)
+        self._key.read_bytes()  # if it cannot be read, this says which file it is
+        client = None
+        if self._authority is not None:
+            expires_s = min(expires_s, _expires_s(self._authority, max))
+            if self._both_sides:
+                client = client_context(self._certificate, self._key, self._authority)
+        server = server_context(self._certificate, self._key, self._authority)
+        if self._authority is not None and self._both_sides:
+            check_handshake(server, client_context(self._certificate, self._key, self._authority))
+        self._server, self._client, self._expires_s = server, client, expires_s
+
+
+class CertificateMetrics(Collector):
+    """Shows until when certificates are valid.
+
+    Args:
+        registry: where the metrics `popwheel_certificate_...` appear.
+        clock: the time.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._files: dict[str, CertificateFiles] = {}
+        registry.register(self)
+
+    def show(self, use: str, files: CertificateFiles) -> None:
+        """Show one from now on; `use` says to whom it is shown: `clients` or `services`."""
+        self._files[use] = files
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+        expires = GaugeMetricFamily(
+            "popwheel_certificate_expires_seconds",
+            "Seconds for which the certificate in force, or its authority, is still valid",
+            labels=["use"],
+        )
+        refused = GaugeMetricFamily(
+            "popwheel_certificate_refused",
+            "1 while the files hold what cannot be used, so that the certificate before stays in force",
+            labels=["use"],
+        )
+        for use, files in self._files.items():
+            expires.add_metric([use], files.expires_s() - self._clock.wall_ms() / 1000)
+            refused.add_metric([use], 1 if files.trouble else 0)
+        yield expires
+        yield refused
+
+
+def _stamp(file: Path | None) -> tuple[int, int, int] | None:
+    """What tells one content of a file from another; None if there is no file."""
+    if file is None:
+        return None
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _expires_s(file: Path, of_all: Callable[[Iterator[float]], float]) -> float:
+    """Until when the certificates in a file are valid, in seconds since 1970: the first of them to end, or the last."""
+    from cryptography import x509  # takes a while to load, and few need it
+
+    certificates = x509.load_pem_x509_certificates(file.read_bytes())
+    return of_all(each.not_valid_after_utc.timestamp() for each in certificates)

@@ -1,0 +1,158 @@
+"""TLS: contexts from files or made on the spot, and a session without its socket."""
+
+import datetime
+import ssl
+import tempfile
+from pathlib import Path
+
+_READ_BYTES = 256 * 1024
+_HANDSHAKE_TURNS = 3
+
+
+def server_context(certificate: Path, key: Path, authority: Path | None = None) -> ssl.SSLContext:
+    """A server's context from PEM files.
+
+    Args:
+        certificate: the server's certificate, followed by the rest of its chain.
+        key: its private key, not encrypted.
+        authority: then clients must show a certificate by one of those in this file; None: nothing is asked of them.
+
+    Raises:
+        OSError: a file cannot be read (`ssl.SSLError`, a kind of it: or is not what it should be).
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _show(context, certificate, key)
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, authority)
+    return context
+
+
+def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
+    """The context of a client that shows a certificate, and checks the server's name and certificate.
+
+    Args:
+        certificate: the client's own, as for `server_context`.
+        key: its private key, not encrypted.
+        authority: those whose servers it trusts.
+
+    Raises:
+        OSError: as for `server_context`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _show(context, certificate, key)
+    _trust(context, authority)
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    context.load_cert_chain(certificate, key, password="")  # else the terminal is asked for that of an encrypted key
+    context.set_alpn_protocols(["h2"])
+
+
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    context.load_verify_locations(authority)
+    # Whoever stands in the file is trusted, also one that is itself by another authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
+    """A server's context with a certificate of its own making (`self_signed`); the key touches no disk for long."""
+    from popwheel_rpc.socket.certificates import self_signed
+
+    made = self_signed(now)
+    with tempfile.TemporaryDirectory() as folder:
+        certificate_file = Path(folder) / "certificate.pem"
+        key_file = Path(folder) / "key.pem"
+        certificate_file.write_bytes(made.certificate)
+        key_file.touch(mode=0o600)
+        key_file.write_bytes(made.key)
+        return server_context(certificate_file, key_file)
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Why a connection failed, in OpenSSL's words."""
+    why = error.reason or str(error)
+    return f"{why}: {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else why
+
+
+def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """See that two contexts take each other's certificates; names are not looked at.
+
+    Args:
+        server: one that asks for a certificate.
+        client: it is not to be used for anything else afterwards.
+
+    Raises:
+        ssl.SSLError: they do not.
+    """
+    client.check_hostname = False
+    caller, called = TlsSession(client, "localhost"), TlsSession(server)
+    caller.start()
+    for _ in range(_HANDSHAKE_TURNS):
+        called.receive(caller.take())
+        caller.receive(called.take())
+
+
+class TlsSession:
+    """One TLS connection: encrypted bytes in, plain bytes out, and the other way round.
+
+    Args:
+        context: certificates and what is to be checked.
+        server_name: the name a client checks; None for a server.
+    """
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._session = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self.established = False
+        self._early: list[bytes] = []
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that are kept because their record is not yet whole."""
+        return self._incoming.pending
+
+    def receive(self, data: bytes) -> bytes:
+        """Take encrypted bytes in; the plain bytes they hold. `take` may have something to send afterwards.
+
+        Raises:
+            ssl.SSLError: the other side does not keep to TLS, or its certificate is not good.
+        """
+        self._incoming.write(data)
+        plain = []
+        try:
+            if not self.established:
+                self._session.do_handshake()
+                self.established = True
+                for early in self._early:
+                    self._session.write(early)
+                self._early.clear()
+            while part := self._session.read(_READ_BYTES):
+                plain.append(part)
+        except ssl.SSLWantReadError:
+            pass  # all that is there has been read
+        except ssl.SSLZeroReturnError:
+            pass  # the other side has said goodbye; its socket closes next
+        return b"".join(plain)
+
+    def start(self) -> None:
+        """Begin the handshake as a client; `take` has its first message."""
+        self.receive(b"")
+
+    def send(self, data: bytes) -> None:
+        """Encrypt bytes (kept until the handshake is done); `take` has the result."""
+        if not self.established:
+            self._early.append(data)
+        elif data:
+            self._session.write(data)
+
+    def take(self) -> bytes:
+        """The encrypted bytes that are to be sent."""
+        return self._outgoing.read()

@@ -1,0 +1,31 @@
+"""The columns of messages as Spark's DDL has them (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+TYPES: Final[Mapping[str, str]] = {
+    "topic": "STRING",
+    "tag": "STRING",
+    "keys": "ARRAY<STRING>",
+    "messageGroup": "STRING",
+    "body": "BINARY",
+    "properties": "MAP<STRING, STRING>",
+    "brokerName": "STRING",
+    "queueId": "INT",
+    "queueOffset": "BIGINT",
+    "bornTimestamp": "TIMESTAMP",
+    "storeTimestamp": "TIMESTAMP",
+    "deliveryTimestamp": "TIMESTAMP",
+    "messageId": "STRING",
+    "attempts": "INT",
+    "originTopic": "STRING",
+}
+"""Of messages, in order: name -> type."""
+
+ORIGIN: Final = "originTopic"
+"""A column of dead letters alone: the topic where its group failed on it."""
+
+
+def ddl(names: Sequence[str]) -> str:
+    """Columns as Spark's DDL."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in names)
