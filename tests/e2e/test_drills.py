@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,14 @@ HAND_OVER_S_MAX = 5.0
 """A master that is asked to end passes its role on: some ten milliseconds, more on a busy machine."""
 FAILOVER_S_MAX = 10.0
 """A master that dies, hangs or is cut off: detection, election, promotion, and the client's next try."""
+LOST_PROXY_S_MAX = 25.0
+"""A client that asks for signs of life: 10 s and 5 s, and the time to connect to another proxy."""
+LOST_PROXY_S_MAX_OF_ONE = 70.0
+"""Its new connections may go to the lost proxy again, until Kubernetes has noticed."""
 API_AWAY_S = 60.0
 CUT_S = 60.0
+LOST_S = 120.0
+"""A node that is lost: Kubernetes notices after some 50 s, and replaces its proxy after 30 s more."""
 
 KILL = "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))"
 """The kernel protects process 1 of a container from signals from inside; past its limit of CPU it kills it."""
@@ -28,7 +35,7 @@ Run = Callable[..., Bill]
 def run(release: Release, bills: list[Bill]) -> Run:
     """Does a drill and notes its bill."""
 
-    def noted(name: str, strike: Callable[[], None], **how: str) -> Bill:
+    def noted(name: str, strike: Callable[[], None], **how: Any) -> Bill:
         bills.append(drill(name, release, strike, **how))
         return bills[-1]
 
@@ -96,7 +103,7 @@ def test_scaling_a_group(release: Release, run: Run) -> None:
             release.kubectl("scale", f"statefulset/{GROUP}", f"--replicas={count}")
             release.replicas = count
             release.wait_until_whole()
-        release.admin("broker", "forget", GROUP, "--replica", "2")
+        release.admin("broker", "forget", GROUP, "--replica", "2", "--yes")
 
     bill = run("scale to 3, 1, 2", strike)
     assert bill.without_send_s < HAND_OVER_S_MAX + bill.usual_s
@@ -193,6 +200,59 @@ def test_cutting_the_node_of_a_master_off(release: Release, run: Run) -> None:
             release.hook(f"{join} {node}")
 
     endpoint = f"{proxies[0]['status']['podIP']}:8081"
-    bill = run("cut master's node 60 s", strike, endpoint=endpoint, not_on=node)
+    bill = run("cut master's node 60 s", strike, endpoint=endpoint, not_on=[node])
     assert bill.epochs >= 1
     assert bill.without_send_s < FAILOVER_S_MAX + bill.usual_s
+
+
+@pytest.mark.parametrize("client", ["elsewhere", "there"])
+def test_losing_the_node_of_a_proxy(release: Release, run: Run, client: str) -> None:
+    """Power off: the ends of its connections are never notified. The proxy is made anew on another node meanwhile.
+
+    The client whose proxy it is asks for signs of life. One that does not hangs for as long as its kernel tries.
+    """
+    kill, start = hook("KILL"), hook("START")
+    release.scale_proxies(1)
+    (first,) = release.pods("proxy")
+    lost: list[str] = []
+    replaced_s: list[float] = []
+
+    def connected() -> None:
+        """All connections of the client go to the first proxy: there was no other."""
+        release.scale_proxies(2)
+        (second,) = (pod for pod in release.pods("proxy") if pod["metadata"]["name"] != first["metadata"]["name"])
+        lost.append((first if client == "there" else second)["spec"]["nodeName"])
+        if first["spec"]["nodeName"] == second["spec"]["nodeName"]:
+            pytest.skip("both proxies run on one node")
+        if release.get("pod", "popwheel-recorder")["spec"]["nodeName"] == lost[0]:
+            pytest.skip("the client runs on the node that is to be lost")
+        release.lead_elsewhere(lost[0])
+
+    def strike() -> None:
+        began = time.monotonic()
+        release.hook(f"{kill} {lost[0]}")
+        try:
+            while time.monotonic() - began < LOST_S:
+                release.pause(1)
+                if not replaced_s and release.proxies_ready(lost[0]) >= 2:
+                    replaced_s.append(time.monotonic() - began)
+        finally:
+            release.hook(f"{start} {lost[0]}")
+
+    is_there = client == "there"
+    on = [first["spec"]["nodeName"]] if is_there else []
+    bill = run(
+        f"lose a proxy, client {client}",
+        strike,
+        ready=connected,
+        not_on=on,
+        keepalive=is_there,
+        client_sends_again=is_there,
+    )
+    print(f"a proxy in its place after {replaced_s} s")
+    assert replaced_s, "the proxy was not made anew on another node"
+    if is_there:
+        assert bill.without_send_s < LOST_PROXY_S_MAX + bill.usual_s
+        assert bill.one_sender_s < LOST_PROXY_S_MAX_OF_ONE + bill.usual_s
+    else:
+        assert bill.without_send_s < FAILOVER_S_MAX + bill.usual_s

@@ -15,6 +15,54 @@ def test_messages_go_through(release: Release) -> None:
     release.test()
 
 
+def test_nothing_of_a_healthy_install_is_an_error(release: Release) -> None:
+    """Before anything is struck: what a fresh release has logged."""
+    for pod in release.pods():
+        name = pod["metadata"]["name"]
+        wrong = [line for line in release.kubectl("logs", name).splitlines() if _is_error(line)]
+        assert wrong == [], name
+
+
+def _is_error(line: str) -> bool:
+    """Return whether a line of a log is an error, or none of ours."""
+    try:
+        return json.loads(line)["level"] in ("error", "critical")
+    except (ValueError, KeyError):
+        return bool(line.strip())
+
+
+def test_the_controllers_may_change_their_own_pods_and_no_others(release: Release) -> None:
+    assert release.may("patch", f"pods/{GROUP}-0") and release.may("patch", f"pods/{release.prefix}-controller-1")
+    for verb, what in (
+        ("patch", "pods/somebody-elses-0"),
+        ("patch", f"pods/{release.prefix}-proxy-0"),
+        ("delete", f"pods/{GROUP}-0"),
+        ("get", "secrets/somebody-elses"),
+        ("patch", "statefulsets/somebody-elses"),
+        ("create", "pods"),
+    ):
+        assert not release.may(verb, what), f"{verb} {what}"
+
+
+def test_events_tell_of_switchovers_and_refusals(release: Release) -> None:
+    before = release.group()
+    to = next(number for number in before.in_sync if number != before.master)
+    for asked in ("9", str(to)):
+        release.kubectl("annotate", "--overwrite", "brokergroup", GROUP, f"popwheel.io/switchover-to={asked}")
+        release.wait_until(
+            lambda: "annotations" not in release.get("brokergroup", GROUP)["metadata"], 30, "an answer to the wish"
+        )
+    epoch = before.epoch + 1
+    wanted = {
+        ("SwitchoverRefused", f"NOT_FOUND: {GROUP} has no replica 9; it has 0, 1"),
+        ("SwitchedOver", f"{GROUP}-{to} leads {GROUP} in epoch {epoch}, as asked for by an annotation"),
+        ("Elected", f"{GROUP}-{to} leads in epoch {epoch}"),
+    }
+    release.wait_until(lambda: wanted <= set(release.group_events()), 30, "events", lambda: str(release.group_events()))
+    assert ("Elected", f"{GROUP}-{before.master} leads in epoch {before.epoch}") in release.group_events()
+    release.wait_until_whole()
+
+
 def test_kubectl_shows_who_leads(release: Release) -> None:
     master = release.master_pod()
     pods = release.get("pods", "-l", f"popwheel.io/group={GROUP},popwheel.io/role=master")["items"]
@@ -90,17 +138,20 @@ def test_topics_and_groups_are_resources_both_ways(release: Release) -> None:
         release.kubectl("wait", "--for=condition=Ready", f"{kind}/declared", "--timeout=60s")
     assert is_there("Declared_1")
     for kind, change, words in (
-        ("topics", '{"type": "NORMAL"}', "a topic keeps its type"),
-        ("topics", '{"queues": 8}', "a topic keeps its queues"),
         ("topics", '{"topicName": "Other"}', "a topic keeps its name"),
         ("topics", '{"topicName": "rmq_sys_x"}', "the system's own"),
-        ("consumergroups", '{"maxAttempts": 3}', "a group keeps what it was made with"),
-        ("consumergroups", '{"fifo": true}', "a group keeps what it was made with"),
-        ("consumergroups", '{"backoffMs": [1]}', "a group keeps what it was made with"),
         ("consumergroups", '{"groupName": "Other"}', "a group keeps its name"),
     ):
         with pytest.raises(SubprocessError, match=words):
             release.kubectl("patch", f"{kind}.popwheel.io/declared", "--type=merge", "-p", f'{{"spec": {change}}}')
+    for kind, change, status in (
+        ("consumergroups", '{"maxAttempts": 3}', "{.status.maxAttempts}=3"),
+        ("topics", '{"queues": 8}', '{.status.conditions[?(@.type=="Ready")].reason}=Differs'),  # of FIFO they stay
+        ("topics", '{"queues": 4}', '{.status.conditions[?(@.type=="Ready")].reason}=Exists'),
+        ("topics", '{"queues": 8, "type": "MIXED"}', "{.status.queues}=8"),
+    ):
+        release.kubectl("patch", f"{kind}.popwheel.io/declared", "--type=merge", "-p", f'{{"spec": {change}}}')
+        release.kubectl("wait", f"--for=jsonpath={status}", f"{kind}.popwheel.io/declared", "--timeout=60s")
     release.kubectl("delete", "topics.popwheel.io/declared", "--timeout=60s")
     assert not is_there("Declared_1")
     release.make_topic("Made-otherwise", "NORMAL", 4)
@@ -123,13 +174,41 @@ def test_topics_and_groups_are_resources_both_ways(release: Release) -> None:
     assert not is_there("Made-otherwise") and not shown()
     release.kubectl("delete", "consumergroups.popwheel.io/declared", "--timeout=60s")
     assert '"declared"' in release.admin("group", "list", "-o", "json")
-    release.admin("group", "delete", "declared")
+    release.admin("group", "delete", "declared", "--yes")
+
+
+def test_a_group_that_a_failed_upgrade_left_is_named(release: Release) -> None:
+    """Helm forgets it, and it goes on: an upgrade back to the values of before says so."""
+    left = "left-over"
+    with pytest.raises(SubprocessError, match="UPGRADE FAILED"):
+        release.install(
+            *("--set", f"broker.groups={{{GROUP},{left}}}", "--set", "proxy.resources.requests.cpu=1000"),
+            *("--no-hooks", "--timeout", "12s"),
+        )
+    notes = release.install()
+    assert f"NOT IN broker.groups, and here before this upgrade: {left}." in notes
+    of_group = "-l", f"app.kubernetes.io/instance={release.name},popwheel.io/group={left}"
+    assert len(release.kubectl("get", "statefulset,service,poddisruptionbudget", *of_group, "-o", "name").split()) == 3
+    release.kubectl("delete", "statefulset,service,poddisruptionbudget", *of_group)
+    release.wait_until(lambda: not release.get("pods", *of_group)["items"], 60, "the end of its pods")
+
+    def forgotten() -> bool:
+        try:
+            release.admin("broker", "forget", left, "--word", f"forget-all-of-{left}")
+        except SubprocessError as error:
+            return "no broker group" in str(error) or "NOT_FOUND" in str(error)
+        return True
+
+    release.wait_until(forgotten, 60, "the end of the group")
+    release.kubectl("delete", "pvc", "-l", f"popwheel.io/group={left}")
+    assert "NOT IN" not in release.install()
+    release.wait_until_whole()
 
 
 def test_an_uninstall_leaves_data_that_the_next_install_takes_up_and_one_command_deletes(release: Release) -> None:
     """The last one: it takes the release away, and brings another one."""
-    kept = ("persistentvolumeclaim", "secret/popwheel-receipt-key")
-    of_data = "popwheel,secrets,pvc", "-l", "popwheel.io/cluster=popwheel"
+    kept = ("persistentvolumeclaim", "secret/popwheel-receipt-key", "configmap/popwheel-changes")
+    of_data = "popwheel,secrets,configmaps,pvc", "-l", "popwheel.io/cluster=popwheel"
     release.make_topic("Kept", "NORMAL", 2)
     epoch = release.group().epoch
     release.uninstall()

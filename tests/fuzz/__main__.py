@@ -38,6 +38,7 @@ def main() -> int:
         f"{report.rounds} rounds, {report.connections} connections of frames, {report.calls} calls and "
         f"{report.requests} requests of the admin API in "
         f"{time.monotonic() - began:.0f} s; memory grew by {report.growth_bytes / 2**20:.0f} MiB; "
+        f"{report.turns}; "
         f"{report.asked} messages that were acknowledged were there after a restart; nothing found"
     )
     return 0

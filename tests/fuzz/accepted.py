@@ -3,11 +3,11 @@
 from collections import defaultdict
 from typing import Any
 
-from services.broker.records.record import RecordKind
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
-from services.proxy.protocol import SERVICE
+from popwheel_broker.records.record import RecordKind
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from popwheel_proxy.protocol import SERVICE
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.subject import FoundError, Subject
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2.grpc_messages import CODE_TRAILER
-from services.rpc.status import GrpcStatus
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2.grpc_messages import CODE_TRAILER
+from popwheel_rpc.status import GrpcStatus
 from tests.fuzz.accepted import Accepted
+from tests.fuzz.filters import Filters
 from tests.fuzz.garbage import BAD_TEXTS, Garbage, readable
 from tests.fuzz.memory_socket import Answer, MemoryClient
 from tests.fuzz.subject import FoundError, Subject
@@ -42,13 +43,9 @@ OF_KINDS = {
     "fuzz-levels": "PRIORITY",
 }
 """Topics of the other types, by name."""
-_FILTERS = (
-    "a IS NOT NULL",
-    "a > 5 AND b IN ('x', 'y')",
-    "(TRUE OR c BETWEEN -1 AND 1e3) AND NOT d IS NULL",
-    "a = 'it''s' OR TAGS <> 'a'",
-)
 GROUPS = ("fuzz-g", "fuzz-h")
+FILTERING = tuple(f"fuzz-filter-{number}" for number in range(4))
+"""Groups that poll with filters only: what they take is nobody else's."""
 _OF_GROUPS = ("%RETRY%fuzz-g+fuzz-a", "%RETRY%fuzz-h+%DLQ%fuzz-g", "%DLQ%fuzz-g")
 _USERS = (*((),) * 20, ("reader",), ("fuzz", "wrong"), ("nobody",))
 """Who calls where calls are signed: mostly one who may do everything."""
@@ -93,6 +90,7 @@ class CallFuzzer:
         self._recalls: deque[str] = deque(maxlen=_HANDLES_KEPT)
         self._halves: deque[tuple[str, str]] = deque(maxlen=_HANDLES_KEPT)
         self.garbage = Garbage(dice, lambda: [*TOPICS, *GROUPS, *_OF_GROUPS, *self._handles])
+        self._filters = Filters(dice)
         self._numbers = itertools.count()
         self._client: MemoryClient | None = None
         self._calls_left = 0
@@ -134,7 +132,7 @@ class CallFuzzer:
                 case 4:
                     return urgent_message("fuzz-levels", b"body", dice.randrange(12))
             made = make_message(dice.choice(TOPICS), b"body", tag="a")
-            made.user_properties["a"] = dice.choice(("7", "x", "it's"))
+            made.user_properties["a"] = self._filters.value()
             return made
 
         def send() -> Message:
@@ -144,10 +142,10 @@ class CallFuzzer:
 
         def expression() -> d.FilterExpression:
             if dice.random() < 0.4:
-                text = dice.choice(_FILTERS)
+                text = self._filters.sql()
                 text = self.garbage.flawed(text) if dice.random() < 0.5 else text
                 return d.FilterExpression(type=d.SQL, expression=text)
-            return d.FilterExpression(type=d.TAG, expression=dice.choice(("*", "a", "b || c")))
+            return d.FilterExpression(type=d.TAG, expression=dice.choice(("*", "a", self._filters.tags())))
 
         def half() -> tuple[str, str]:
             return dice.choice(self._halves) if self._halves else ("m", "t")

@@ -1,6 +1,7 @@
 """A run of the fuzzer: frames, calls and admin requests by turns, until its time is over or something is found."""
 
 import asyncio
+import gc
 import random
 import resource
 import shutil
@@ -10,19 +11,24 @@ from pathlib import Path
 
 import httpx
 
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.proxy.protocol import SERVICE
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_proxy.protocol import SERVICE
 from tests.fuzz.admin import AdminFuzzer
-from tests.fuzz.calls import GROUPS, OF_KINDS, TOPICS, CallFuzzer
+from tests.fuzz.calls import FILTERING, GROUPS, OF_KINDS, TOPICS, CallFuzzer
+from tests.fuzz.filters import FilterFuzzer
+from tests.fuzz.http_socket import HttpFuzzer
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.sequences import Sequences
 from tests.fuzz.subject import FoundError, Subject
 from tests.harness.client import make_message
+from tests.harness.loop_turns import LoopTurns
 
 _CONNECTIONS_PER_ROUND = 40
 _CALLS_PER_ROUND = 150
 _CALLS_PER_STORM = 60
+_FILTERING_PER_ROUND = 40
 _REQUESTS_PER_ROUND = 60
+_EXCHANGES_PER_ROUND = 4
 _ROUNDS_TO_WARM_UP = 5
 GROWTH_BYTES_MAX = 128 * 2**20
 """What memory may grow by after the first rounds: the messages that are stored on the way are on disk."""
@@ -41,6 +47,8 @@ class Report:
         asked: messages that were acknowledged, and were there after a restart.
         requests: of the admin API.
         answered: how often each of those calls was answered with which HTTP status.
+        turns: the longest of the loop, without the steps of the fuzzer itself.
+        exchanges: over sockets of HTTP.
     """
 
     rounds: int
@@ -51,6 +59,8 @@ class Report:
     asked: int = 0
     requests: int = 0
     answered: dict[str, int] = field(default_factory=dict)
+    turns: LoopTurns = field(default_factory=LoopTurns)
+    exchanges: int = 0
 
 
 class InputFoundError(Exception):
@@ -79,35 +89,50 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
     try:
         async with subject:
             calls = CallFuzzer(subject, dice)
+            filters = FilterFuzzer(subject, dice)
             admin = AdminFuzzer(subject, dice, calls.garbage)
+            http = HttpFuzzer(subject, dice)
+            await http.start()
             await _make_topics(subject)
             while report.rounds < rounds and time.monotonic() < until:
                 where = "frames"
                 for _ in range(_CONNECTIONS_PER_ROUND):
                     where = await _connection(subject, dice, report)
+                    subject.check_turns()
                 await subject.quiet()
                 await asyncio.sleep(0.05)
                 for _ in range(_CALLS_PER_ROUND):
                     where = "calls"
                     await calls.one()
+                    subject.check_turns()
                 where = "admin"
                 for _ in range(_REQUESTS_PER_ROUND):
                     await admin.one()
+                    subject.check_turns()
+                where = "filters"
+                await filters.run(TOPICS, FILTERING, _FILTERING_PER_ROUND)
+                where = "HTTP"
+                await http.some(_EXCHANGES_PER_ROUND)
                 where = "a storm"
                 await calls.close()
                 await calls.storm(_CALLS_PER_STORM)
                 where = "the end of a round"
                 await subject.quiet()
+                subject.check_turns()
                 subject.check_logs()
                 subject.check_bounds()
+                gc.collect()  # not by itself while turns are measured
                 report.rounds += 1
                 if report.rounds == _ROUNDS_TO_WARM_UP:
                     start_bytes = _resident_bytes()
             await admin.close()
+            await http.close()
+            report.exchanges = http.exchanges
             report.calls = calls.calls
             report.requests = admin.requests
             report.answered = dict(admin.answered)
             report.statuses = dict(subject.statuses)
+            report.turns = subject.turns
             folder = data_dir
             if dice.random() < 0.5:
                 # As after a kill: what was written is there, and nothing was brought to an end.
@@ -122,8 +147,12 @@ async def run(seed: int, data_dir: Path, *, seconds: float = 1e9, rounds: int = 
         report.asked = calls.accepted.count
     except Exception as error:
         last = calls.last if where in ("calls", "a storm", "the end of a round") else where
+        if where == "filters":
+            last = filters.last
         if where == "admin":
             last = admin.last
+        elif where == "HTTP":
+            last = http.last
         raise InputFoundError(
             f"seed {seed}, round {report.rounds}: {type(error).__name__}: {error}\ninput: {last}"
         ) from error

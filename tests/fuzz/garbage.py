@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 
-from services.common.contract.names import Kind
+from popwheel_common.contract.names import Kind
 from tests.harness.names import BAD_TOPICS, OF_KIND
 
 M = TypeVar("M", bound=Message)

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.rpc.http2 import frames, grpc_messages, hpack
-from services.rpc.http2.grpc_messages import MessageReader
-from services.rpc.limits import WINDOW_DEFAULT
-from services.rpc.server.server import Server
-from services.rpc.server.server_connection import ServerConnection
+from popwheel_rpc.http2 import frames, grpc_messages, hpack
+from popwheel_rpc.http2.grpc_messages import MessageReader
+from popwheel_rpc.limits import WINDOW_DEFAULT
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_connection import ServerConnection
 
 _WINDOW = 2**31 - 1
 _CHUNK_BYTES = 64 * 1024

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from hpack import Encoder
 
-from services.proxy.protocol import SERVICE
-from services.rpc.http2 import frames, hpack
-from services.rpc.http2.frames import ErrorCode
+from popwheel_proxy.protocol import SERVICE
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.http2.frames import ErrorCode
 from tests.fuzz.garbage import Garbage
 
 _PATHS = tuple(

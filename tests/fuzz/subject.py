@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,17 +15,19 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.cli.options import StandaloneOptions
-from services.cli.process.in_process import InProcessCluster
-from services.common.clock import SystemClock
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.http import make_http_app
-from services.proxy.access.signature import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
-from services.rpc.limits import Limits
-from services.rpc.server.metrics import RpcMetrics
-from services.rpc.server.server import Server
-from services.rpc.server.server_connection import ServerConnection
+from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.in_process import InProcessCluster
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.web.hosts import AllowedHosts
+from popwheel_proxy.access.signature import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.metrics import RpcMetrics
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_connection import ServerConnection
+from tests.harness.loop_turns import TURN_S_MAX, LoopTurns, measured_turns
 
 TOPICS_MAX = 40
 GROUPS_MAX = 40
@@ -101,11 +103,15 @@ class Subject:
         self.cluster = InProcessCluster(
             StandaloneOptions.model_validate(settings), data_dir, SystemClock(), random_source, registry
         )
-        self.http = make_http_app("fuzz", "0", registry, {}, [self.cluster.controller.admin])
+        self.http = make_http_app(
+            "fuzz", "0", registry, {}, [self.cluster.controller.admin], hosts=AllowedHosts(["fuzz"])
+        )
         self.registry = registry
         self.server = Server(self.cluster.proxy.service, LIMITS, observer=RpcMetrics(registry).counts)
         self.statuses: Counter[str] = Counter()
+        self.turns = LoopTurns()
         self._logs: AbstractContextManager[list[Any]] | None = None
+        self._measuring = ExitStack()
         self._entries: list[Any] = []
         self._unhandled: list[Mapping[str, Any]] = []
 
@@ -117,11 +123,13 @@ class Subject:
         await self.cluster.start()
         while not self.cluster.proxy.ready:
             await asyncio.sleep(0.001)
+        self.turns = self._measuring.enter_context(measured_turns(besides=asyncio.current_task()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._measuring.close()
         try:
             await self.cluster.stop()
             self.server.deadlines.close()
@@ -184,6 +192,15 @@ class Subject:
             raise FoundError(f"logged as an error: {errors[0]}")
         if self._unhandled:
             raise FoundError(f"nobody caught this: {self._unhandled[0]}") from self._unhandled[0].get("exception")
+
+    def check_turns(self) -> None:
+        """Look for a turn of the loop that was too long.
+
+        Raises:
+            FoundError: there was one.
+        """
+        if self.turns.longest_s > TURN_S_MAX:
+            raise FoundError(str(self.turns))
 
     def check_connection(self, connection: ServerConnection) -> None:
         """Look at what one connection holds (M1).

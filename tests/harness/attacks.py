@@ -7,9 +7,9 @@ and others), rapid reset (CVE-2023-44487), MadeYouReset (CVE-2025-8671).
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from services.rpc.http2 import frames, grpc_messages, hpack
-from services.rpc.http2.frames import ErrorCode
-from services.rpc.limits import WINDOW_DEFAULT
+from popwheel_rpc.http2 import frames, grpc_messages, hpack
+from popwheel_rpc.http2.frames import ErrorCode
+from popwheel_rpc.limits import WINDOW_DEFAULT
 
 FRAMES = 12_000
 """As many frames an attack has, or calls: more than any limit of frames in a window of time."""

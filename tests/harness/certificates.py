@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.rpc.socket.certificate_files import CertificateFiles
-from services.rpc.socket.certificates import KeyPair, authority, signed
+from popwheel_rpc.socket.certificate_files import CertificateFiles
+from popwheel_rpc.socket.certificates import KeyPair, authority, signed
 
 DAYS = 90
 NAMES = ("localhost", "127.0.0.1")

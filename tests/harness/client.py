@@ -15,9 +15,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 REQUEST_TIMEOUT_S = 5.0
@@ -220,6 +220,41 @@ class MessagingClient:
         attempt_id: str = "",
     ) -> Received:
         """Receive once, over all queues of the topic's first broker, what an expression of a kind wants."""
+        stream = await self.begin_receive(
+            group,
+            topic,
+            count=count,
+            invisible_s=invisible_s,
+            poll_s=poll_s,
+            expression=expression,
+            auto_renew=auto_renew,
+            kind=kind,
+            attempt_id=attempt_id,
+        )
+        status = definition.Status()
+        messages: list[definition.Message] = []
+        async for part in stream:
+            match part.WhichOneof("content"):
+                case "status":
+                    status = part.status
+                case "message":
+                    messages.append(part.message)
+        return Received(status.code, status.message, messages)
+
+    async def begin_receive(
+        self,
+        group: str,
+        topic: str,
+        *,
+        count: int = 32,
+        invisible_s: float = 30.0,
+        poll_s: float = 0.0,
+        expression: str = "*",
+        auto_renew: bool = False,
+        kind: definition.FilterType.ValueType = definition.TAG,
+        attempt_id: str = "",
+    ) -> Any:
+        """Ask as `receive` does; the answer as a stream, of which nothing was read."""
         request = service.ReceiveMessageRequest(
             group=definition.Resource(name=group),
             message_queue=await self._queue(topic),
@@ -232,20 +267,11 @@ class MessagingClient:
             request.attempt_id = attempt_id
         if not auto_renew:
             request.invisible_duration.CopyFrom(duration(invisible_s))
-        stream = self._channel.unary_stream(
+        return self._channel.unary_stream(
             f"/{SERVICE}/ReceiveMessage",
             request_serializer=service.ReceiveMessageRequest.SerializeToString,
             response_deserializer=service.ReceiveMessageResponse.FromString,
         )(request, timeout=poll_s + REQUEST_TIMEOUT_S, metadata=self.headers)
-        status = definition.Status()
-        messages: list[definition.Message] = []
-        async for part in stream:
-            match part.WhichOneof("content"):
-                case "status":
-                    status = part.status
-                case "message":
-                    messages.append(part.message)
-        return Received(status.code, status.message, messages)
 
     async def receive_all(
         self, group: str, topic: str, count: int, *, invisible_s: float = 30.0, patience_s: float = 15.0
@@ -292,6 +318,11 @@ class MessagingClient:
             group=definition.Resource(name=group), topic=definition.Resource(name=topic), entries=entries
         )
         return await self.call("AckMessage", request, service.AckMessageResponse, timeout_s=timeout_s)
+
+    async def say_goodbye(self, group: str) -> definition.Status:
+        """Say that this client stops, as a consumer of a group."""
+        request = service.NotifyClientTerminationRequest(group=definition.Resource(name=group))
+        return (await self.call("NotifyClientTermination", request, service.NotifyClientTerminationResponse)).status
 
     async def change_invisible(
         self, group: str, topic: str, message: definition.Message, invisible_s: float | None, *, suspend: bool = False

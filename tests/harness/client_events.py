@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from services.cli.drills.account import Account, Delivery, place_of
+from popwheel_cli.drills.account import Account, Delivery, place_of
 
 
 class ClientEvents:

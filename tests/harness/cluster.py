@@ -53,7 +53,7 @@ class ClusterCommand:
     def command(self) -> list[str]:
         """The whole command line."""
         return [
-            *(sys.executable, "-m", "services.cli.main", "cluster"),
+            *(sys.executable, "-m", "popwheel_cli.main", "cluster"),
             *("--data-dir", str(self.data_dir), "--grpc-port", "0", "--http-port", str(self.http_port)),
             *self._words,
         ]

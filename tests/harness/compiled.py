@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from services.rpc.http2 import connection
+from popwheel_rpc.http2 import connection
 
 
 def is_compiled() -> bool:
@@ -53,5 +53,5 @@ def _check(target: Any) -> None:
     else:
         name = (target if isinstance(target, type) else type(target)).__module__
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    if name.startswith("services.") and not file.endswith(".py"):
+    if name.startswith("popwheel_") and not file.endswith(".py"):
         pytest.skip(f"{name} is compiled: nothing in it can be replaced")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.cli.main import main
+from popwheel_cli.main import main
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from services.cli.drills.account import Verdict
-from services.cli.drills.links import LinksClient
-from services.cli.drills.relay import CUT, Passage
+from popwheel_cli.drills.account import Verdict
+from popwheel_cli.drills.links import LinksClient
+from popwheel_cli.drills.relay import CUT, Passage
 from tests.harness.client_events import ClientEvents
 from tests.harness.cluster import ClusterCommand
 from tests.harness.standalone import ROOT
@@ -30,7 +30,7 @@ _LOOK_S = 0.05
 _HEALTHY_S_MAX = 40.0
 _FLOW_S_MAX = 30.0
 _DRAIN_S_MAX = 45.0
-"""Twice the invisible duration of the load, the detection time, and some more, as in `services.cli.drills.drill`."""
+"""Twice the invisible duration of the load, the detection time, and some more, as in `popwheel_cli.drills.drill`."""
 _QUIET_S = 1.0
 
 
@@ -50,6 +50,7 @@ class ReplicatedCluster:
             *("--groups", "1", "--replicas", str(replicas), "--controllers", str(controllers), "--proxies", "1"),
             "--relays",
             *("--set", f"proxy.grpc_client_consumer_min_long_polling_timeout_ms={POLL_MS_MIN}"),
+            *("--set", "children.silence_ms_max=600000"),  # tests stop replicas for longer, on purpose
             *words,
         )
         self.links = LinksClient(self.command.data_dir)
@@ -145,7 +146,7 @@ class ReplicatedCluster:
 
     async def admin(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Call `popwheel admin`."""
-        command = [sys.executable, "-m", "services.cli.main", "admin", "--server", self.command.url, *words]
+        command = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", self.command.url, *words]
         return await asyncio.to_thread(
             subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
         )
@@ -200,7 +201,7 @@ class FailoverLoad:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.interop.failover_client", address, name],
                 cwd=ROOT,
-                env={**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "HOME": str(folder)},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,

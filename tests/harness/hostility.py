@@ -10,11 +10,11 @@ import httpx
 import pytest
 from google.protobuf.message import Message
 
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2.grpc_messages import CODE_TRAILER
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2.grpc_messages import CODE_TRAILER
 from tests.harness.client import MessagingClient, duration, make_message
 from tests.harness.metrics import lasting
 from tests.harness.others import others_are_served

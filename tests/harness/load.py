@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
 
 

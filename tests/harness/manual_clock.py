@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from services.common.clock import Uptime
+from popwheel_common.clock import Uptime
 
 Result = TypeVar("Result")
 
@@ -13,7 +13,7 @@ _START_MS = 1_800_000_000_000
 
 
 class ManualClock:
-    """A `services.common.clock.Clock`.
+    """A `popwheel_common.clock.Clock`.
 
     Args:
         start_ms: what wall and steady clock show at first, in milliseconds since 1970.

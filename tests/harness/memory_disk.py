@@ -34,8 +34,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from services.common.cold_reads import ColdReads, Range
-from services.common.disk import DiskUsage
+from popwheel_common.cold_reads import ColdReads, Range
+from popwheel_common.disk import DiskUsage
 
 SECTOR_BYTES = 512
 
@@ -206,7 +206,7 @@ def _survivors(changes: Sequence[object], random_source: random.Random) -> list[
 
 
 class MemoryDisk:
-    """A `services.common.disk.Disk` with faults.
+    """A `popwheel_common.disk.Disk` with faults.
 
     Args:
         random_source: decides what survives a crash and how much a failed write wrote.

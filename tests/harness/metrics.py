@@ -16,9 +16,9 @@ _LASTING = (
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def metrics(server: StandaloneProcess) -> Values:
-    """All values, by name and labels."""
-    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=10) as answer:
+def metrics(server: StandaloneProcess, *, pairs: bool = False) -> Values:
+    """All values, by name and labels; with each pair of a topic and a group, or without."""
+    with urllib.request.urlopen(f"{server.http_url}/metrics?pairs={pairs}", timeout=10) as answer:
         text = answer.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value

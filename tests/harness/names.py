@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from services.common.contract.names import Kind
+from popwheel_common.contract.names import Kind
 
 _NO_NAMES = (
     "",

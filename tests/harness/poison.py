@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from services.broker.pop import acks, delivery, redelivery, relocation
-from services.broker.pop.given_out_messages import GivenOutMessages
-from services.broker.progress.check_point import CheckPoint
-from services.broker.records import raw_records, record
-from services.broker.records.record import Record, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.broker.store.consume_queue import Entry
-from services.broker.timer import dequeue_stages, enqueue_stages
-from services.broker.wheel import delay
-from services.common.contract import names
-from services.common.contract.put import MessageRun
+from popwheel_broker.pop import acks, delivery, redelivery, relocation
+from popwheel_broker.pop.given_out_messages import GivenOutMessages
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.records import raw_records, record
+from popwheel_broker.records.record import Record, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.consume_queue import Entry
+from popwheel_broker.timer import dequeue_stages, enqueue_stages
+from popwheel_broker.wheel import delay
+from popwheel_common.contract import names
+from popwheel_common.contract.put import MessageRun
 
 MARK = b"poison"
 ERRORS: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, IndexError, AssertionError, ArithmeticError)
@@ -190,7 +190,7 @@ class Poison:
             self._bite(b"")
             return before(position, data)
 
-        return sys.modules["services.broker.files.replica_store"], "checked_records", checked_records
+        return sys.modules["popwheel_broker.files.replica_store"], "checked_records", checked_records
 
 
 @contextlib.contextmanager

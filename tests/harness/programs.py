@@ -60,7 +60,7 @@ def run_program(
         [sys.executable, *arguments],
         scratch,
         log="logs/rocketmq_python/rocketmq_client.log",
-        environment={**os.environ, **(environment or {}), "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
+        environment={**os.environ, **(environment or {}), "HOME": str(scratch)},
         timeout_s=timeout_s,
     )
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from services.common.pb.apache.rocketmq.v2 import service_pb2
-from services.common.pb.popwheel.v1 import proxy_pb2
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2
+from popwheel_common.pb.popwheel.v1 import proxy_pb2
 
 _SERVICES = (
     service_pb2.DESCRIPTOR.services_by_name["MessagingService"],

@@ -3,10 +3,11 @@
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from services.cli.drills.account import Account, Verdict, longest_gap
+from popwheel_cli.drills.account import Account, Verdict, longest_gap
 from tests.harness.client_events import ClientEvents
 from tests.harness.release import Release
 from tests.harness.standalone import ROOT
@@ -27,7 +28,7 @@ _POD = "popwheel-recorder"
 _PROGRAM = ROOT / "tests" / "interop" / "failover_client.py"
 _FLOW_S_MAX = 90.0
 _DRAIN_S_MAX = 60.0
-"""Twice the invisible duration of the load, the detection time, and some more, as in `services.cli.drills.drill`."""
+"""Twice the invisible duration of the load, the detection time, and some more, as in `popwheel_cli.drills.drill`."""
 _QUIET_S = 1.0
 
 # Its output stays in the pod, so that nothing is missed while the API server is away.
@@ -48,15 +49,26 @@ class Recorder:
         name: what its messages begin with: another one each time.
         image: with Python 3; the client is installed there if it is missing.
         endpoint: where it calls; the Service if not given.
-        not_on: a node on which it must not run.
+        not_on: nodes on which it must not run.
+        keepalive: whether it asks its proxy for signs of life, as docs/client-compatibility.md advises.
     """
 
-    def __init__(self, release: Release, name: str, image: str, endpoint: str = "", not_on: str = "") -> None:
+    def __init__(
+        self,
+        release: Release,
+        name: str,
+        image: str,
+        endpoint: str = "",
+        not_on: Sequence[str] = (),
+        *,
+        keepalive: bool = False,
+    ) -> None:
         self._release = release
         self._name = name
         self._image = image
         self._endpoint = endpoint or f"{release.prefix}-proxy:8081"
         self._not_on = not_on
+        self._keepalive = keepalive
         self._events = ClientEvents(name)
 
     @property
@@ -73,7 +85,7 @@ class Recorder:
             file.write(output[: self._events.read_bytes - before])
 
     def flows(self, more: int = 20) -> None:
-        """Wait until so many more messages were sent, and as many came and were acked."""
+        """Wait until `more` messages beyond those that were read of were sent, and as many came and were acked."""
         account = self.account
         sent, acked = account.sent_count + more, account.acked_count + more
 
@@ -106,6 +118,15 @@ class Recorder:
         after = times[max(0, since - 1) :]
         return longest_gap(after, after[0], after[-1]) if len(after) > 1 else 0.0
 
+    def longest_of_one_sender_s(self) -> float:
+        """The longest time that one of its senders was without an answered send."""
+        times: dict[str, list[float]] = {}
+        for line in (FOLDER / f"{self._name}.events").read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            if event["event"] == "sent":
+                times.setdefault(event["body"].rpartition("-")[0], []).append(event["at"])
+        return max((longest_gap(each, each[0], each[-1]) for each in times.values()), default=0.0)
+
     def _errors(self) -> str:
         try:
             return self._release.read(_POD, "/work/errors", 0).decode()[-1000:]
@@ -114,7 +135,7 @@ class Recorder:
 
     def _pod(self) -> dict[str, Any]:
         security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        apart = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [self._not_on]}
+        apart = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(self._not_on)}
         affinity = {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [apart]}]}
@@ -142,6 +163,7 @@ class Recorder:
                         "image": self._image,
                         "imagePullPolicy": "IfNotPresent",
                         "command": ["sh", "-c", _SCRIPT, self._endpoint, self._name],
+                        "env": [{"name": "KEEPALIVE", "value": "yes"}] if self._keepalive else [],
                         "securityContext": security,
                         # Without a request it would stand still whenever another pod of its node begins.
                         "resources": {"requests": {"cpu": "500m", "memory": "128Mi"}},

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from services.broker.records.record import Record, RecordKind, encode
-from services.common.contract.record_block import NOTHING, RecordBlock, decode_block, encode_block
-from services.common.contract.send_id import encode_send_id
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_broker.records.record import Record, RecordKind, encode
+from popwheel_common.contract.record_block import NOTHING, RecordBlock, decode_block, encode_block
+from popwheel_common.contract.send_id import encode_send_id
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 _POSITION = 4096
 _SEND_ID = encode_send_id(2**64 - 1)

@@ -76,15 +76,16 @@ class Release:
         """What the next `install` rolls out."""
         self._words = words
 
-    def install(self, *words: str) -> None:
-        """Install or upgrade, and wait until all is rolled out."""
+    def install(self, *words: str) -> str:
+        """Install or upgrade, and wait until all is rolled out; what Helm says then."""
         repository, _, tag = self.image.rpartition(":")
-        self._run(
+        said = self._run(
             *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
             *("--set", f"broker.groups={{{GROUP}}}", "--set", f"broker.replicas={self.replicas}"),
             *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *self._words, *words),
         )
+        return said.decode()
 
     def test(self) -> None:
         """See that messages go through, as the chart's own test does."""
@@ -132,6 +133,19 @@ class Release:
         if f'"{name}"' not in self.admin("topic", "list", "-o", "json"):
             self.admin("topic", "create", name, "--type", kind, "--queues", str(queues))
 
+    def may(self, verb: str, what: str) -> bool:
+        """Ask the API server for a right of the controllers, such as to `patch` `pods/coredns`."""
+        account = f"system:serviceaccount:{self.namespace}:{self.prefix}-controller"
+        try:
+            return self.kubectl("auth", "can-i", verb, what, f"--as={account}").strip() == "yes"
+        except subprocess.SubprocessError:  # kubectl ends with 1 at a no
+            return False
+
+    def group_events(self) -> list[tuple[str, str]]:
+        """Reasons and messages of the events of the broker groups, in no order."""
+        found = self.get("events", "--field-selector", "involvedObject.kind=BrokerGroup")["items"]
+        return [(each["reason"], each["message"]) for each in found]
+
     def group(self) -> Group:
         """The broker group now."""
         for each in self.get("brokergroups")["items"]:
@@ -146,6 +160,12 @@ class Release:
         selector = self.selector + (f",app.kubernetes.io/component={component}" if component else "")
         return list(self.get("pods", "-l", selector)["items"])
 
+    def scale_proxies(self, count: int) -> None:
+        """Scale to that many of them, and wait until the others are gone."""
+        self.kubectl("scale", f"deployment/{self.prefix}-proxy", f"--replicas={count}")
+        self.proxies = count
+        self.wait_until_whole()
+
     def master_pod(self) -> str:
         """The name of the master's pod."""
         return f"{GROUP}-{self.group().master}"
@@ -153,6 +173,20 @@ class Release:
     def node_of(self, pod: str) -> str:
         """Where a pod runs."""
         return str(self.get("pod", pod)["spec"]["nodeName"])
+
+    def lead_elsewhere(self, node: str) -> None:
+        """Move the lead to a master that does not run on some node."""
+        if self.node_of(self.master_pod()) != node:
+            return
+        group = self.group()
+        to = next(number for number in group.in_sync if number != group.master)
+        self.kubectl("annotate", "brokergroup", GROUP, f"popwheel.io/switchover-to={to}")
+        self.wait_until(lambda: self.group().master == to, 30, f"replica {to} leads")
+        self.wait_until_whole()
+
+    def proxies_ready(self, but_on: str) -> int:
+        """Count the proxies that are ready on other nodes than this."""
+        return sum(_is_ready(pod) and pod["spec"]["nodeName"] != but_on for pod in self.pods("proxy"))
 
     def restarts_of(self, pod: str) -> int:
         """How often its container was started again."""

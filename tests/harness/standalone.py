@@ -56,7 +56,7 @@ class StandaloneProcess:
         log_path: Path | None = None,
         environment: dict[str, str] | None = None,
         open_files_max: int | None = None,
-        module: str = "services.cli.main",
+        module: str = "popwheel_cli.main",
     ) -> None:
         self.data_dir = data_dir
         self.extra_args = list(extra_args)

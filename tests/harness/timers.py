@@ -15,7 +15,7 @@ from typing import Self
 from bench import requests
 from bench.client import CallFailedError, Client
 from bench.connection import ConnectionFailedError
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from tests.harness.standalone import ROOT
 
 BODY_BYTES = 32
@@ -153,7 +153,7 @@ class OfficialConsumer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.interop.timer_consumer", address, topic, group],
                 cwd=ROOT,
-                env={**os.environ, "HOME": str(scratch), "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "HOME": str(scratch)},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,

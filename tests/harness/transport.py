@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from services.rpc.http2 import frames
-from services.rpc.server.server import Server
-from services.rpc.status import GrpcStatus
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.status import GrpcStatus
 from tests.unit.rpc.contract_service import ECHO
 from tests.unit.rpc.peers import REQUEST
 

@@ -10,8 +10,8 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.kubernetes.reconciler import DeclarationMetrics
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.kubernetes.reconciler import DeclarationMetrics
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient
 from tests.harness.failover import TOPICS, FailoverLoad, ReplicatedCluster
@@ -137,9 +137,11 @@ class WatchedCluster:
             assert (await client.forward_to_dead_letters("rare", _TOPIC, given_up)).code == Code.OK
 
     async def _is_told_well(self) -> None:
-        """An alert that was pending while the controller's first page was still to be read stays so until it is judged
-        again."""
+        """Wait until Prometheus has read the first pages of controllers and proxies: an alert that was pending before
+        stays so until it is judged again.
+        """
         await self._seen(lambda: self.prometheus.has("popwheel_controller_group_sync_state_set_size == 2"))
+        await self._seen(lambda: self.prometheus.has("rocketmq_proxy_up == 1"))
         seen_s = time.time()
         await self._seen(lambda: self.prometheus.has_judged_since(seen_s))
 

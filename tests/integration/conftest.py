@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from services.rpc.limits import Limits
-from services.rpc.server.server import Server
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.server import Server
 from tests.harness.client import MessagingClient
 from tests.harness.standalone import StandaloneProcess
 from tests.harness.transport import Recorder, Serve

@@ -11,8 +11,8 @@ import grpc.aio
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.certificates import certificate_by, new_authority
 from tests.harness.client import MessagingClient, bodies
 from tests.harness.programs import run_program
@@ -58,7 +58,7 @@ def guarded(folder: Path) -> Iterator[StandaloneProcess]:
 
 def admin(process: StandaloneProcess, folder: Path, *words: str) -> None:
     outcome = run_program(
-        ["-m", "services.cli.main", "admin", "--server", process.http_url, "--token", TOKEN, *words], folder / words[-1]
+        ["-m", "popwheel_cli.main", "admin", "--server", process.http_url, "--token", TOKEN, *words], folder / words[-1]
     )
     assert outcome.exit_code == 0, outcome.explain()
 
@@ -98,7 +98,7 @@ async def test_who_does_not_show_who_it_is_gets_nothing(
 
 
 def test_the_check_shows_who_it_is(guarded: StandaloneProcess, folder: Path) -> None:
-    words = ["-m", "services.cli.main", "admin", "--server", guarded.http_url, "--token", TOKEN]
+    words = ["-m", "popwheel_cli.main", "admin", "--server", guarded.http_url, "--token", TOKEN]
     check = ["check", "--proxy", guarded.grpc_address, "--seconds", "10"]
     outcome = run_program([*words, "--access-key", CHECKER[0], "--secret", CHECKER[1], *check], folder / "check")
     assert outcome.exit_code == 0, outcome.explain()
@@ -139,7 +139,7 @@ async def test_the_admin_api_wants_a_token(guarded: StandaloneProcess, folder: P
 
     assert ask("/api/v1/topics") == ask("/api/v1/topics", "not-the-token-of-it") == ask("/docs") == 401
     assert ask("/api/v1/topics", TOKEN) == ask("/healthz") == ask("/readyz") == ask("/metrics") == 200
-    words = ["-m", "services.cli.main", "admin", "--server", guarded.http_url, "topic", "list"]
+    words = ["-m", "popwheel_cli.main", "admin", "--server", guarded.http_url, "topic", "list"]
     outcome = run_program(words, folder / "without-token")
     assert outcome.exit_code != 0
     assert "UNAUTHORIZED: show a token" in outcome.explain()

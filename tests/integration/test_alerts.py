@@ -16,7 +16,7 @@ PLACE = 'namespace="n",instance="broker-a-0"'
 CONTROLLER = 'namespace="n",instance="controller-0"'
 MASTER = f'popwheel_replica_role{{{PLACE},role="master"}}'
 SLAVE = 'popwheel_replica_role{namespace="n",instance="broker-a-1",role="master"}'
-GROUP = 'consumer_group="g",topic="t"'
+GROUP = 'consumer_group="g"'
 FOR_SERVICES = f'{PLACE},use="services"'
 
 
@@ -50,7 +50,19 @@ DRILLS = {
         {f"rocketmq_consumer_queueing_latency{{{PLACE},{GROUP}}}": "0+60000x60"}, 15, 17, f'namespace="n",{GROUP}'
     ),
     "PopwheelMessageNotAcknowledged": Drill(
-        {f"rocketmq_consumer_lag_latency{{{PLACE},{GROUP}}}": "0+60000x90"}, 65, 67, f'namespace="n",{GROUP}'
+        # As `/metrics?pairs=true` has it.
+        {
+            f'rocketmq_consumer_lag_latency{{{PLACE},{GROUP},topic="t"}}': "0+60000x90",
+            f'rocketmq_consumer_lag_latency{{{PLACE},{GROUP},topic="u"}}': "0x90",
+        },
+        *(65, 67, f'namespace="n",{GROUP}'),
+    ),
+    "PopwheelLoopTurnsLong": Drill(
+        {
+            f"popwheel_loop_turn_max_seconds{{{PLACE}}}": "0.09x9 0.2x3 0.02x5 0.2x20",
+            'popwheel_loop_turn_max_seconds{namespace="n",instance="broker-a-1"}': "0.1x40",
+        },
+        *(24, 26, PLACE),
     ),
     "PopwheelMessageGroupStuck": Drill(of_master("popwheel_pop_paused", "0x4 1x5 0 1x20"), 21, 23, PLACE),
     "PopwheelTransactionsNotEnded": Drill(
@@ -63,6 +75,9 @@ DRILLS = {
         },
         *(9, 11, PLACE),
     ),
+    "PopwheelGroupFiltersDiffer": Drill(
+        {f"popwheel_group_filter_passed_over_messages_total{{{PLACE}}}": "3x9 4x20"}, 9, 11, PLACE
+    ),
     "PopwheelReviveBehind": Drill(of_master("rocketmq_pop_revive_latency", "0x4 9000x5 11000x20"), 11, 13, PLACE),
     "PopwheelTimersBehind": Drill(of_master("rocketmq_timer_dequeue_latency", "0x4 4000x5 6000x20"), 11, 13, PLACE),
     "PopwheelTimersFull": Drill(
@@ -71,18 +86,40 @@ DRILLS = {
     ),
     "PopwheelNoMaster": Drill(
         {
-            f"popwheel_controller_groups_without_master{{{CONTROLLER}}}": "0x30",
-            'popwheel_proxy_brokers_without_master{namespace="n",instance="proxy-0"}': "0x9 1x20",
+            f'popwheel_controller_group_without_master{{{CONTROLLER},broker="broker-a"}}': "0x30",
+            f'popwheel_controller_group_without_master{{{CONTROLLER},broker="broker-b"}}': "0x30",
+            'popwheel_proxy_broker_without_master{namespace="n",instance="proxy-0",broker="broker-a"}': "0x30",
+            'popwheel_proxy_broker_without_master{namespace="n",instance="proxy-0",broker="broker-b"}': "0x9 1x20",
         },
-        *(10, 11, 'namespace="n"'),
+        *(10, 11, 'namespace="n",broker="broker-b"'),
     ),
     "PopwheelNoController": Drill(
         {
             f"popwheel_controller_leads{{{CONTROLLER}}}": "1x4 0x4 stale",
             'popwheel_controller_leads{namespace="n",instance="controller-1"}': "0x4 1x4 stale",
-            'rocketmq_proxy_up{namespace="n",instance="proxy-0"}': "1x20",
+            'popwheel_rpc_connections{namespace="n",instance="broker-a-0"}': "1x5 stale",
+        },
+        *(9, 11, 'namespace="n"'),
+    ),
+    "PopwheelNoProxy": Drill(
+        {
+            'rocketmq_proxy_up{namespace="n",instance="proxy-0"}': "1x4 stale",
+            'rocketmq_proxy_up{namespace="n",instance="proxy-1"}': "1x9 stale",
+            'popwheel_rpc_connections{namespace="n",instance="proxy-1"}': "0x9 stale",
+            'popwheel_controller_leads{namespace="n",instance="controller-0"}': "1x9 stale",
         },
         *(10, 12, 'namespace="n"'),
+    ),
+    "PopwheelOtherCluster": Drill(
+        {f"popwheel_controller_other_clusters_refused_total{{{CONTROLLER}}}": "0x9 1x20"}, 9, 10, 'namespace="n"'
+    ),
+    "PopwheelTargetDown": Drill(
+        {
+            f"up{{{PLACE}}}": "1x4 0x3 1x2 0x20",
+            f"popwheel_rpc_connections{{{PLACE}}}": "3x4 stale",
+            'up{namespace="n",instance="of another product"}': "0x30",
+        },
+        *(16, 18, PLACE),
     ),
     "PopwheelReplicaOutOfSync": Drill(
         {
@@ -121,6 +158,8 @@ DRILLS = {
         },
         *(14, 15, PLACE),
     ),
+    "PopwheelProcessHung": Drill({f"popwheel_hung_processes_killed_total{{{PLACE}}}": "0x9 1x20"}, 9, 10, PLACE),
+    "PopwheelLogLinesLost": Drill({f"popwheel_log_lost_lines_total{{{PLACE}}}": "7x9 8x20"}, 9, 10, PLACE),
     "PopwheelQueueStandsStill": Drill(
         {
             **of_master("popwheel_damaged_queues", "0x9 1x20"),
@@ -131,7 +170,7 @@ DRILLS = {
     "PopwheelMessageSetAside": Drill(of_master("popwheel_quarantined_messages", "0x9 1x9"), 9, 10, PLACE),
     "PopwheelQuarantineFull": Drill(
         {
-            **of_master("popwheel_quarantined_messages", "80x9 81x9"),
+            **of_master("popwheel_quarantined_messages", "40x9 41x9"),
             **of_master("popwheel_quarantine_max", "100x20"),
         },
         *(9, 10, PLACE),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from tests.harness.attacks import ATTACKS, Attack, Target
 from tests.harness.client import SERVICE
 from tests.harness.metrics import metric

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.harness.client import MessagingClient
 from tests.harness.standalone import ROOT, StandaloneProcess
 
@@ -116,7 +116,7 @@ def test_the_verbs_show_it(server: StandaloneProcess) -> None:
         command = [
             sys.executable,
             "-m",
-            "services.cli.main",
+            "popwheel_cli.main",
             "admin",
             "--server",
             server.http_url,
@@ -128,6 +128,9 @@ def test_the_verbs_show_it(server: StandaloneProcess) -> None:
 
     assert httpx.post(f"{server.http_url}/api/v1/topics", json={"name": "Quiet"}).status_code == 201
     assert httpx.post(f"{server.http_url}/api/v1/groups", json={"name": "spark-quiet"}).status_code == 201
-    assert admin("inflight", "--topic", "Quiet") == {"messages": [], "more": False, "unanswered": []}
+    quiet = admin("inflight", "--topic", "Quiet")
+    (since_ms,) = quiet.pop("known_since_ms").values()
+    assert quiet == {"messages": [], "more": False, "unanswered": []}
+    assert 0 < since_ms < time.time_ns() // 1_000_000
     progress = admin("progress", "spark-quiet")
     assert (progress["kind"], progress["queues"], progress["dead_letters"]) == ("Spark", [], {"broker-0": 0})

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.common.errors import NotLeadingError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.client.socket_channel import connect
-from services.rpc.local import LocalChannel
-from services.rpc.server.grpcio_server import GrpcioServer
-from services.rpc.server.server import Server
-from services.rpc.service import Channel, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.server.grpcio_server import GrpcioServer
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.service import Channel, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.rpc.contract_service import (
     CHAT,
     ECHO,

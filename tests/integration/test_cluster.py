@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies
 from tests.harness.cluster import ClusterCommand, wait_until_gone
 from tests.harness.load import receive_and_ack_all
@@ -175,7 +175,7 @@ async def test_workers_share_a_port_and_a_second_ctrl_c_ends_at_once(tmp_path: P
         assert list(status) == ["broker-0", "broker-1", "proxy-0/0", "proxy-0/1"]
         assert {one["address"] for name, one in status.items() if name.startswith("proxy")} == {address}
         assert all(one["ready"] for one in status.values())
-        words = [sys.executable, "-m", "services.cli.main", "admin", "--server", cluster.url, "cluster", "status"]
+        words = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", cluster.url, "cluster", "status"]
         table = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
         lines = [line.split() for line in table]
         processes = lines[lines.index([]) + 2 :]

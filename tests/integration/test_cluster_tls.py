@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.client.socket_channel import connect
-from services.rpc.methods import GET_OFFSET
-from services.rpc.status import RpcError
+from popwheel_common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.methods import GET_OFFSET
+from popwheel_rpc.status import RpcError
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient
 from tests.harness.failover import ReplicatedCluster

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
 from tests.harness.load import Ledger, Load, receive_and_ack_all
 from tests.harness.standalone import StandaloneProcess

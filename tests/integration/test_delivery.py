@@ -2,9 +2,9 @@
 
 import hashlib
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, make_message
 
 

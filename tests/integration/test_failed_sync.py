@@ -6,7 +6,7 @@ import pytest
 from grpc import StatusCode
 from grpc.aio import AioRpcError
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
 from tests.harness.standalone import StandaloneProcess
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.client import MessagingClient, bodies, ordered_message
 from tests.harness.standalone import StandaloneProcess
 from tests.integration.conftest import QUICK
@@ -96,6 +96,31 @@ async def test_the_same_attempt_gets_the_same_messages(server: StandaloneProcess
     assert len(other) == 1
     assert (await client.ack("trying", "Trying", [*again, *other])).status.code == Code.OK
     assert all(each.system_properties.receipt_handle.split(" ")[3] == "999" for each in (*first, *other))
+
+
+async def test_the_end_of_the_first_try_takes_nothing_from_the_second(server: StandaloneProcess) -> None:
+    """The seen fault: the first try's connection ended, and what the second try had went to another consumer."""
+    await make_group(server, "twice")
+    async with (
+        MessagingClient(server.grpc_address) as dying,
+        MessagingClient(server.grpc_address) as client,
+        MessagingClient(server.grpc_address) as other,
+    ):
+        # More than a client's window takes, so that the first answer is on its way until its connection ends.
+        large = [ordered_message("Twice", line.encode() * 3_000_000, line) for line in "abcd"]
+        for each in large:
+            assert (await client.send_messages(each)).status.code == Code.OK
+        await client.route("Twice")
+        first = await dying.begin_receive("twice", "Twice", attempt_id="one", auto_renew=True)
+        assert await first.read() is not None, "its messages are on their way"
+        second = (await client.receive("twice", "Twice", attempt_id="one", auto_renew=True)).messages
+        assert {each.body[:1] for each in second} >= {b"a"}
+        first.cancel()
+        await dying.close()
+        others = await other.receive("twice", "Twice", poll_s=5.0)
+        got = {each.body[:1] for each in others.messages}
+        assert got.isdisjoint({each.body[:1] for each in second}), "one at a time (P6)"
+        assert (await client.ack("twice", "Twice", second)).status.code == Code.OK
 
 
 async def test_grpcio_keeps_the_order_too(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, duration
 from tests.harness.hostility import (
     GROUP,

@@ -1,7 +1,6 @@
 """Clients that give up, vanish or say nothing: nothing is lost and nothing stays behind (E1, M1)."""
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -13,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2 import frames
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2 import frames
 from tests.harness.client import SERVICE, MessagingClient, duration
 from tests.harness.hostility import (
     HOUR_S,
@@ -114,7 +113,6 @@ async def test_a_client_that_is_frozen_is_let_go_and_its_polls_end(server: Stand
     frozen = subprocess.Popen(
         [sys.executable, "-c", PATIENT, server.grpc_address],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
     )
     try:
@@ -182,19 +180,23 @@ async def test_a_thousand_connections_that_send_nothing(server: StandaloneProces
 
 
 async def test_more_connections_than_files(tmp_path: Path) -> None:
-    """Connections never take the files that the broker needs."""
+    """Connections never take the files that the broker needs, nor those of health checks."""
     patient = ("--set", "proxy.limits.handshake_timeout_ms=100000")
     with StandaloneProcess(tmp_path / "data", patient, open_files_max=200) as server:
-        sockets = [socket.socket() for _ in range(400)]
+        sockets = [socket.socket() for _ in range(800)]
         try:
             async with MessagingClient(server.grpc_address) as client:
                 assert (await client.send("Files", b"first")).status.code == Code.OK
-                for each in sockets:
+                for number, each in enumerate(sockets):
                     each.setblocking(False)
-                    each.connect_ex(("127.0.0.1", server.grpc_port))
+                    each.connect_ex(("127.0.0.1", (server.grpc_port, server.http_port)[number % 2]))
                 async with asyncio.timeout(60):
                     while not metric(server, "popwheel_rpc_limit_hits_total", limit="connections_max"):
                         await asyncio.sleep(0.05)
+                    while metric(server, "popwheel_http_connections_ended_total", reason="full") < 300:
+                        await asyncio.sleep(0.05)
+                assert metric(server, "popwheel_http_connections") <= 200 / 8
+                assert httpx.get(f"{server.http_url}/readyz").status_code == 200
                 for number in range(20):
                     assert (await client.send(f"Files-{number}", b"body")).status.code == Code.OK
                 (message,) = await client.receive_all("files", "Files", 1)

@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Message, OffsetOption
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Message, OffsetOption
 from tests.harness.client import MessagingClient, bodies, lite_message
 from tests.harness.standalone import StandaloneProcess
 from tests.integration.conftest import QUICK
 
-QUOTAS = ("--set", "broker.lite.topics_max=200")
+QUOTAS = ("--set", "broker.lite.topics_max=400")
 MAX_ATTEMPTS = 2
 
 
@@ -78,6 +78,11 @@ async def test_each_client_reads_its_lite_topics_and_kill_9_changes_nothing(tmp_
             assert (await bert.ack("chat", "Sessions", [first])).status.code == Code.OK
             (held,) = (await anna.receive("chat", "Sessions", invisible_s=60.0)).messages
             assert held.body == b"a0"
+            assert (await audit.sync_lite("audit", "Sessions", "d")).code == Code.OK
+            await send(audit, "Sessions", "d", "d0")
+            (suspended,) = (await audit.receive("audit", "Sessions", invisible_s=60.0)).messages
+            for _ in range(3):
+                await audit.change_invisible("audit", "Sessions", suspended, 60.0, suspend=True)
         server.kill()
         server.start()
         async with (
@@ -91,8 +96,13 @@ async def test_each_client_reads_its_lite_topics_and_kill_9_changes_nothing(tmp_
             assert bodies(await drained(carl, "chat", "Sessions")) == [b"b1", b"b2"]
             assert (await carl.ack("chat", "Sessions", [held])).status.code == Code.OK
             assert [each.body for each in await drained(carl, "chat", "Sessions")] == [b"a1", b"a2"]
-            await audit.sync_lite("audit", "Sessions", "a", "b", "c")
+            await audit.sync_lite("audit", "Sessions", "a", "b", "c", "d")
             assert len(await drained(audit, "audit", "Sessions")) == 9
+            # What was suspended, however often, has never failed.
+            assert (await audit.change_invisible("audit", "Sessions", suspended, 0.0)).status.code == Code.OK
+            async with asyncio.timeout(5.0):
+                (again,) = await audit.receive_all("audit", "Sessions", 1)
+            assert (again.body, again.system_properties.delivery_attempt) == (b"d0", 1)
 
 
 async def test_clients_of_one_group_share_a_lite_topic_and_a_failing_message_holds_back_that_alone(

@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from services.common.contract.cluster_view import incarnation_of
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.cluster import ClusterCommand
 from tests.integration.conftest import QUICK

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from services.rpc.client.socket_channel import connect
-from services.rpc.server.server import Server
-from services.rpc.service import Channel
-from services.rpc.socket.certificate_files import CertificateFiles
-from services.rpc.socket.certificates import KeyPair
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.service import Channel
+from popwheel_rpc.socket.certificate_files import CertificateFiles
+from popwheel_rpc.socket.certificates import KeyPair
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.integration.test_channel_contract import trusting
 from tests.unit.rpc.contract_service import CHAT, ECHO, ContractService

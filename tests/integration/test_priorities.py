@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, Resource
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, MessageQueue, Resource
 from tests.harness.client import MessagingClient, make_message, urgent_message
 from tests.harness.standalone import StandaloneProcess
 from tests.integration.conftest import QUICK

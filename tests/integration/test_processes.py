@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, make_message
 from tests.harness.ports import free_ports
 from tests.harness.standalone import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S
 
-POPWHEEL = [sys.executable, "-m", "services.cli.main"]
+POPWHEEL = [sys.executable, "-m", "popwheel_cli.main"]
 
 
 class Cluster:

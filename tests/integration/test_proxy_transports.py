@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from services.cli.process.listeners import GrpcServer, grpc_server
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.rpc.http2.grpc_messages import CODE_TRAILER
-from services.rpc.limits import Limits
-from services.rpc.service import routes_of
+from popwheel_cli.process.listeners import GrpcServer, grpc_server
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_rpc.http2.grpc_messages import CODE_TRAILER
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.service import routes_of
 from tests.harness.proxy_calls import CALLS
 from tests.unit.proxy.fake_broker import RECORDS
 from tests.unit.proxy.world import CLIENT, World, world

@@ -5,8 +5,8 @@ import time
 
 import httpx
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies
 from tests.harness.standalone import StandaloneProcess
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
 from tests.harness.metrics import metric
 from tests.harness.standalone import StandaloneProcess

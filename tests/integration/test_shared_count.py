@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.proxy.poll_counts.redis_counts import PREFIX, RedisCounts
-from services.proxy.poll_counts.shared_count import SharedCount
-from services.proxy.receive.long_poll import Mode
-from services.proxy.receive.mode_choice import WINDOW_S, ModeChoice
+from popwheel_common.clock import SystemClock
+from popwheel_proxy.poll_counts.redis_counts import PREFIX, RedisCounts
+from popwheel_proxy.poll_counts.shared_count import SharedCount
+from popwheel_proxy.receive.long_poll import Mode
+from popwheel_proxy.receive.mode_choice import WINDOW_S, ModeChoice
 from tests.harness.metrics import metric
 from tests.harness.ports import free_ports
 from tests.harness.standalone import StandaloneProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.client import MessagingClient
 from tests.harness.standalone import StandaloneProcess
 from tests.spark.local_spark import local_spark

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, Received, bodies, make_message
 
 BACKLOG = 4000

@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.client.socket_channel import connect
-from services.rpc.methods import GET_OFFSET
-from services.rpc.status import RpcError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.methods import GET_OFFSET
+from popwheel_rpc.status import RpcError
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.client import MessagingClient, bodies, delayed_message, half_message, lite_message
 from tests.harness.cluster import wait_until_gone
@@ -36,6 +36,7 @@ SOON = (
     *("--set", "proxy.grpc_client_consumer_min_long_polling_timeout_ms=0"),
 )
 TWO = ("--workers", "2")
+HANGS_SOON = ("--set", "children.silence_ms_max=3000")
 CONNECTIONS = 12
 """The kernel gives all of them to the same of two workers once in 2,048 times."""
 PATIENCE_S = 15.0
@@ -188,27 +189,29 @@ async def test_one_port_shows_all_processes(server: StandaloneProcess) -> None:
     assert len(types) == len(set(types)), "Prometheus wants each family once"
 
 
-async def test_a_worker_and_the_broker_that_die_are_started_again(tmp_path: Path) -> None:
+async def test_a_worker_and_the_broker_that_die_or_hang_are_started_again(tmp_path: Path) -> None:
     authority, volume = new_authority(), CertificateVolume(tmp_path / "tls")
     volume.hold(certificate_by(authority), authority)
-    with StandaloneProcess(tmp_path / "data", (*SOON, *TWO, *volume.settings)) as server:
+    with StandaloneProcess(tmp_path / "data", (*SOON, *TWO, *HANGS_SOON, *volume.settings)) as server:
         async with MessagingClient(server.grpc_address) as client:
             assert (await client.send("Kept", b"before")).status.code == Code.OK
-        for name in ("0", "broker"):
+        for name, way in (("0", signal.SIGKILL), ("broker", signal.SIGKILL), ("1", signal.SIGSTOP)):
             killed = processes(server)[name]
-            os.kill(killed, signal.SIGKILL)
+            os.kill(killed, way)
             await until_ready_again(server, name, killed)
             async with connections(server) as clients:
                 answers = await asyncio.gather(*(each.send("Kept", name.encode()) for each in clients))
                 assert {answer.status.code for answer in answers} == {Code.OK}
         async with MessagingClient(server.grpc_address) as client:
-            got = await client.receive_all("kept", "Kept", 1 + 2 * CONNECTIONS)
-            assert bodies(got) == [b"0"] * CONNECTIONS + [b"before"] + [b"broker"] * CONNECTIONS
+            got = await client.receive_all("kept", "Kept", 1 + 3 * CONNECTIONS)
+            sent = [b"0"] * CONNECTIONS + [b"1"] * CONNECTIONS + [b"before"] + [b"broker"] * CONNECTIONS
+            assert bodies(got) == sent
         page = httpx.get(f"{server.http_url}/metrics").text
-        assert "popwheel_proxy_worker_restarts_total 1.0" in page
+        assert "popwheel_proxy_worker_restarts_total 2.0" in page
+        assert "popwheel_hung_processes_killed_total 1.0" in page
         assert "popwheel_standalone_broker_restarts_total 1.0" in page
         ended = [event for event in events(server) if event["event"] == "a process has ended"]
-        assert [event["how"] for event in ended] == ["SIGKILL"] * 2
+        assert [event["how"] for event in ended] == ["SIGKILL"] * 3
         broker = [event for event in events(server) if event["event"] == "popwheel broker serves"][-1]
         plain = connect(str(broker["grpc"]))
         with pytest.raises(RpcError, match=r"was closed|was lost"):  # with certificates only workers get through to it
@@ -262,7 +265,7 @@ async def test_kill_9_of_all_loses_nothing_whatever_the_number_of_workers(tmp_pa
 
 
 def test_what_cannot_be_is_said_in_one_sentence(server: StandaloneProcess, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "services.cli.main", "standalone", *TWO]
+    words = [sys.executable, "-m", "popwheel_cli.main", "standalone", *TWO]
 
     def said(*more: str) -> tuple[int, str]:
         run = subprocess.run([*words, *more], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.metrics import metric
 from tests.harness.standalone import StandaloneProcess

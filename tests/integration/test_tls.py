@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies
 from tests.harness.standalone import StandaloneProcess
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 from click.testing import CliRunner
 
-from services.cli.main import main
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from popwheel_cli.main import main
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.metrics import metrics
 from tests.harness.standalone import StandaloneProcess
@@ -39,7 +39,8 @@ async def test_no_metric_names_a_topic_or_a_group_that_was_deleted(
     server: StandaloneProcess, client: MessagingClient
 ) -> None:
     def named(name: str) -> set[str]:
-        return {metric for metric, labels in metrics(server) if name in dict(labels).values()}
+        shown = metrics(server).keys() | metrics(server, pairs=True).keys()
+        return {metric for metric, labels in shown if name in dict(labels).values()}
 
     for topic, group in (("Going", "staying"), ("Staying", "going"), ("Staying", "staying")):
         await client.send(topic, b"acked")
@@ -52,7 +53,7 @@ async def test_no_metric_names_a_topic_or_a_group_that_was_deleted(
         assert {"rocketmq_messages_out_total", "is_long_polling_total", "rocketmq_consumer_lag_messages"} <= named(name)
     both = named("Staying") | named("staying")
     for path in ("topics/Going", "groups/going"):
-        assert httpx.delete(f"{server.http_url}/api/v1/{path}").status_code == 204
+        assert httpx.delete(f"{server.http_url}/api/v1/{path}").status_code == 200
     assert named("Going") == named("going") == set()
     assert named("Staying") | named("staying") >= both  # some are only there once the queues have been looked at
 
@@ -69,8 +70,37 @@ async def test_a_topic_that_is_deleted_and_made_again_at_once_has_what_is_sent_t
         assert [answer.status.code for answer in answers] == [Code.OK] * 2
         assert bodies(await client.receive_all("anew", "Anew", 1)) == [b"%d" % number]
         if number < 9:
-            assert httpx.delete(f"{url}/Anew").status_code == 204
+            assert httpx.delete(f"{url}/Anew").status_code == 200
     assert bodies(await client.receive_all("anew", "Anew", 2, patience_s=2)) == [b"later"]
+
+
+async def test_what_was_deleted_is_gone_for_those_who_go_on(server: StandaloneProcess, client: MessagingClient) -> None:
+    """A group's consumers poll on, and a topic's producer sends on: neither makes anything anew."""
+    url = f"{server.http_url}/api/v1"
+    for number in range(20):
+        assert (await client.send("Kept", b"%d" % number)).status.code == Code.OK
+    taken = await client.receive_all("leavers", "Kept", 20)
+    assert (await client.ack("leavers", "Kept", taken)).status.code == Code.OK
+    await client.send("Kept", b"unread")
+    polls = [asyncio.create_task(client.receive("leavers", "Kept", poll_s=5.0)) for _ in range(3)]
+    assert bodies((await next(asyncio.as_completed(polls))).messages) == [b"unread"]
+    gone = httpx.delete(f"{url}/groups/leavers")
+    assert (gone.status_code, gone.json()["in_flight"], gone.json()["used_with"]) == (200, 1, ["Kept"])
+    await client.send("Kept", b"after")  # it wakes the polls that were there before
+    later = await client.receive("leavers", "Kept", poll_s=5.0)
+    assert sorted(len(each.messages) for each in await asyncio.gather(*polls)) == [0, 0, 1]
+    assert (later.code, later.messages) == (Code.CONSUMER_GROUP_NOT_FOUND, [])
+    assert "was deleted by an operator" in later.text
+    assert httpx.get(f"{url}/groups/leavers").status_code == 404
+
+    assert httpx.delete(f"{url}/topics/Kept").status_code == 200
+    refused = await client.send("Kept", b"late")
+    assert refused.status.code == Code.TOPIC_NOT_FOUND
+    assert httpx.get(f"{url}/topics/Kept").status_code == 404
+    made = httpx.post(f"{url}/topics", json={"name": "Kept", "type": "NORMAL"})
+    assert made.status_code == 201
+    assert (await client.send("Kept", b"anew")).status.code == Code.OK
+    assert bodies(await client.receive_all("others", "Kept", 1)) == [b"anew"]
 
 
 async def test_a_check_sees_messages_go_through_and_leaves_nothing_behind(server: StandaloneProcess) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, duration, half_message, make_message
 from tests.harness.standalone import StandaloneProcess
 from tests.integration.conftest import QUICK

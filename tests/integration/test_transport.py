@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.client.socket_channel import SocketChannel, connect
-from services.rpc.http2 import frames
-from services.rpc.limits import Limits
-from services.rpc.server.metrics import RpcMetrics
-from services.rpc.server.server import Server
-from services.rpc.service import Call, Service, Stream
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.client.socket_channel import SocketChannel, connect
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.metrics import RpcMetrics
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.service import Call, Service, Stream
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.harness.transport import MIB, START, Recorder, Serve, raw
 from tests.unit.rpc.contract_service import CHAT, ECHO, LISTEN, METADATA, MISSING, REFUSE, REPEAT, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers
@@ -253,11 +253,14 @@ async def test_a_channel_to_a_server_that_hangs_ends_its_calls_and_lets_go() -> 
     channel = connect(f"127.0.0.1:{mute.sockets[0].getsockname()[1]}", limits=Limits(message_bytes_max=64 * MIB))
     assert isinstance(channel, SocketChannel)
     calls = [asyncio.create_task(channel.call(ECHO, bytes(30_000))) for _ in range(400)]
+    async with asyncio.timeout(20):
+        while channel._connection is None:
+            await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)
     connection = channel._connection
     assert connection is not None
     assert not connection.lost
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(5):
         await channel.close()
         ended = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(each) for each in ended} == {RpcError}

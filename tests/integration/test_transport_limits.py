@@ -5,10 +5,10 @@ import asyncio
 import grpc
 import pytest
 
-from services.rpc.client.socket_channel import connect
-from services.rpc.http2 import frames, hpack
-from services.rpc.limits import Limits
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.transport import ECHO_BLOCK, MIB, START, Recorder, Serve, closed, raw
 from tests.unit.rpc.contract_service import ECHO, WAIT, ContractService
 from tests.unit.rpc.peers import REQUEST, data, headers

@@ -83,5 +83,5 @@ def create_group(server: StandaloneProcess, folder: Path, name: str, *options: s
 
 def admin(server: StandaloneProcess, folder: Path, *words: str) -> None:
     """Have the command line do something."""
-    outcome = run_program(["-m", "services.cli.main", "admin", "--server", server.http_url, *words], folder)
+    outcome = run_program(["-m", "popwheel_cli.main", "admin", "--server", server.http_url, *words], folder)
     assert outcome.exit_code == 0, outcome.explain()

@@ -5,15 +5,19 @@ A program of its own for the same reason as `tests.interop.scenarios`:
 Two threads send, one message after the other: to a topic of one queue, and to one of many; a third sends delayed
 messages. Three threads receive and ack; given how long to poll, a fourth one waits where nothing comes. It judges
 nothing; tests do. A line `quiet` on standard input ends the sends,
-its end ends all.
+its end ends all. With KEEPALIVE in its environment it asks its proxy for signs of life, as docs/client-compatibility.md
+says how.
 """
 
+import functools
 import json
+import os
 import sys
 import threading
 import time
 from typing import Any
 
+import grpc.aio
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 ORDERED = "FailoverOrdered"
@@ -29,6 +33,16 @@ INVISIBLE_S = 15
 REQUEST_TIMEOUT_S = 10
 PAUSE_S = 0.1
 DELAYS_S = (1, 2, 3)
+
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # how long a connect may take, too: 20 s without it
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+"""The client has no setting for these. Without them it does not notice a proxy that has vanished."""
 
 _writing = threading.Lock()
 
@@ -108,8 +122,21 @@ def configuration(endpoint: str) -> ClientConfiguration:
     return ClientConfiguration(endpoint, Credentials(), request_timeout=REQUEST_TIMEOUT_S)
 
 
+def ask_for_signs_of_life() -> None:
+    """Make channels that are opened from now on ask their server whether it is there."""
+    for name in ("insecure_channel", "secure_channel"):
+        setattr(grpc.aio, name, functools.partial(_with_keepalive, getattr(grpc.aio, name)))
+
+
+def _with_keepalive(make: Any, *where: Any) -> Any:
+    *first, options = where  # as this client calls it
+    return make(*first, [*options, *KEEPALIVE])
+
+
 def main() -> None:
     """Work until standard input ends."""
+    if os.environ.get("KEEPALIVE"):
+        ask_for_signs_of_life()
     endpoint, name, *more = sys.argv[1:]
     poll_s, every_s = (int(more[0]), float(more[1])) if more else (POLL_S, SEND_EVERY_S)
     quiet, ending = threading.Event(), threading.Event()

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.common.contract import names
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.sim import lite, transactions
+from popwheel_common.contract import names
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from tests.sim import guests, lite, passing_group, transactions
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
@@ -85,6 +85,8 @@ class Checker:
         self._verdict = Verdict()
         self._sent_twice = "bad ways" in swarm.faults
         """Whether the proxy may have sent a message a second time."""
+        self._is_one_proxy = True
+        """True if there is one proxy, which sees all calls of a client."""
         self._originals: dict[str, list[StoredMessage]] = defaultdict(list)
         self._dead: dict[Key, list[StoredMessage]] = defaultdict(list)
         for each in stored:
@@ -92,6 +94,8 @@ class Checker:
                 continue  # `PassingTopic` looks after those
             if lite.TOPIC in each.topic or lite.GROUP in each.topic:
                 continue  # likewise (`tests.sim.lite`)
+            if guests.is_own(each.topic) or passing_group.is_own(each.topic):
+                continue  # `Guests` and `PassingGroup` after those
             if each.topic == transactions.TOPIC or transactions.GROUP in each.topic:
                 continue  # and `Pledges` after those
             if each.topic.startswith(names.DEAD_LETTER_PREFIX):
@@ -101,8 +105,8 @@ class Checker:
         self._deliveries: dict[Key, list[Delivery]] = defaultdict(list)
         for delivery in history.deliveries:
             self._deliveries[delivery.group, delivery.message_id].append(delivery)
-        for deliveries in self._deliveries.values():
-            deliveries.sort(key=lambda each: each.handle.check_point)
+        for key, deliveries in self._deliveries.items():
+            self._deliveries[key] = _of_handles(deliveries)
         self._arrived: dict[str, list[tuple[float, str]]] = defaultdict(list)
         for message_id, copies in self._originals.items():
             place = (copies[0].topic, copies[0].queue_id, copies[0].offset)
@@ -256,7 +260,8 @@ class Checker:
         for delivery in self._history.deliveries:
             handle = delivery.handle
             asked, got = (handle.pop_ms - int(when * 1000) for when in (delivery.asked_s, delivery.got_s))
-            self._most_ahead[handle.life] = min(asked, self._most_ahead.get(handle.life, asked))
+            if delivery.group != ORDERED_GROUP:  # a second try is given what was popped before it was asked for
+                self._most_ahead[handle.life] = min(asked, self._most_ahead.get(handle.life, asked))
             self._least_ahead[handle.life] = max(got - 1, self._least_ahead.get(handle.life, got - 1))
 
     def _held_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
@@ -281,6 +286,9 @@ class Checker:
 
         is_lost = self._history.lost_by(later.asked_s, later.position) is not None
         until = end(delivery.handle, delivery.handle.invisible_ms)
+        if delivery.renewed:  # its proxy releases it when its client has gone
+            gone_s = self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=self._is_one_proxy)
+            until = min(until, end(delivery.handle, int((gone_s - delivery.got_s) * 1000)))
         for settling in self._settled[key]:
             if is_lost and settling.began_s > later.got_s:
                 continue
@@ -454,10 +462,21 @@ class Checker:
         is_as_given = not delivery.renewed and not any(each.kind == "change" for each in ours)
         return is_as_given and delivery.got_s + delivery.handle.invisible_ms / 1000 + _SLOW_S < time_s
 
+    def _had_no_room(self, polled: Polled) -> bool:
+        """Return whether a poll's group was refused more while the poll waited."""
+        return any(
+            each.code == Code.TOO_MANY_REQUESTS
+            and each.group == polled.group
+            and polled.began_s < each.ended_s < polled.ended_s
+            for each in self._history.polls
+        )
+
     def _check_overlooked(self, polled: Polled) -> None:
         subscription = Subscription(polled.group, polled.topic, polled.tags, polled.condition)
-        if any(manners.vanish for manners in self._swarm.manners[subscription]):
+        if any(manners.vanish or manners.tries for manners in self._swarm.manners[subscription]):
             return  # what one that has vanished was given is hidden from the others
+        if self._swarm.hoarder and self._had_no_room(polled):
+            return  # what room there was went to others of its group
         for arrived_s, message_id in self._arrived[polled.topic]:
             if not polled.began_s < arrived_s < polled.ended_s - _SLOW_S:
                 continue
@@ -500,6 +519,16 @@ def loss_s_max(swarm: Swarm) -> float:
     """For how long a process may have run with an acknowledged send that a disaster takes with flush=async."""
     own_s = swarm.options.broker.flush_interval_ms / 1000 + _SYNCS_AT_ONCE * swarm.sync_s_max + swarm.down_s_max
     return own_s + swarm.deposed_s_max
+
+
+def _of_handles(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """Deliveries by their handles, the oldest first. Of several tries of one receive the one that its client has."""
+    by_receipt: dict[str, Delivery] = {}
+    for delivery in deliveries:
+        known = by_receipt.setdefault(delivery.receipt, delivery)
+        if known.vanished:
+            by_receipt[delivery.receipt] = delivery
+    return sorted(by_receipt.values(), key=lambda each: each.handle.check_point)
 
 
 def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:

@@ -3,17 +3,17 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import Message as Protobuf
 
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.rpc.status import RpcError
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.status import RpcError
 from tests.sim import filters
 from tests.sim.delays import Delays, Recaller, delivery_ms
 from tests.sim.edges import Edges
@@ -25,6 +25,7 @@ _SHORT_POLL_S = 0.1
 _BURST_MAX = 4
 _LULL_S = (3.0, 12.0)
 _EDGE_SHARE = 0.2
+_TRIED_AGAIN = 0.5
 _PROPERTY_BYTES_MAX = 16 * 1024
 
 
@@ -66,6 +67,8 @@ class Manners:
         forge: how often it makes up a handle.
         vanish: how often it goes away from a poll.
         auto_renew: how often it has the proxy renew.
+        tries: says which receives are tried again with the same attempt id, as the connection of the first try breaks;
+            None: none.
     """
 
     batch_max: int = 8
@@ -81,6 +84,7 @@ class Manners:
     forge: float = 0.0
     vanish: float = 0.0
     auto_renew: float = 0.0
+    tries: random.Random | None = None
 
 
 POLITE = Manners(batch_max=16, invisible_ms=(2000, 2000), wait_s=(1.0,), think_s_max=0.0)
@@ -245,6 +249,32 @@ class Producer:
         sent.position = self._tools.log_end.position
 
 
+class SoundProducer(Producer):
+    """Sends a few small messages to one topic, and none that fails by itself.
+
+    Args:
+        name: of the client.
+        tools: what clients share.
+        chance: its random source.
+        topic: where it sends to.
+        rate: calls per second.
+        fails: whether a message of an id fails by itself.
+    """
+
+    def __init__(
+        self, name: str, tools: Tools, chance: random.Random, topic: str, rate: float, fails: Callable[[str], bool]
+    ) -> None:
+        super().__init__(name, tools, chance, [topic], (), rate, 2, 50)
+        self._fails = fails
+
+    def message(self, topic: str) -> d.Message:
+        """A new message, that does not fail."""
+        while True:
+            message = super().message(topic)
+            if not self._fails(message.system_properties.message_id):
+                return message
+
+
 def _put_at_the_edge(message: d.Message, chance: random.Random) -> None:
     """Give a message as many keys and properties as it may have, and texts that are odd."""
     odd = chance.choice(("ü", "\u202e", "😀", "=", "; ", "%RETRY%", "'\"", "\\"))
@@ -293,6 +323,7 @@ class Consumer:
     async def reform(self) -> None:
         """Begin a new life as a polite client; the old one says good-bye, so that nothing is kept invisible for it."""
         before, self.name = self.name, f"{self.name}-polite"
+        self._tools.history.goodbyes[before] = self._tools.now()
         self.manners = POLITE
         request = pb.NotifyClientTerminationRequest(group=d.Resource(name=self.subscription.group))
         while True:
@@ -352,14 +383,57 @@ class Consumer:
         polled = Polled(self.name, of.group, of.topic, of.tags, tools.now(), wait_s, tools.now() + timeout_s)
         polled.condition = of.condition
         tools.history.polls.append(polled)
-        got: list[Delivery] = []
+        if manners.tries is not None and manners.tries.random() < _TRIED_AGAIN:
+            got = await self._try_twice(request, polled, manners.tries)
+        else:
+            got = await self._receive(request, polled, vanish_after_s)
+        if got is None:
+            return 0
+        tools.trace.add(self.name, "polled", code_name(polled.code), len(got))
+        if got:
+            task = asyncio.get_running_loop().create_task(self._work_on(got))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+        return polled.code
+
+    async def _try_twice(
+        self, request: pb.ReceiveMessageRequest, polled: Polled, chance: random.Random
+    ) -> list[Delivery] | None:
+        """Receive, give that up after a while, and try it again with the same attempt id, by whatever way is next. The
+        connection of the first try ends before that, or later. What the second one brought; None: it was not whole.
+        """
+        tools = self._tools
+        request.attempt_id = f"{self.name}-{len(tools.history.polls)}"
+        patience_s = chance.choice((0.0, 0.005, 0.05, 1.0)) * chance.random()
+        first = replace(polled)
+        tools.history.polls.append(first)
+        ends_after_s = patience_s + chance.choice((0.0, 0.01, 0.3, 1.0)) * chance.random()
+        trying = asyncio.get_running_loop().create_task(self._receive(request, first, ends_after_s))
+        done, _ = await asyncio.wait([trying], timeout=patience_s)
+        if done and (got := trying.result()) is not None:
+            polled.code, polled.ended_s = first.code, first.ended_s
+            return got
+        tools.trace.add(self.name, "tries again", request.attempt_id)
+        polled.began_s = tools.now()
+        polled.deadline_s = polled.began_s + (first.deadline_s - first.began_s)
+        got = await self._receive(request, polled, None)
+        for delivery in await trying or ():
+            delivery.vanished = True  # it came all the same, and nobody waited for it any more
+        return got
+
+    async def _receive(
+        self, request: pb.ReceiveMessageRequest, polled: Polled, vanish_after_s: float | None
+    ) -> list[Delivery] | None:
+        """One call; what came, None if that was not whole."""
+        tools, got = self._tools, list[Delivery]()
 
         def taken(part: pb.ReceiveMessageResponse) -> None:
             if part.HasField("status"):
                 polled.code = part.status.code
             elif part.HasField("message"):
-                got.append(self._got(part.message, polled, renew))
+                got.append(self._got(part.message, polled, request.auto_renew))
 
+        timeout_s = polled.deadline_s - polled.began_s
         try:
             complete = await tools.network.receive(request, headers(self.name), timeout_s, taken, vanish_after_s)
         except RpcError as error:
@@ -369,16 +443,11 @@ class Consumer:
             polled.code = 0
         polled.ended_s = tools.now()
         polled.messages = len(got)
-        if not complete:
-            for delivery in got:
-                delivery.vanished = True
-            return 0
-        tools.trace.add(self.name, "polled", code_name(polled.code), len(got))
-        if got:
-            task = asyncio.get_running_loop().create_task(self._work_on(got))
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
-        return polled.code
+        if complete:
+            return got
+        for delivery in got:
+            delivery.vanished = True
+        return None
 
     def _got(self, message: d.Message, polled: Polled, renew: bool) -> Delivery:
         tools, of, properties = self._tools, self.subscription, message.system_properties
@@ -393,6 +462,7 @@ class Consumer:
             tools.now(),
             tools.log_end.position,
             renewed=renew,
+            client=polled.client,
         )
         tools.history.deliveries.append(delivery)
         tools.trace.add(self.name, "got", delivery.message_id, delivery.handle.check_point, delivery.attempt)

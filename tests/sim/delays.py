@@ -5,12 +5,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.rpc.status import RpcError
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.status import RpcError
 from tests.sim.history import Recalled, Sent
 from tests.sim.process import START_MS
 from tests.sim.tools import Tools, headers, is_definite

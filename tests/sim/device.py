@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.common.cold_reads import Range
-from services.common.disk import QUICK_SYNC_S
+from popwheel_common.cold_reads import Range
+from popwheel_common.disk import QUICK_SYNC_S
 from tests.harness.memory_disk import MemoryDisk, end_for
 from tests.sim.trace import Trace
 

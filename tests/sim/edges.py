@@ -3,13 +3,13 @@
 import random
 from collections.abc import Sequence
 
-from services.common.contract.names import Kind, Use
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy import protocol
-from services.rpc.status import RpcError
+from popwheel_common.contract.names import Kind, Use
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy import protocol
+from popwheel_rpc.status import RpcError
 from tests.harness.names import BAD_TOPICS, OF_KIND
 from tests.sim.tools import Tools, headers
 

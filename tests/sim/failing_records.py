@@ -8,9 +8,9 @@ import random
 import zlib
 from collections.abc import Iterator
 
-from services.broker.state.core import BrokerCore
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.harness.poison import ERRORS, Poison
 from tests.sim.history import History
 from tests.sim.trace import Trace

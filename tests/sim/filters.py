@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 
 FILTERING = "SQL92 filters"
 """One subscription is by such a filter. It is drawn by itself, and goes on all the time."""

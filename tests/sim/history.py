@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 Outcome = Literal["ok", "refused", "unknown"]
 
@@ -13,7 +13,7 @@ _IDS_OF_AN_EPOCH = 10**11
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a receipt handle says (`services.common.contract.receipt`), read without its key.
+    """What a receipt handle says (`popwheel_common.contract.receipt`), read without its key.
 
     Args:
         check_point: id of the CK, divided so that later pops have higher numbers.
@@ -112,6 +112,7 @@ class Delivery:
         position: where the log ended then.
         vanished: the consumer was gone before the answer was complete; it does not hold the message.
         renewed: the proxy keeps it invisible.
+        client: who got it.
     """
 
     group: str
@@ -125,6 +126,7 @@ class Delivery:
     position: int
     vanished: bool = False
     renewed: bool = False
+    client: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +171,11 @@ class Renewed:
     delivery: Delivery
     began_s: float
     invisible_ms: int
+
+
+EXPIRY_S = 3.0
+"""After this a proxy takes a silent client for gone (`client.expiry_ms`)."""
+_LATENCY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -234,6 +241,8 @@ class History:
     recalls: list[Recalled] = field(default_factory=list)
     renewals: list[Renewed] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
+    goodbyes: dict[str, float] = field(default_factory=dict)
+    """The time when a client began to say that it stops."""
     taken: dict[str, list[str]] = field(default_factory=dict)
     """By a proxy's life, ids of messages with message groups in the order in which they came there."""
     disasters: list[Disaster] = field(default_factory=list)
@@ -246,12 +255,30 @@ class History:
     set_aside: set[tuple[str, str]] = field(default_factory=set)
     """Group and message id of what is set aside in the end; of a delayed message the group is empty."""
 
+    def gone_s(self, client: str, since_s: float, *, is_one_proxy: bool) -> float:
+        """The first time when a client may have gone, for a proxy that saw it at `since_s`: by a goodbye or silence.
+
+        Of several proxies one may have seen nothing more of it.
+        """
+        silent_s = EXPIRY_S - _LATENCY_S
+        for poll in self.polls if is_one_proxy else ():
+            if poll.client == client and poll.began_s > since_s:
+                if poll.began_s - since_s > silent_s:
+                    break
+                since_s = poll.began_s
+        return min(since_s + silent_s, self.goodbyes.get(client, float("inf")))
+
     def lost_by(self, time_s: float, position: int) -> Disaster | None:
         """The first disaster that may have taken what was in the log before `position` at `time_s`."""
         for disaster in self.disasters:
             if disaster.time_s >= time_s and position > disaster.synced_position:
                 return disaster
         return None
+
+    def is_calm(self, begin_s: float, end_s: float) -> bool:
+        """Return whether nothing was wrong then that excuses slowness, and nothing was lost."""
+        is_trouble = any(begin <= end_s and end >= begin_s for begin, end in self.troubles)
+        return not is_trouble and not self.disaster_between(begin_s, end_s)
 
     def disaster_between(self, begin_s: float, end_s: float) -> bool:
         """Whether one happened then."""

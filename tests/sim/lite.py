@@ -6,20 +6,20 @@ The workload speaks to the broker as a proxy does, with a topic, a group and a h
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.common.contract import names
-from services.common.contract.put import MessageRun
-from services.common.contract.send_id import encode_send_id
-from services.common.errors import StatusError, code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
-from services.rpc.status import RpcError
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.contract import names
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.send_id import encode_send_id
+from popwheel_common.errors import StatusError, code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.status import RpcError
 from tests.sim.history import History
 from tests.sim.network import Network
 from tests.sim.trace import Trace
@@ -34,6 +34,8 @@ _SHARE = 0.25
 _TIMEOUT_S = 2.0
 _TRIES_MAX = 60
 _SLACK_MS = 5
+_LATE_S = 30.0
+"""A poll that was given up may still be served for so long."""
 
 
 def is_on(seed: int, only: tuple[str, ...] | None) -> bool:
@@ -65,7 +67,9 @@ class _Got:
         asked_s, got_s, position: when the poll began and ended, and where the log ended then.
         done_s: when it began to say that it was done with; infinite if it never did.
         acked_s, acked_position: when that was answered OK, and where the log ended then; -1 if it was not.
-        suspended: whether its delivery may not count.
+        suspended: whether it was asked that its delivery does not count.
+        suspended_s: when that was answered OK; then it does not count.
+        forwarded: whether it was asked that the message be a dead letter.
     """
 
     message_id: str
@@ -78,6 +82,8 @@ class _Got:
     acked_s: float = -1.0
     acked_position: int = -1
     suspended: bool = False
+    suspended_s: float = -1.0
+    forwarded: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +127,8 @@ class LiteWorkload:
         self._lite_topics = [f"user-{number}" for number in range(chance.choice((1, 3, 6)))]
         self._sent: dict[str, _Sent] = {}
         self._got: list[_Got] = []
+        self._lost_polls_s: list[float] = []
+        """The times of polls of which no answer came: messages may have been given out by them."""
         self._count = 0
         self.stopping = False
         self.is_over = False
@@ -236,7 +244,10 @@ class LiteWorkload:
         )
         request.lite = True
         answer = await self._call(methods.POP, request)
-        if answer is None or answer.is_unknown_client:
+        if answer is None:
+            self._lost_polls_s.append(asked_s)
+            return False
+        if answer.is_unknown_client:
             return False
         dealing = []
         for data, handle in zip(answer.messages, answer.handles, strict=True):
@@ -263,11 +274,11 @@ class LiteWorkload:
         call = chance.getrandbits(60)
         try:
             if kind in ("change", "suspend"):
-                got.suspended = kind == "suspend"
-                changed = pb.ChangeInvisibleRequest(group=GROUP, topic=TOPIC, receipt_handle=handle, call=call)
-                changed.invisible_ms, changed.suspend = chance.choice((0, 200, 1000)), got.suspended
-                await self._call(methods.CHANGE_INVISIBLE, changed)
-                return
+                handle = await self._hide(got, handle, suspends=kind == "suspend")
+                if not handle or chance.random() < 0.7:
+                    return
+                kind = "ack"
+            got.forwarded = kind == "forward"
             got.done_s = self._loop.time()
             for number in range(_TRIES_MAX):
                 if await self._is_done(kind, handle, call, again=number > 0):
@@ -276,6 +287,29 @@ class LiteWorkload:
                 await asyncio.sleep(0.1)
         except StatusError as error:
             self._trace.add("lite", kind, got.message_id, code_name(error.code))
+
+    async def _hide(self, got: _Got, handle: str, *, suspends: bool) -> str:
+        """Change the invisible time of a message, once or again and again; its last handle, empty if it is not known.
+
+        Raises:
+            StatusError: that was refused.
+        """
+        chance = self._chance
+        for number in range(chance.choice((1, 1, 2, 4))):
+            suspends = suspends if number == 0 else chance.random() < 0.7
+            got.suspended |= suspends
+            call = chance.getrandbits(60)
+            request = pb.ChangeInvisibleRequest(group=GROUP, topic=TOPIC, receipt_handle=handle, call=call)
+            request.invisible_ms, request.suspend = chance.choice((0, 200, 1000)), suspends
+            answer = await self._call(methods.CHANGE_INVISIBLE, request)
+            self._trace.add("lite", "suspend" if suspends else "change", got.message_id, request.invisible_ms)
+            if answer is None:
+                return ""
+            if suspends and got.suspended_s < 0:
+                got.suspended_s = self._loop.time()
+            handle = answer.receipt_handle
+            await asyncio.sleep(chance.choice((0.0, 0.05, 0.3)))
+        return handle
 
     async def _is_done(self, kind: str, handle: str, call: int, *, again: bool) -> bool:
         """Acknowledge a message, or have it be a dead letter. Raises StatusError: that was refused."""
@@ -328,10 +362,11 @@ class LiteWorkload:
         by_id: dict[str, list[_Got]] = defaultdict(list)
         for got in self._got:
             by_id[got.message_id].append(got)
-        broken += self._lost(kept, by_id, dead, disasters, is_lossy=is_lossy)
+        broken += self._missing(kept, by_id, dead, disasters, is_lossy=is_lossy)
         for lite_topic, each in kept.items():
             broken += self._out_of_order(lite_topic, each, by_id, dead, disasters)
         broken += self._repeated(by_id, disasters)
+        broken += self._miscounted(by_id, dead, disasters)
         return broken
 
     def _ended(self, lite_topic: str, kept: _Kept, now_ms: int, clocks_differ: bool) -> list[str]:
@@ -345,7 +380,7 @@ class LiteWorkload:
         kept.there.clear()
         return found
 
-    def _lost(
+    def _missing(
         self,
         kept: Mapping[str, _Kept],
         by_id: Mapping[str, list[_Got]],
@@ -403,6 +438,41 @@ class LiteWorkload:
                 if again and not disasters.lost_by(got.done_s, got.acked_position):
                     found.append(f"P1: {message_id} came at {again[0].got_s:.6f}, done with at {got.acked_s:.6f}")
         return found
+
+    def _miscounted(
+        self, by_id: Mapping[str, list[_Got]], dead: Mapping[str, int], disasters: History
+    ) -> Iterator[str]:
+        """Attempts: one more for each delivery that failed, none for one that was suspended, however often (P5)."""
+        for message_id, all_got in by_id.items():
+            if any(disasters.lost_by(each.asked_s, each.position) for each in all_got):
+                continue
+            for later in all_got:
+                others = [each for each in all_got if each is not later and each.offset == later.offset]
+                if any(each.asked_s < later.got_s and each.got_s >= later.asked_s for each in others):
+                    continue  # nothing shows which of them was first
+                earlier = [each for each in others if each.got_s < later.asked_s]
+                made = max((each.attempt for each in earlier), default=0)
+                # Of several that came as the same attempt all but the last were suspended.
+                latest = [each for each in earlier if each.attempt == made]
+                least = made + any(not each.suspended for each in latest) if latest else 1
+                most = made + any(each.suspended_s < 0 for each in latest) if latest else 1
+                most += self._lost(min((each.asked_s for each in latest), default=0.0), later.got_s)
+                if not least <= later.attempt <= most:
+                    yield (
+                        f"P5: {message_id} came as {made}, then as {later.attempt} at {later.got_s:.6f}, where {least} "
+                        f"to {most} could be"
+                    )
+            if message_id in dead and not any(each.forwarded for each in all_got):
+                failed = sum(each.suspended_s < 0 for each in all_got)
+                failed += self._lost(
+                    min(each.asked_s for each in all_got), max(each.got_s for each in all_got) + _LATE_S
+                )
+                if failed < ATTEMPTS_MAX:
+                    yield f"P5: {message_id} is a dead letter, of which {failed} deliveries may have failed"
+
+    def _lost(self, since_s: float, until_s: float) -> int:
+        """The number of polls without an answer that may have given something out in a time."""
+        return sum(since_s - _LATE_S <= each <= until_s for each in self._lost_polls_s)
 
 
 def _was_done(earlier: Iterable[_Got], later: _Got, dead: int | None) -> bool:

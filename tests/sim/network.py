@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
     TelemetryCommand,
 )
-from services.proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
-from services.rpc.service import Call, Channel, ClientStream, Method, Service, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
+from popwheel_rpc.service import Call, Channel, ClientStream, Method, Service, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 

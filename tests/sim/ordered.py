@@ -5,7 +5,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from tests.sim.clients import Producer
 from tests.sim.history import Delivery, History, Sent, Settling
 from tests.sim.stored import StoredMessage

@@ -5,21 +5,40 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.wheel.delay import decode_delay
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.wheel.delay import decode_delay
+from popwheel_common.errors import StatusError, code_name
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+    TransactionResolution,
+)
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
+    EndTransactionRequest,
+    SendMessageRequest,
+    SendMessageResponse,
+)
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import Delays
-from tests.sim.history import History
-from tests.sim.tools import LogEnd, Tools
+from tests.sim.history import History, Sent
+from tests.sim.tools import LogEnd, Tools, headers
 
 TOPIC = "passing"
 GROUP = "passer"
-TYPE = TopicType.MIXED
+TYPES = (TopicType.MIXED, TopicType.MIXED, TopicType.NORMAL, TopicType.DELAY)
+REST_MS = 7 * 24 * 3600 * 1000
+"""For so long nothing but a hand makes a deleted name anew: longer than any run, whatever its clocks do."""
 
 _LAST_TRIES = 40
+_CHANGING_SHARE = 0.5
+_HALF_SHARE = 0.3
+_SENT_ALL_THE_SAME = 0.3
 _SLACK_S = 1.0
 """How long after a deletion the broker may not have heard of it."""
 
@@ -34,6 +53,7 @@ class PassingTopic:
         delete: deletes it; True if it is gone for certain.
         delays: what of its messages is delayed, and taken back.
         is_known: whether all proxies know of the topic as it is now.
+        is_gone: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
     """
 
     def __init__(
@@ -44,33 +64,50 @@ class PassingTopic:
         delete: Callable[[], Awaitable[bool]],
         delays: Delays,
         is_known: Callable[[], bool] = lambda: True,
+        is_gone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._chance = chance
+        # Of its own, so that what else a seed does is as it was.
+        self._kinds = random.Random(f"kinds of {chance.getstate()[1][:2]}")
+        self._changes_kind = self._kinds.random() < _CHANGING_SHARE
+        self._types: dict[str, TopicType.ValueType] = {TOPIC: TopicType.MIXED}
+        self._ending: set[asyncio.Task[None]] = set()
         self._create = create
         self._delete = delete
         self._is_known = is_known
+        self._is_gone = is_gone
         self._to_unknown: set[str] = set()
         """Ids of messages that may have been sent to the topic as it was before."""
         self.history = History()
         self._tools = Tools(tools.network, self.history, tools.trace, tools.loop, LogEnd())
-        self._producer = Producer("pp", self._tools, chance, [TOPIC], (), 1.0, 1, 2000, {TOPIC: TYPE}, delays)
+        self._producer = Producer("pp", self._tools, chance, [TOPIC], (), 1.0, 1, 2000, self._types, delays)
         manners = Manners(batch_max=4, invisible_ms=(200, 2000), wait_s=(0.0, 1.0), forget=0.5, nack=0.2)
         self._consumer = Consumer("cp", self._tools, chance, Subscription(GROUP, TOPIC), manners)
         self._deletions: list[tuple[float, float]] = []
         self._tries: list[tuple[float, bool]] = []
         """When the topic was to be deleted, and whether it was for certain."""
+        self._halves = 0
         self.stopping = False
+
+    @property
+    def kind(self) -> TopicType.ValueType:
+        """The type of the topic that is to be made next."""
+        return self._types[TOPIC]
 
     async def run(self) -> None:
         """Until told to stop; the topic is gone then."""
         chance = self._chance
         while not self.stopping:
+            if self._changes_kind:
+                self._types[TOPIC] = self._kinds.choice(TYPES)
             if await self._create():
                 for _ in range(chance.randint(1, 6)):
                     message = self._producer.message(TOPIC)
                     if not self._is_known():
                         self._to_unknown.add(message.system_properties.message_id)
                     await self._producer.send([message])
+                    if self._changes_kind and self.kind == TopicType.MIXED and self._kinds.random() < _HALF_SHARE:
+                        await self._send_half()
                     if chance.random() < 0.7:
                         await self._consumer.poll()
             await asyncio.sleep(chance.random() * 0.5)
@@ -79,12 +116,65 @@ class PassingTopic:
             self._tries.append((began_s, is_gone))
             if is_gone:
                 self._deletions.append((began_s, self._tools.now()))
+                if self._kinds.random() < _SENT_ALL_THE_SAME:
+                    await self._send_to_nowhere()
         await self._producer.finish()
+        if self._ending:
+            await asyncio.wait(set(self._ending))
         for _ in range(_LAST_TRIES):
             self._tries.append((self._tools.now(), False))
             if await self._delete():
                 return
             await asyncio.sleep(0.5)
+
+    async def _send_half(self) -> None:
+        """A half message, whose transaction may end when its topic is another one."""
+        self._halves += 1
+        message_id = f"ph-{self._halves}"
+        properties = SystemProperties(
+            message_id=message_id, message_type=MessageType.TRANSACTION, body_encoding=Encoding.IDENTITY, born_host="ph"
+        )
+        message = Message(topic=Resource(name=TOPIC), body=b"half", system_properties=properties)
+        sent = self.history.sent[message_id] = Sent(message, self._tools.now())
+        data = SendMessageRequest(messages=[message]).SerializeToString()
+        try:
+            answer = await self._tools.network.call(protocol.SEND_MESSAGE, data, headers("ph"), 3.0)
+        except RpcError:
+            return
+        sent.ended_s = self._tools.now()
+        response = SendMessageResponse.FromString(answer)
+        if response.entries and response.entries[0].transaction_id:
+            self._tools.trace.add("ph", "half", message_id)
+            wait_s = self._kinds.choice((0.0, 0.3, 3.0)) * self._kinds.random()
+            work = self._commit(message_id, response.entries[0].transaction_id, wait_s)
+            task = asyncio.get_running_loop().create_task(work)
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _commit(self, message_id: str, transaction_id: str, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        request = EndTransactionRequest(
+            topic=Resource(name=TOPIC),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            resolution=TransactionResolution.COMMIT,
+        )
+        try:
+            response = await self._tools.network.call(protocol.END_TRANSACTION, request, headers("ph"), 3.0)
+        except RpcError:
+            return
+        self._tools.trace.add("ph", "commit", message_id, code_name(response.status.code))
+
+    async def _send_to_nowhere(self) -> None:
+        await asyncio.sleep(_SLACK_S)
+        is_gone = self._is_gone()
+        message = self._producer.message(TOPIC)
+        await self._producer.send([message])
+        if is_gone and self.history.sent[message.system_properties.message_id].outcome == "ok":
+            self.history.let_in.append(
+                f"{message.system_properties.message_id} was taken at {self._tools.now():.6f}, though its topic was "
+                f"deleted at {self._deletions[-1][1]:.6f}"
+            )
 
     def violations(self, heard: Sequence[tuple[int, float]] | None = None) -> list[str]:
         """Messages that came back from a topic that was deleted.
@@ -94,6 +184,7 @@ class PassingTopic:
                 time; None if a broker always hears of it within a moment.
         """
         found = [f"S2: {each}" for each in self.history.unexpected]
+        found += [f"P4: {each}" for each in self.history.let_in]
         for delivery in self.history.deliveries:
             sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:

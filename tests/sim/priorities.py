@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from services.broker.calls.server import BrokerServer
-from services.broker.pop.pops import Pops
-from services.broker.store.consume_queue import ConsumeQueue
-from services.common.contract import names
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.priority import level_of
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_broker.calls.server import BrokerServer
+from popwheel_broker.pop.pops import Pops
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_common.contract import names
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.priority import level_of
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from tests.sim.clients import Producer
 from tests.sim.history import History
 from tests.sim.stored import StoredMessage

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.common.clock import Uptime
-from services.common.cold_reads import ColdReads, Range
-from services.common.disk import DiskUsage, File
+from popwheel_common.clock import Uptime
+from popwheel_common.cold_reads import ColdReads, Range
+from popwheel_common.disk import DiskUsage, File
 from tests.harness.memory_disk import MemoryDisk, MemoryFile
 from tests.sim.loop import PROCESS, SimLoop
 
@@ -51,7 +51,7 @@ class MachineClock:
 
 
 class ProcessClock:
-    """`services.common.clock.Clock` of one life of a process: the steady clock begins with the wall clock's time.
+    """`popwheel_common.clock.Clock` of one life of a process: the steady clock begins with the wall clock's time.
 
     Args:
         loop: whose time passes.
@@ -139,7 +139,7 @@ class Process:
 
 
 class ProcessDisk:
-    """A process's hold on the disk (`services.common.disk.Disk`): it counts what is changed, and may die at any of it.
+    """A process's hold on the disk (`popwheel_common.disk.Disk`): it counts what is changed, and may die at any of it.
 
     Args:
         disk: the device.

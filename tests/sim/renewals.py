@@ -5,11 +5,11 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import RenewRequest, RenewResponse
-from services.rpc.methods import RENEW
-from services.rpc.service import Call
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import RenewRequest, RenewResponse
+from popwheel_rpc.methods import RENEW
+from popwheel_rpc.service import Call
 from tests.sim.history import Delivery, Renewed
 from tests.sim.world import World
 

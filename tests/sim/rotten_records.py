@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.broker.progress.pop_state import stored_topic
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.broker.wheel.delay import decode_delay
-from services.common.errors import CorruptDataError
+from popwheel_broker.progress.pop_state import stored_topic
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.wheel.delay import decode_delay
+from popwheel_common.errors import CorruptDataError
 from tests.sim.device import SimDisk
 from tests.sim.stored import records_in_log
 

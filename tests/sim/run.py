@@ -5,23 +5,26 @@ import gc
 from itertools import zip_longest
 from typing import Any
 
-from services.broker.records.record import StoredRecord
-from services.broker.state.core import BrokerCore
-from services.common.errors import CorruptDataError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.cluster.cluster_state import ClusterState
-from services.rpc.service import Method
-from tests.sim import lite, steering, stored, timers, transactions
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.pause import pause_group
+from popwheel_rpc.service import Method
+from tests.sim import guests, lite, passing_group, steering, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
 from tests.sim.clients import Consumer, Producer
 from tests.sim.delays import NEAR_MS
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
+from tests.sim.guests import Guests
 from tests.sim.lite import LiteWorkload
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
-from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out
+from tests.sim.passing_group import PassingGroup
+from tests.sim.passing_topic import REST_MS, TOPIC, PassingTopic, carried_out
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
@@ -62,6 +65,8 @@ def run_seed(
         has_transactions=transactions.is_on(seed, only),
         has_operator=has_room and steering.is_on(seed, only),
         has_lite_topics=has_room and lite.is_on(seed, only),
+        has_guests=has_room and guests.is_on(seed, only),
+        has_passing_group=has_room and passing_group.is_on(seed, only),
     )
     collecting = gc.isenabled()
     gc.disable()  # destructors of what a killed process leaves must not run in the middle
@@ -110,6 +115,8 @@ class _Run:
         has_transactions: whether half messages are sent.
         has_operator: whether an operator resets offsets and redrives dead letters.
         has_lite_topics: whether lite topics are sent to and read.
+        has_guests: whether there are push consumers that say goodbye.
+        has_passing_group: whether a group is deleted while its consumers poll.
     """
 
     def __init__(
@@ -121,6 +128,8 @@ class _Run:
         has_transactions: bool,
         has_operator: bool,
         has_lite_topics: bool,
+        has_guests: bool,
+        has_passing_group: bool,
     ) -> None:
         self.world = world
         self._renewals = renewals
@@ -172,6 +181,21 @@ class _Run:
                 *(world.broker_network, world.trace, world.loop, lambda: world.log_end.position),
                 *(swarm.random("lite workload"), failing.fails),
             )
+        self._guests: Guests | None = None
+        if has_guests:
+            self._guests = Guests(lambda _: self._tools, swarm.random("guests"), failing.fails)
+        self._passing_group: PassingGroup | None = None
+        if has_passing_group:
+            self._passing_group = PassingGroup(
+                self._tools,
+                swarm.random("passing group"),
+                self._create_group,
+                self._delete_group,
+                lambda: [self.world.cluster.broker.core] if self.world.serving and self.world.cluster else [],
+                failing.fails,
+                self._pause_group,
+                swarm.random("pauses of the passing group"),
+            )
         self._operator: Operator | None = None
         if has_operator:
             self._operator = Operator(self._tools, swarm.random("operator"), self._ask, failing.fails)
@@ -199,6 +223,10 @@ class _Run:
             producing.append(loop.create_task(self._operator.run()))
         if self._lite is not None:
             producing.append(loop.create_task(self._lite.run()))
+        if self._guests is not None:
+            producing.append(loop.create_task(self._guests.run()))
+        if self._passing_group is not None:
+            producing.append(loop.create_task(self._passing_group.run()))
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
         await asyncio.sleep(world.swarm.safety_s)
@@ -215,6 +243,10 @@ class _Run:
             self._operator.stopping = True
         if self._lite is not None:
             self._lite.stopping = True
+        if self._guests is not None:
+            self._guests.stopping = True
+        if self._passing_group is not None:
+            self._passing_group.stopping = True
         reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
         self._passing.stopping = True
         await asyncio.wait((*producing, passing))
@@ -233,6 +265,8 @@ class _Run:
             await self._operator.end()
         if self._lite is not None:
             await self._lite.end()
+        if self._guests is not None:
+            await self._guests.end()
         striking[1].cancel()
         await asyncio.wait(striking)
         for task in (*producing, *consuming, passing):
@@ -254,6 +288,11 @@ class _Run:
         if self._operator is not None:
             topics[steering.TOPIC], types[steering.TOPIC] = 2, steering.TYPE
             groups[steering.GROUP] = steering.attempts_of(self.world.swarm.seed)
+        if self._guests is not None:
+            topics[guests.TOPIC], types[guests.TOPIC] = 2, guests.TYPE
+            groups[guests.GROUP] = guests.ATTEMPTS_MAX
+        if self._passing_group is not None:
+            topics[passing_group.TOPIC], types[passing_group.TOPIC] = 2, passing_group.TYPE
         for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
@@ -279,8 +318,8 @@ class _Run:
             return False
         if TOPIC in cluster.controller.state.topics:
             return True
-        change = cluster.controller._keeper.change
-        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, TYPE, 1)))
+        change, kind = cluster.controller._keeper.change, self._passing.kind
+        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
         cluster = self.world.cluster
@@ -289,10 +328,38 @@ class _Run:
         if TOPIC not in cluster.controller.state.topics:
             return True
         process = self.world.process
-        is_gone = await carried_out(cluster.controller._keeper.change(lambda state: state.delete_topic(TOPIC)))
+        controller = cluster.controller
+        now_ms = controller._clock.wall_ms()
+        is_gone = await carried_out(controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
         if is_gone and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
             self._heard_deletion = process
         return is_gone
+
+    async def _create_group(self) -> bool:
+        cluster, options, name = self.world.cluster, self.world.swarm.options.controller, passing_group.GROUP
+        if cluster is None or not self.world.serving:
+            return False
+        if name in cluster.controller.state.groups:
+            return True
+        change = cluster.controller._keeper.change
+        return await carried_out(change(lambda state: state.create_group(options, name, passing_group.ATTEMPTS_MAX)))
+
+    async def _pause_group(self, paused: bool) -> bool:
+        cluster = self.world.cluster
+        if cluster is None or not self.world.serving or passing_group.GROUP not in cluster.controller.state.groups:
+            return False
+        change = cluster.controller._keeper.change
+        return await carried_out(change(lambda state: pause_group(state, passing_group.GROUP, int(paused))))
+
+    async def _delete_group(self) -> bool:
+        cluster, name = self.world.cluster, passing_group.GROUP
+        if cluster is None or not self.world.serving:
+            return False
+        if name not in cluster.controller.state.groups:
+            return True
+        controller = cluster.controller
+        now_ms = controller._clock.wall_ms()
+        return await carried_out(controller._keeper.change(lambda state: state.delete_group(name, now_ms, REST_MS)))
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
@@ -346,6 +413,10 @@ class _Run:
         if self._operator is not None and (left := self._operator.left(core)):
             return left
         if self._lite is not None and (left := self._lite.left(core)):
+            return left
+        if self._guests is not None and (left := self._guests.left(core)):
+            return left
+        if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
         if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
@@ -404,6 +475,11 @@ class _Run:
             verdict.violations += self._lite.judge(
                 records, world.history, is_lossy=swarm.is_lossy, clocks_differ=swarm.clocks_differ
             )
+        if self._guests is not None:
+            way_s = swarm.delay_s_max + swarm.sync_s_max
+            verdict.violations += self._guests.judge(world.history, swarm.options.proxy, way_s, world.history.is_calm)
+        if self._passing_group is not None:
+            verdict.violations += self._passing_group.judge(world.history, world.history.is_calm)
         delayed = Timers(swarm, world.history, records, world.appends, self._topic_ids, verdict, self._failing.fails)
         delayed.judge(self._stood_still_ms)
         delayed.compare("the running server", self._timer_state, self._stood_still_ms)

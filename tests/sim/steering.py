@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from services.broker.progress.check_point import decode_redriven
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.rpc.methods import DEAD_LETTER_REDRIVE, RESET_OFFSETS
-from services.rpc.service import Call, Method, Service
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_broker.progress.check_point import decode_redriven
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_rpc.methods import DEAD_LETTER_REDRIVE, RESET_OFFSETS
+from popwheel_rpc.service import Call, Method, Service
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.checker import Checker, Key
 from tests.sim.clients import POLITE, Consumer, Manners, Producer, Subscription
 from tests.sim.history import Delivery, History, Settling
@@ -35,6 +35,8 @@ TOPIC = "steered"
 GROUP = "steerage"
 TYPE = TopicType.NORMAL
 
+_RESETS = ("earliest", "latest", "time", "offset", "shift")
+_POLICIES = {"earliest": pb.BEGINNING, "time": pb.TIMESTAMP, "offset": pb.AT_OFFSET, "shift": pb.SHIFT}
 _SHARE = 0.15
 _NAME = "operator"
 _DEAD = names.dead_letter_topic(GROUP)
@@ -105,6 +107,7 @@ class Order:
 
     Args:
         kind: what.
+        queue_id: of a reset: the only queue that is meant; None for all.
         began_s, ended_s: from when to when it may have happened; without an answer, there is no end.
         before, position: where the log ended when it began, and when it was answered.
         is_ok: whether it was answered.
@@ -112,9 +115,10 @@ class Order:
         given_back: of a redrive, how many.
     """
 
-    kind: Literal["earliest", "latest", "time", "redrive", "purge"]
+    kind: Literal["earliest", "latest", "time", "offset", "shift", "redrive", "purge"]
     began_s: float
     before: int
+    queue_id: int | None = None
     ended_s: float = float("inf")
     position: int = 0
     is_ok: bool = False
@@ -124,11 +128,20 @@ class Order:
     @property
     def is_reset(self) -> bool:
         """Whether it moves the group in its topic."""
-        return self.kind in ("earliest", "latest", "time")
+        return self.kind in _RESETS
+
+    def is_of(self, queue_id: int) -> bool:
+        """Say if it is about a queue of the topic."""
+        return self.queue_id is None or self.queue_id == queue_id
+
+    def takes_back(self, delivery: Delivery) -> bool:
+        """Say if it takes back what was given out like this. Retries are of no queue, so only whole resets do."""
+        handle = delivery.handle
+        return self.queue_id is None or (not handle.from_retry and handle.queue_id == self.queue_id)
 
     def may_skip(self, message: StoredMessage) -> bool:
         """Whether a message may be passed over with it."""
-        if not self.is_reset or self.kind == "earliest":
+        if not self.is_reset or self.kind == "earliest" or not self.is_of(message.queue_id):
             return False
         return not self.is_ok or message.offset < self.to_offsets.get(message.queue_id, 0)
 
@@ -186,7 +199,10 @@ class Operator:
         while not self.stopping:
             await asyncio.sleep(chance.expovariate(0.7))
             if not self.stopping:
-                await self._order(chance.choice(("earliest", "latest", "time", "redrive", "redrive", "purge")))
+                kind = chance.choice(("earliest", "latest", "time", "redrive", "redrive", "purge"))
+                if kind in _RESETS and chance.random() < 0.4:
+                    kind = chance.choice(_RESETS)
+                await self._order(kind, chance.choice((None, 0, 1)) if kind in _RESETS else None)
         self._producer.stopping = True
         await sending
         self._consumer.manners = POLITE
@@ -203,9 +219,9 @@ class Operator:
         if self._consuming is not None:
             await self._consuming
 
-    async def _order(self, kind: str) -> bool:
+    async def _order(self, kind: str, queue_id: int | None = None) -> bool:
         tools, chance = self._tools, self._chance
-        order = Order(kind, tools.now(), tools.log_end.position)  # type: ignore[arg-type]
+        order = Order(kind, tools.now(), tools.log_end.position, queue_id)  # type: ignore[arg-type]
         self.orders.append(order)
         try:
             if kind == "redrive":
@@ -213,9 +229,13 @@ class Operator:
                 order.given_back = (await self._asks(DEAD_LETTER_REDRIVE, asked)).redriven
             else:
                 topic = _DEAD if kind == "purge" else TOPIC
-                policy = {"earliest": pb.BEGINNING, "time": pb.TIMESTAMP}.get(kind, pb.END)
+                policy = _POLICIES.get(kind, pb.END)
                 at_ms = START_MS + int(chance.random() * tools.now() * 1000)
-                reset = pb.ResetOffsetsRequest(group=GROUP, topic=topic, policy=policy, timestamp_ms=at_ms)
+                reset = pb.ResetOffsetsRequest(
+                    group=GROUP, topic=topic, policy=policy, timestamp_ms=at_ms, queue_id=queue_id
+                )
+                if kind in ("offset", "shift"):
+                    reset.offset = chance.randrange(-20 if kind == "shift" else 0, 20)
                 if chance.random() < 0.2:
                     reset.dry_run = True
                     await self._asks(RESET_OFFSETS, reset)
@@ -228,7 +248,7 @@ class Operator:
             tools.trace.add(_NAME, kind, "failed", str(error)[:60])
         order.position = tools.log_end.position
         if order.is_ok:
-            tools.trace.add(_NAME, kind, order.given_back, str(order.to_offsets))
+            tools.trace.add(_NAME, kind, order.given_back, str(order.to_offsets), queue_id)
         return order.is_ok
 
     def left(self, core: BrokerCore) -> str:
@@ -312,7 +332,11 @@ class Steered(Checker):
         if resets and resets[-1].is_ok and not self._is_lost(resets[-1]):
             last = resets[-1]
             for message_id, copies in self._originals.items():
-                behind = [each for each in copies if each.offset >= last.to_offsets.get(each.queue_id, 0)]
+                behind = [
+                    each
+                    for each in copies
+                    if last.is_of(each.queue_id) and each.offset >= last.to_offsets.get(each.queue_id, 0)
+                ]
                 if behind and not self._came_of(message_id, last.before) and not self._is_aside(message_id):
                     found.append(
                         f"P1: {message_id} stands behind the reset of {last.began_s:.6f} and did not come again"
@@ -325,6 +349,7 @@ class Steered(Checker):
                     order
                     for order in resets
                     if order.is_ok
+                    and order.takes_back(each.delivery)
                     and each.delivery.got_s < order.began_s
                     and order.ended_s < each.began_s
                     and not self._is_lost(order)
@@ -346,7 +371,8 @@ class Steered(Checker):
 
     def _is_passed_over(self, position: int) -> bool:
         """Whether what came to the retry topic then may have been passed over by a reset."""
-        return any(each.is_reset and (not each.is_ok or each.position >= position) for each in self.orders)
+        resets = [each for each in self.orders if each.is_reset and each.queue_id is None]
+        return any(not each.is_ok or each.position >= position for each in resets)
 
     def _is_aside(self, message_id: str) -> bool:
         return (GROUP, message_id) in self._history.set_aside
@@ -357,16 +383,34 @@ class Steered(Checker):
     def _ordered_between(self, key: Key, began_s: float, ended_s: float) -> bool:
         """Whether a reset may have happened then; a redrive, too, if the message was dead."""
         return any(
-            (each.is_reset or (each.kind == "redrive" and self._dead[key]))
+            ((each.is_reset and self._is_in_queue(key, each)) or (each.kind == "redrive" and self._dead[key]))
             and each.began_s <= ended_s
             and each.ended_s >= began_s
             for each in self.orders
         )
 
+    def _is_of_unseen(self, key: Key, retry: Delivery) -> bool:
+        """Whether the delivery that a retry is of was lost on its way, so that nobody knows when it was."""
+        return retry.handle.from_retry and not any(
+            each.attempt == retry.attempt - 1 and each.asked_s < retry.asked_s for each in self._deliveries[key]
+        )
+
     def _is_in_two_places(self, key: Key, time_s: float) -> bool:
-        """Whether a reset may have brought back a dead letter's message, and a redrive the dead letter itself."""
+        """Whether a reset may have brought back a dead letter's message, and a redrive the dead letter itself.
+
+        Or a reset of its queue alone has brought back a message that waits to be tried again as well.
+        """
+        for order in self.orders:
+            is_before = order.queue_id is not None and order.began_s <= time_s and self._is_in_queue(key, order)
+            if is_before and any(
+                each.asked_s <= order.ended_s or self._is_of_unseen(key, each) for each in self._deliveries[key]
+            ):
+                return True
         kinds = {each.is_reset for each in self.orders if each.began_s <= time_s and each.kind != "purge"}
         return bool(self._dead[key]) and len(kinds) == 2
+
+    def _is_in_queue(self, key: Key, order: Order) -> bool:
+        return any(order.is_of(each.queue_id) for each in self._originals[key[1]])
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
         key = (earlier.group, earlier.message_id)

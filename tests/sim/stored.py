@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.broker.options import BrokerOptions
-from services.broker.pop.delivery import pulled_message
-from services.broker.quarantine.entry import Step
-from services.broker.records.record import RecordKind, StoredRecord, decode
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint
-from services.broker.state.core import BrokerCore
-from services.broker.store.commit_log import CommitLog
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.clock import Clock
-from services.common.contract import names
-from services.common.contract.cluster_view import ClusterView
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.pop.delivery import pulled_message
+from popwheel_broker.quarantine.entry import Step
+from popwheel_broker.records.record import RecordKind, StoredRecord, decode
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_common.clock import Clock
+from popwheel_common.contract import names
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from tests.harness.memory_disk import MemoryDisk
 from tests.sim.clients import is_same
 

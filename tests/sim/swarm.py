@@ -4,15 +4,16 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from services.broker.options import TimerOptions
-from services.cli.options import StandaloneOptions
-from services.common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_broker.options import TimerOptions
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import transactions
 from tests.sim.clients import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.filters import CONDITIONS, FILTERING
 from tests.sim.filters import SHARE as FILTERING_SHARE
+from tests.sim.history import EXPIRY_S
 
 FAULTS = {
     "kill": 10,
@@ -52,6 +53,9 @@ _PRIORITY_GROUPS = ("watchful", "watchful", "watchful-fifo")
 _PRIORITY_SHARE = 0.2
 _PRIORITY_WAIT_MS = (0, 50, 300, 300, 2000, 30_000)
 _ORDERED_SHARE = 0.2
+TRIES = "second tries"
+"""Receives of the ordered group whose connection breaks, and that are tried again with the same attempt id."""
+_TRIES_SHARE = 0.5
 _HELD_MESSAGES = (16, 40, 400_000, 400_000)
 _HOARDING_SHARE = 0.15
 _HOARDER = Manners(batch_max=32, invisible_ms=(8000, 8000), wait_s=(1.0,), think_s_max=0.0, polls=3, forget=1.0)
@@ -270,7 +274,7 @@ def with_ordered(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
     values = swarm.options.model_dump()
     values["broker"]["pop"]["held_messages_max"] = chance.choice(_HELD_MESSAGES)
     of = Subscription(ORDERED_GROUP, ORDERED_TOPIC)
-    consumers = [_manners(chance) for _ in range(chance.choice((1, 2, 3)))]
+    consumers = with_tries([_manners(chance) for _ in range(chance.choice((1, 2, 3)))], swarm, only)
     if swarm.hoarder:
         consumers = [replace(each, vanish=0.0) for each in consumers]
     return replace(
@@ -282,6 +286,20 @@ def with_ordered(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
         subscriptions=[*swarm.subscriptions, of],
         manners={**swarm.manners, of: consumers},
     )
+
+
+def with_tries(consumers: list[Manners], swarm: Swarm, only: tuple[str, ...] | None) -> list[Manners]:
+    """Consumers of the ordered group that try receives again, if that is drawn.
+
+    Args:
+        consumers: as they are drawn otherwise.
+        swarm: the draw up to here.
+        only: faults that may be on; None for all.
+    """
+    is_lucky = swarm.random("second tries").random() < _TRIES_SHARE
+    if not (is_lucky if only is None else TRIES in only):
+        return consumers
+    return [replace(each, tries=swarm.random(f"second tries {number}")) for number, each in enumerate(consumers)]
 
 
 def with_priorities(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
@@ -379,7 +397,7 @@ def _options(chance: random.Random, timer: random.Random, settings: dict[str, An
     proxy: dict[str, Any] = {
         "receive": {"invisible_ms_min": 0, "interest_idle_ms": chance.choice((0, 1000, 10_000))},
         "renewal": {"invisible_ms": 3000},
-        "client": {"expiry_ms": 3000},
+        "client": {"expiry_ms": int(EXPIRY_S * 1000)},
         "send": {"put_messages_max": chance.choice((1, 3, 512))},
         "grpc_client_consumer_min_long_polling_timeout_ms": chance.choice((0, 1500)),
         "grpc_client_consumer_max_long_polling_timeout_ms": chance.choice((3000, 20_000)),

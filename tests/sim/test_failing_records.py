@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from services.broker.progress.pop_state import PopState
-from services.broker.records import fault
-from services.broker.state.retrial import Retrial
+from popwheel_broker.progress.pop_state import PopState
+from popwheel_broker.records import fault
+from popwheel_broker.state.retrial import Retrial
 from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 

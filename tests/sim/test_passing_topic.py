@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.sim.delays import Delays
 from tests.sim.history import Delivery, Handle, Sent
 from tests.sim.passing_topic import GROUP, TOPIC, PassingTopic

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
 from tests.sim.tools import is_definite
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.broker.quarantine.entry import decode_end
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
-from services.common.errors import CorruptDataError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_broker.quarantine.entry import decode_end
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.sim.checker import Verdict, loss_s_max
 from tests.sim.history import History, Recalled, Sent
 from tests.sim.passing_topic import TOPIC

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
     TelemetryCommand,
 )
-from services.rpc.service import Method
+from popwheel_rpc.service import Method
 from tests.sim.history import History
 from tests.sim.trace import Trace
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from services.broker.options import TransactionOptions
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.state.core import BrokerCore
-from services.broker.transactions.half import NONE, Resolution, committed_half, decode_end, decode_half
-from services.common.errors import code_name
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.rpc.status import RpcError
+from popwheel_broker.options import TransactionOptions
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.transactions.half import NONE, Resolution, committed_half, decode_end, decode_half
+from popwheel_common.errors import code_name
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, Subscription
 from tests.sim.history import History, Sent
 from tests.sim.tools import Tools, headers, is_definite
@@ -71,6 +71,7 @@ class Pledge:
         told_s: when it was first told.
         ended_s, position: when that was answered OK, and where the log ended then; -1 if it was not.
         refused: why the end was refused, if it was.
+        refused_id: of which transaction: a send that was tried again has others, too.
         contradicted: whether the opposite was answered OK.
         was_asked: whether its sender was asked about it.
     """
@@ -83,6 +84,7 @@ class Pledge:
     ended_s: float = -1.0
     position: int = -1
     refused: str = ""
+    refused_id: str = ""
     contradicted: bool = False
     was_asked: bool = False
 
@@ -204,7 +206,7 @@ class Pledges:
                 pledge.ended_s, pledge.position = self._tools.now(), self._tools.log_end.position
                 break
             if status is not None and is_definite(status) and status.code != d.Code.TOO_MANY_REQUESTS:
-                pledge.refused = f"{code_name(status.code)}: {status.message}"
+                pledge.refused, pledge.refused_id = f"{code_name(status.code)}: {status.message}", transaction_id
                 break
             await asyncio.sleep(0.5)
         if pledge.ended_s >= 0 and self._chance.random() < 0.2:
@@ -303,6 +305,7 @@ class Pledges:
             if (
                 pledge.refused.startswith("INVALID_TRANSACTION_ID")
                 and pledge.sent.outcome == "ok"
+                and pledge.refused_id == pledge.transaction_id  # another try's may have gone with a master
                 and Resolution.EXPIRED not in found.resolutions[message_id]
                 and not (is_lossy and disasters.lost_by(pledge.sent.began_s, pledge.sent.position))
             ):

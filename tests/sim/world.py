@@ -10,10 +10,10 @@ from typing import Any, Literal
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.broker.store.consume_queue import ConsumeQueue
-from services.cli.process.in_process import InProcessCluster
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.rpc.service import Channel, Service
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_cli.process.in_process import InProcessCluster
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_rpc.service import Channel, Service
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
 from tests.sim.loop import PROCESS, SimLoop
@@ -168,7 +168,7 @@ class World:
         disk.appending, disk.appended = appending, appended
 
     async def _watch_failure(self, cluster: InProcessCluster) -> None:
-        """What `services.cli.process.run` does: end loudly when the broker cannot go on."""
+        """What `popwheel_cli.process.run` does: end loudly when the broker cannot go on."""
         error = await cluster.broker.failure
         self.trace.add("server", "failed", error)
         self.serving = False

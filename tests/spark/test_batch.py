@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.spark.topics import Topics
 
 

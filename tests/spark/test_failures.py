@@ -13,8 +13,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.cluster import ClusterCommand
 from tests.spark import fragile
 from tests.spark.round_trip import stream_to_parquet

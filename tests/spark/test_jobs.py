@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Message
 from popwheel_spark.jobs.archive import archive
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.audit import audit
@@ -18,7 +19,6 @@ from popwheel_spark.jobs.compaction import compaction
 from popwheel_spark.jobs.delivery_report import delivery_report
 from popwheel_spark.jobs.replay import replay
 from popwheel_spark.jobs.timer_forecast import timer_forecast
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Message
 from tests.harness.client import MessagingClient
 from tests.spark.topics import Topics
 from tests.unit.spark.test_report_page import NETWORK

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_spark.jobs import archive
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.package import write_package
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.spark_cluster import SparkCluster, bare_python
 from tests.spark import round_trip
 from tests.spark.topics import Topics

@@ -9,8 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.client import MessagingClient
 from tests.spark.round_trip import stream_to_parquet
 from tests.spark.topics import Topics

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Code, Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Code, Message
 from tests.harness.client import MessagingClient
 from tests.spark.topics import Topics
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.client import MessagingClient, make_message
 from tests.harness.standalone import StandaloneProcess
 

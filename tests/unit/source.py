@@ -1,13 +1,14 @@
 """Source files as syntax trees, and what they import and call: the eyes of test_tidy.py."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = "services.common.pb"
+GENERATED = "popwheel_common.pb"
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,14 @@ class Source:
 
     @property
     def name(self) -> str:
-        """`services/rpc/server/server.py`."""
+        """`services/rpc/popwheel_rpc/server/server.py`."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def module(self) -> str:
-        """`services.rpc.server.server`; a package's `__init__` bears the package's name."""
-        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        """`popwheel_rpc.server.server`; a package's `__init__` bears the package's name."""
+        name = re.sub(r"^(?:services/\w+|spark)/(?=popwheel_)", "", self.name)
+        return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @cached_property
     def text(self) -> str:

@@ -10,14 +10,14 @@ from tests.unit.source import ROOT
 
 FOLDERS = ("services", "spark", "tests", "tools", "bench", "demo", "examples", "helm", "proto", "docs")
 ENDINGS = {".py", ".md", ".proto", ".yaml"}
-GENERATED = ROOT / "services/common/pb"
+GENERATED = ROOT / "services/common/popwheel_common/pb"
 
 PROMISE = re.compile(r"\b[CELMPSTX]\d\b")
 SECTIONS = re.compile(r"\bDESIGN (\d+(?:, \d+)*)(?:, \"?([A-Z][a-z][A-Za-z ]*))?")
 ABROAD = re.compile(r"\b(?:RELIABILITY|PROTOCOL|STYLE|USERS)\b(?: \d|\.md)")
 """Papers from before this law, which are not part of this repository."""
 PATH = re.compile(r"`((?:services|spark|tests|tools|bench|demo|examples|helm|proto|docs)/[\w./-]+)`")
-"""A file or folder that a document names in full, as in `services/common/clock.py`."""
+"""A file or folder that a document names in full, as in `services/common/popwheel_common/clock.py`."""
 
 
 def texts() -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 import pytest
 
-from services.common.transitions import IllegalTransitionError, Row, Transitions
+from popwheel_common.transitions import IllegalTransitionError, Row, Transitions
 from tests.unit.source import ROOT
 from tools.generate_state_tables import PAGES, TABLES, shown, with_tables
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from services.common.pb.apache.rocketmq.v2.service_pb2 import (
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
     TelemetryCommand,
 )
-from services.proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
-from services.rpc.service import Method, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
+from popwheel_rpc.service import Method, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.cluster.network import Network, SimChannel
 from tests.sim.process import MachineClock, Process
 

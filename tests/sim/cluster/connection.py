@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from services.common.errors import StatusError
-from services.rpc.service import Call, Method
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_rpc.service import Call, Method
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.sim.cluster.stream import ClientStream, Failure, Room, ServerStream
 from tests.sim.cluster.way import Direction, Way
 from tests.sim.loop import SimLoop

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from services.rpc.methods import NOTIFY
+from popwheel_rpc.methods import NOTIFY
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.cluster.troubles import BROKEN_RECOVERY_S, Trouble, Troubles

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from services.rpc.service import ClientStream as StreamProtocol
-from services.rpc.service import Method, Service, routes_of
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_rpc.service import ClientStream as StreamProtocol
+from popwheel_rpc.service import Method, Service, routes_of
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.sim.cluster.connection import Connection, ServerEnd
 from tests.sim.cluster.stream import ClientStream
 from tests.sim.cluster.way import Way
@@ -226,7 +226,7 @@ class Network:
 
 
 class SimChannel:
-    """A `services.rpc.service.Channel` between simulated processes.
+    """A `popwheel_rpc.service.Channel` between simulated processes.
 
     Args:
         network: joins them.
@@ -257,7 +257,7 @@ class SimChannel:
         timeout_s: float | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Response:
-        """Call a unary method (see `services.rpc.service.Channel`)."""
+        """Call a unary method (see `popwheel_rpc.service.Channel`)."""
         loop = self.network.loop
         data = method.request.encode(request)
         deadline = None if timeout_s is None else loop.time() + timeout_s

@@ -9,19 +9,19 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.broker.replica.constants import ReplicationConstants
-from services.common.disk import Disk
-from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
-from services.controller.store.state_store import StateStore
-from services.proxy.app import ProxyApp
-from services.proxy.options import ProxyOptions
-from services.proxy.poll_counts.shared_count import CountStore
-from services.rpc.membership.controller_channel import ControllerChannel
-from services.rpc.service import Channel, Service
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_common.disk import Disk
+from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions
+from popwheel_controller.store.state_store import StateStore
+from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.poll_counts.shared_count import CountStore
+from popwheel_rpc.membership.controller_channel import ControllerChannel
+from popwheel_rpc.service import Channel, Service
 from tests.sim.cluster.network import (
     CONTROLLER_KEEPALIVE_S,
     KEEPALIVE_S,
@@ -74,7 +74,7 @@ class Place:
         """The way to the controller, or to whichever of several leads."""
         if len(addresses) == 1:
             return self.channel(addresses[0])
-        # As `services.cli.process.listeners.SEVERAL_CONTROLLERS_LIMITS`: when one hangs, another is asked soon.
+        # As `popwheel_cli.process.listeners.SEVERAL_CONTROLLERS_LIMITS`: when one hangs, another is asked soon.
         channels = [self.network.channel(self.process, address, CONTROLLER_KEEPALIVE_S) for address in addresses]
         return ControllerChannel(channels, self.clock)
 

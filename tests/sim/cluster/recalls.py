@@ -5,8 +5,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from services.broker.state.core import BrokerCore
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import NEAR_MS, Delays
 from tests.sim.history import History, Recalled

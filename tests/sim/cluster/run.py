@@ -4,10 +4,10 @@ import asyncio
 import gc
 from typing import Any
 
-from services.broker.state.core import BrokerCore
-from services.common.errors import CorruptDataError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from tests.sim import stored, transactions
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from tests.sim import guests, passing_group, stored, transactions
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer, Subscription
 from tests.sim.cluster import lite, recalls
@@ -20,10 +20,13 @@ from tests.sim.cluster.recalls import Recalls
 from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
 from tests.sim.cluster.troubles import Troubles
 from tests.sim.cluster.world import ClusterWorld
+from tests.sim.guests import Guests
 from tests.sim.history import History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
+from tests.sim.passing_group import PassingGroup
+from tests.sim.passing_topic import carried_out
 from tests.sim.swarm import ORDERED_GROUP, TAGS
 from tests.sim.tools import LogEnd, Tools
 from tests.sim.trace import Trace
@@ -36,6 +39,7 @@ _HEAL_S_MAX = 120.0
 broker waits where nothing is, while a hundred are elsewhere."""
 _QUIET_LOOKS = 3
 """So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
+_MORE_QUEUES_MAX = 4
 _BEGIN_S = 1.0
 _SLOW_RATE = 0.7
 """Of calls with message groups and of half messages: there are many brokers, and much time."""
@@ -160,6 +164,23 @@ class _Run:
         if recalls.NAME in swarm.workloads:
             self._recalls = Recalls(self._tools("pr"), swarm.random("cluster recalls"), swarm.safety_s)
 
+        self._guests = self._passing_group = None
+        if guests.NAME in swarm.workloads:
+            ways = {name: self.world.client(name, 1.0) for name in guests.CLIENTS}
+            self._guests = Guests(
+                lambda name: Tools(ways[name], self.history, trace, loop, LogEnd()),
+                swarm.random("cluster guests"),
+                choose_proxy=lambda name, chance: ways[name].to_one_proxy(chance),
+            )
+        if passing_group.NAME in swarm.workloads:
+            self._passing_group = PassingGroup(
+                self._tools("gq"),
+                swarm.random("cluster passing group"),
+                self._create_group,
+                self._delete_group,
+                lambda: [each.program.app.core for each in self.world.brokers.values() if each.program is not None],
+            )
+
         self._lite: LiteReaders | None = None
         if has_lite_topics:
             self._lite = LiteReaders(
@@ -181,12 +202,18 @@ class _Run:
         world, loop = self.world, self.world.loop
         await self._begin()
         producing = [loop.create_task(producer.run()) for producer in self._producers]
-        producing += [loop.create_task(each.run()) for each in (self._pledges, self._recalls) if each is not None]
+        producing += [
+            loop.create_task(each.run())
+            for each in (self._pledges, self._recalls, self._guests, self._passing_group)
+            if each is not None
+        ]
         consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
         reading_lite = loop.create_task(self._lite.run()) if self._lite is not None else None
         striking = loop.create_task(self.faults.run())
+        growing = loop.create_task(self._grow())
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
+        await growing
         world.trace.add("sim", "heal")
         self._counts.lies = False
         await self.faults.heal()
@@ -197,6 +224,10 @@ class _Run:
             self._pledges.stopping = True
         if self._recalls is not None:
             self._recalls.stop()
+        if self._guests is not None:
+            self._guests.stopping = True
+        if self._passing_group is not None:
+            self._passing_group.stopping = True
         if self._lite is not None:
             self._lite.stopping = True
         self._make_room()
@@ -211,7 +242,7 @@ class _Run:
         for consumer in self._consumers:
             consumer.stopping = True
         await asyncio.wait((*reforming, *consuming))
-        for each in (self._pledges, self._recalls):
+        for each in (self._pledges, self._recalls, self._guests):
             if each is not None:
                 await each.end()
         for task in (*producing, *consuming, *reforming):
@@ -241,6 +272,11 @@ class _Run:
             await world.make_topic(recalls.TOPIC, recalls.TYPE, 2)
         for group, attempts in swarm.groups.items():
             await world.make_group(group, attempts, group == ORDERED_GROUP)
+        if self._guests is not None:
+            await world.make_topic(guests.TOPIC, guests.TYPE, 2)
+            await world.make_group(guests.GROUP, guests.ATTEMPTS_MAX)
+        if self._passing_group is not None:
+            await world.make_topic(passing_group.TOPIC, passing_group.TYPE, 2)
         if self._lite is not None:
             await world.make_topic(lite.TOPIC, TopicType.LITE, 1)
             await world.make_group(lite.GROUP, lite.ATTEMPTS_MAX)
@@ -249,6 +285,33 @@ class _Run:
         for _ in range(swarm.proxies):
             await world.add_proxy().boot()
         await asyncio.sleep(_BEGIN_S)
+
+    async def _grow(self) -> None:
+        """Give topics more queues while they are used, in every other seed."""
+        chance, world = self.swarm.random("growth"), self.world
+        steps = chance.choice((0, 0, 0, 1, 2, 4))
+        for _ in range(steps):
+            await asyncio.sleep(chance.uniform(0.0, self.swarm.safety_s / steps))
+            name, more = chance.choice(sorted(self.swarm.topics)), chance.randint(1, _MORE_QUEUES_MAX)
+            if world.controller.program is not None and await carried_out(world.grow_topic(name, more), 1.0):
+                world.trace.add("operator", "more queues", name, more)
+
+    async def _create_group(self) -> bool:
+        there = self.world.has_group(passing_group.GROUP)
+        if there is False:
+            return await carried_out(self.world.make_group(passing_group.GROUP, passing_group.ATTEMPTS_MAX))
+        return bool(there)
+
+    async def _delete_group(self) -> bool:
+        there = self.world.has_group(passing_group.GROUP)
+        if there:
+            return await carried_out(self.world.delete_group(passing_group.GROUP))
+        return there is False
+
+    def _is_calm(self, began_s: float, ended_s: float) -> bool:
+        world = self.world
+        machines = [each.name for each in world.machines()]
+        return self._troubles.is_calm(began_s, ended_s, *machines, *world.clients)
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time for each thing that is done (L2)."""
@@ -289,7 +352,7 @@ class _Run:
         return len(done) + self.lite_done
 
     def _histories(self) -> list[History]:
-        workloads = (each for each in (self._pledges, self._recalls) if each is not None)
+        workloads = (each for each in (self._pledges, self._recalls, self._guests) if each is not None)
         return [self.history, *(each.history for each in workloads)]
 
     def _left(self) -> str:
@@ -300,7 +363,7 @@ class _Run:
             core = machine.program.app.core
             if core.state.table.open_messages:
                 return f"{core.state.table.open_messages} messages of {name} are given out"
-            for workload in (self._pledges, self._recalls):
+            for workload in (self._pledges, self._recalls, self._guests, self._passing_group):
                 if workload is not None and (left := workload.left(core)):
                     return f"{name}: {left}"
             for each in self.swarm.subscriptions:
@@ -342,6 +405,13 @@ class _Run:
         if self._lite is not None:
             verdict.violations += self._lite.judge(found, swarm.lite_bound_s)
         self._check_wakes(verdict)
+        way_s = swarm.delay_s_max + swarm.sync_s_max
+        if self._guests is not None:
+            verdict.violations += self._guests.judge(
+                self.history, swarm.options.proxy, way_s, self._is_calm, swarm.brokers
+            )
+        if self._passing_group is not None:
+            verdict.violations += self._passing_group.judge(self.history, self._is_calm)
         if self._pledges is not None:
             logs, is_calm = list(records.values()), not self.faults.count
             verdict.violations += self._pledges.judge(logs, self.history, is_lossy=False, is_calm=is_calm)
@@ -355,6 +425,8 @@ class _Run:
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
             return
+        if self._guests is not None or self._passing_group is not None:
+            return  # polls are there of clients that end, and of a group that is gone
         if self._lite is not None:
             return  # several readers may be told of one message of a lite topic that they share
         more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from services.broker.app import BrokerApp
-from services.broker.calls.server import BrokerServer
-from services.broker.store.consume_queue import ConsumeQueue
-from services.common.contract import names
-from services.common.contract.pop_answer import PopAnswer
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from services.proxy.app import ProxyApp
-from services.proxy.protocol import SEND_MESSAGE
-from services.rpc.service import Call
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.calls.server import BrokerServer
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_common.contract import names
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.protocol import SEND_MESSAGE
+from popwheel_rpc.service import Call
 from tests.sim.history import Handle
 from tests.sim.loop import SimLoop
 from tests.sim.swarm import ORDERED_TOPIC

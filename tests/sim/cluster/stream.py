@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from services.common.errors import StatusError
-from services.rpc.service import Method, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_rpc.service import Method, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, RpcError
 
 Incoming = TypeVar("Incoming")
 Outgoing = TypeVar("Outgoing")
@@ -98,7 +98,7 @@ class Room:
 
 
 class ServerStream(Generic[Request, Response]):
-    """A streaming call as its handler has it (`services.rpc.service.Stream`).
+    """A streaming call as its handler has it (`popwheel_rpc.service.Stream`).
 
     Args:
         method: of which method.
@@ -139,7 +139,7 @@ class ServerStream(Generic[Request, Response]):
 
 
 class ClientStream(Generic[Response, Request]):
-    """A streaming call as its caller has it (`services.rpc.service.ClientStream`).
+    """A streaming call as its caller has it (`popwheel_rpc.service.ClientStream`).
 
     Args:
         method: of which method.

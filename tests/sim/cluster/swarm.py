@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from unittest.mock import patch
 
-from services.cli.options import StandaloneOptions
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy.receive import interest, interest_book, notifications
-from tests.sim import transactions
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy.receive import interest, interest_book, notifications
+from tests.sim import guests, passing_group, transactions
 from tests.sim.clients import Manners, Subscription
 from tests.sim.cluster import recalls
 from tests.sim.delays import Delays
 from tests.sim.filters import FILTERING
+from tests.sim.history import EXPIRY_S
 from tests.sim.swarm import (
     ORDERED,
     ORDERED_GROUP,
@@ -23,6 +24,7 @@ from tests.sim.swarm import (
     Swarm,
     memory_of,
     with_condition,
+    with_tries,
 )
 
 FAULTS = {
@@ -47,7 +49,14 @@ FAULTS = {
 SMALL_TIMER = {"slots": 16, "roll_window_ms": 5000, "log_file_bytes": 4096, "delay_ms_max": 30_000}
 """Nothing is delayed here, and the files of a real wheel take longer to make than all the rest."""
 
-_SHARES = {ORDERED: 0.2, FILTERING: 0.2, transactions.NAME: 0.2, recalls.NAME: 0.15}
+_SHARES = {
+    ORDERED: 0.2,
+    FILTERING: 0.2,
+    transactions.NAME: 0.2,
+    recalls.NAME: 0.15,
+    guests.NAME: 0.15,
+    passing_group.NAME: 0.15,
+}
 """Workloads that are drawn each by itself, and how often; never beside a lone poll, which must have silence."""
 _MORE_POLLS = 2
 """So many polls at the most does each of those add that read a topic of their own."""
@@ -208,7 +217,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     if FILTERING in workloads:
         swarm = with_condition(swarm, random.Random(f"{seed}/cluster sql swarm"))
     if ORDERED in workloads:
-        swarm = _with_ordered(swarm, random.Random(f"{seed}/cluster ordered swarm"))
+        swarm = _with_ordered(swarm, random.Random(f"{seed}/cluster ordered swarm"), only)
     if transactions.NAME in workloads:
         swarm = _with_options(swarm, "transaction", transactions.options_of(seed))
     return swarm
@@ -221,7 +230,7 @@ def _with_options(swarm: ClusterSwarm, section: str, settings: dict[str, Any]) -
     return replace(swarm, options=StandaloneOptions.model_validate(values))
 
 
-def _with_ordered(swarm: ClusterSwarm, chance: random.Random) -> ClusterSwarm:
+def _with_ordered(swarm: ClusterSwarm, chance: random.Random, only: tuple[str, ...] | None) -> ClusterSwarm:
     """A swarm with a topic and a group that keep the order of messages."""
     swarm = _with_options(swarm, "pop", {"held_messages_max": chance.choice(_HELD_MESSAGES)})
     of = Subscription(ORDERED_GROUP, ORDERED_TOPIC)
@@ -231,7 +240,10 @@ def _with_ordered(swarm: ClusterSwarm, chance: random.Random) -> ClusterSwarm:
         types={**swarm.types, ORDERED_TOPIC: TopicType.FIFO},
         groups={**swarm.groups, ORDERED_GROUP: chance.choice((1, 2, 16))},
         subscriptions=[*swarm.subscriptions, of],
-        manners={**swarm.manners, of: [_manners(chance) for _ in range(chance.randint(1, _MORE_POLLS))]},
+        manners={
+            **swarm.manners,
+            of: with_tries([_manners(chance) for _ in range(chance.randint(1, _MORE_POLLS))], swarm, only),
+        },
     )
 
 
@@ -268,7 +280,7 @@ def _options(
         "receive": receive,
         "adaptive": {"up_per_s": up, "down_per_s": up // 2, "stay_ms": chance.choice((0, 1000, 10_000))},
         "renewal": {"invisible_ms": 3000},
-        "client": {"expiry_ms": 3000},
+        "client": {"expiry_ms": int(EXPIRY_S * 1000)},
         "send": {"put_messages_max": chance.choice((1, 3, 512))},
         "auto_create_topics": False,
         "grpc_client_consumer_min_long_polling_timeout_ms": chance.choice((0, 1500, 5000)),

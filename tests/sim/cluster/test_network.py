@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.sim.cluster.connection import Connection
 from tests.sim.cluster.network import KEEPALIVE_S, Network, SimChannel
 from tests.sim.loop import SimLoop

@@ -6,21 +6,23 @@ from typing import Any
 
 import pytest
 
-from services.broker.pop.acks import Acks
-from services.broker.progress.merge_buffer import MergeBuffer, QueueProgress
-from services.broker.state.notification import Interests, Subscriber
-from services.common.contract import names
-from services.proxy.failover.brokers import Brokers
-from services.proxy.failover.master_calls import MasterCalls
-from services.proxy.lite.lite_sync import LiteSync
-from services.proxy.receive.interest_book import InterestBook
-from services.proxy.receive.notifications import Notifications, _Link
-from services.proxy.receive.poll import Poll
-from services.proxy.send.lanes import Lanes
-from services.proxy.session.telemetry import Telemetry
-from services.rpc.membership.registrar import BrokerRegistrar
-from services.rpc.methods import RECALL
-from tests.sim import transactions
+from popwheel_broker.pop.acks import Acks
+from popwheel_broker.progress.merge_buffer import MergeBuffer, QueueProgress
+from popwheel_broker.state.notification import Interests, Subscriber
+from popwheel_broker.state.settlement import Settlement
+from popwheel_common.contract import names
+from popwheel_proxy.ack.renewal import RenewalBook
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.lite.lite_sync import LiteSync
+from popwheel_proxy.receive.interest_book import InterestBook
+from popwheel_proxy.receive.notifications import Notifications, _Link
+from popwheel_proxy.receive.poll import Poll
+from popwheel_proxy.send.lanes import Lanes
+from popwheel_proxy.session.telemetry import Telemetry
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.methods import RECALL
+from tests.sim import guests, passing_group, transactions
 from tests.sim.cluster import lite, recalls
 from tests.sim.cluster.run import run_seed
 from tests.sim.filters import FILTERING
@@ -180,12 +182,12 @@ def recalls_go_to_any_broker(patch: pytest.MonkeyPatch) -> None:
 
 def polls_with_conditions_are_not_woken(patch: pytest.MonkeyPatch) -> None:
     """Nobody is told of what an SQL92 filter lets through."""
-    patch.setattr(Interests, "_look", lambda self, queue, count, looked_at: None)
+    patch.setattr(Interests, "_passing", lambda *_: (0, 1))
 
 
 def forgotten_readers_are_not_told_again(patch: pytest.MonkeyPatch) -> None:
     """A broker that has forgotten who reads lite topics is told only by clients."""
-    patch.setattr(LiteSync, "_tell_later", lambda *_, **__: None)
+    patch.setattr(LiteSync, "_pump", lambda _: None)
 
 
 def readers_of_lite_topics_are_not_woken(patch: pytest.MonkeyPatch) -> None:
@@ -198,6 +200,16 @@ def readers_of_lite_topics_are_not_woken(patch: pytest.MonkeyPatch) -> None:
         return notified(self, interest_id, broker, 0 if is_lite else messages, now)
 
     patch.setattr(InterestBook, "notified", ignore)
+
+
+def clients_are_there_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A proxy renews for clients that have said goodbye, or have fallen silent."""
+    patch.setattr(RenewalBook, "take", lambda *_: [])
+
+
+def deleted_groups_keep_what_they_were_given(patch: pytest.MonkeyPatch) -> None:
+    """A broker is not notified that a group was deleted."""
+    patch.setattr(Settlement, "forget_group", lambda *_: None)
 
 
 CAUGHT_BY: dict[Plant, int] = {
@@ -227,6 +239,8 @@ CAUGHT_BY: dict[Plant, int] = {
         (checks_find_no_producer, {"X2"}, (transactions.NAME,)),
         (recalls_go_to_any_broker, {"T4"}, (recalls.NAME,)),
         (polls_with_conditions_are_not_woken, {"L1"}, (FILTERING,)),
+        (clients_are_there_for_ever, {"L2"}, (guests.NAME,)),
+        (deleted_groups_keep_what_they_were_given, {"P7"}, (passing_group.NAME,)),
         (forgotten_readers_are_not_told_again, {"L1"}, (lite.NAME,)),
         (readers_of_lite_topics_are_not_woken, {"L1"}, (lite.NAME,)),
     ],

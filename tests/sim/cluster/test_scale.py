@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from services.cli.options import StandaloneOptions
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.popwheel.v1.broker_pb2 import NotifyEvents
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.rpc.methods import NOTIFY
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.popwheel.v1.broker_pb2 import NotifyEvents
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.methods import NOTIFY, SAMPLE_ACTIVITY
 from tests.sim.clients import Producer
 from tests.sim.cluster.clients import ClientNetwork
 from tests.sim.cluster.swarm import SMALL_TIMER
@@ -49,6 +49,8 @@ class Cluster:
         )
         self.history = History()
         self.calls: Counter[str] = Counter()
+        self.samples = 0
+        """Calls that the controller makes every ten seconds, whatever else there is."""
         self.world.network.calls = self._count
         self.events = 0
         self.polls = 0
@@ -57,7 +59,9 @@ class Cluster:
         self._stopping = False
 
     def _count(self, caller: str, address: str, method: str) -> None:
-        if address.startswith(("broker-", "controller")):
+        if method == SAMPLE_ACTIVITY.name:
+            self.samples += 1
+        elif address.startswith(("broker-", "controller")):
             self.calls[method] += 1
 
     def _count_events(self, path: str, message: bytes) -> Iterable[tuple[bytes, float]]:
@@ -212,3 +216,4 @@ async def check(cluster: Cluster) -> None:
     await cluster.poll_once(cluster.world.client("once", 1.0, "proxy-0"), "once", "few", 0.0)
     assert cluster.since(before)["Pop"] <= BROKERS
     print("a short poll:", dict(cluster.since(before)))
+    assert cluster.samples <= BROKERS * (cluster.loop.time() / 10 + 1)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from services.common.contract import names
+from popwheel_common.contract import names
 from tests.sim.checker import Checker, Key
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, History, Sent
@@ -33,6 +33,7 @@ class GroupChecker(Checker):
         fails: Callable[[str], bool],
     ) -> None:
         super().__init__(swarm, history, stored, {}, fails)
+        self._is_one_proxy = False
         self._epochs = epochs
         self._deleted = deleted
         self._draw = swarm

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from services.common.errors import StatusError
-from services.controller.app import ControllerApp
-from services.rpc.service import Call
-from services.rpc.status import RpcError
+from popwheel_common.errors import StatusError
+from popwheel_controller.app import ControllerApp
+from popwheel_rpc.service import Call
+from popwheel_rpc.status import RpcError
 from tests.sim.cluster.machine import Machine
 from tests.sim.history import Disaster
 from tests.sim.replicas.ground import Acts, Ground

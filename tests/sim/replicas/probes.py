@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import MessageType
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import MessageType
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.cluster.machine import Machine

@@ -9,17 +9,17 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint, Row
-from services.broker.wheel import timer_checkpoint
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.put import PutResult
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.store.state_store import Document
-from services.rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
-from services.rpc.service import Call, UnaryHandler
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint, Row
+from popwheel_broker.wheel import timer_checkpoint
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.put import PutResult
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.store.state_store import Document
+from popwheel_rpc.methods import ACK, CHANGE_INVISIBLE, POP, PUT, RECALL
+from popwheel_rpc.service import Call, UnaryHandler
 from tests.sim.cluster.programs import Place
 from tests.sim.process import ProcessDisk
 

@@ -4,11 +4,11 @@ import asyncio
 import gc
 from typing import Any
 
-from services.broker.records.record import RecordKind
-from services.broker.state.core import BrokerCore
-from services.common.errors import CorruptDataError
-from services.controller.cluster.cluster_state import ClusterState
-from services.rpc.service import Method
+from popwheel_broker.records.record import RecordKind
+from popwheel_broker.state.core import BrokerCore
+from popwheel_common.errors import CorruptDataError
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_rpc.service import Method
 from tests.sim import steering, stored, timers, transactions
 from tests.sim.checker import Verdict
 from tests.sim.clients import Consumer, Producer
@@ -19,7 +19,7 @@ from tests.sim.history import Disaster, History
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
-from tests.sim.passing_topic import TOPIC, TYPE, PassingTopic, carried_out, mixed
+from tests.sim.passing_topic import REST_MS, TOPIC, PassingTopic, carried_out, mixed
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
@@ -216,6 +216,7 @@ class _Run:
                 self._delete_passing,
                 swarm.delays,
                 self._passing_is_known,
+                self._passing_is_gone,
             )
 
         self._pledges: Pledges | None = None
@@ -326,11 +327,12 @@ class _Run:
 
     async def _create_passing(self) -> bool:
         leader, options = self.world.leader, self.swarm.options.controller
-        if leader is None:
+        if leader is None or self._passing is None:
             return False
         if TOPIC in leader.state.topics:
             return True
-        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, TYPE, 1)))
+        kind = self._passing.kind
+        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
         leader = self.world.leader
@@ -338,7 +340,8 @@ class _Run:
             return False
         if TOPIC not in leader.state.topics:
             return True
-        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC)))
+        now_ms = leader._clock.wall_ms()
+        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
 
     def _passing_is_known(self) -> bool:
         """Whether all proxies know of the topic as it is now."""
@@ -347,6 +350,11 @@ class _Run:
         there = [each.program.app.state.topics.get(TOPIC) for each in controllers if each.program is not None]
         newest = max((topic.id for topic in there if topic is not None), default=0)
         return all(topic is not None and topic.id == newest for topic in known)
+
+    def _passing_is_gone(self) -> bool:
+        """Whether all proxies know that the topic is deleted."""
+        views = [each.program.app.view for each in self.world.proxies.values() if each.program is not None]
+        return all(view.topics.get(TOPIC) is None for view in views)
 
     async def _look_often(self) -> None:
         while True:

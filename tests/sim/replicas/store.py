@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from services.controller.store.state_store import ConflictError, Document, Stored, page_of_document
+from popwheel_controller.store.state_store import ConflictError, Document, Stored, page_of_document
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 
@@ -134,7 +134,7 @@ class SharedStore:
 
 
 class StoreHold:
-    """One controller's `services.controller.store.state_store.StateStore`.
+    """One controller's `popwheel_controller.store.state_store.StateStore`.
 
     Args:
         store: what is shared.

@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any
 
-from services.broker.replica.constants import ReplicationConstants
-from services.cli.options import StandaloneOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_cli.options import StandaloneOptions
 from tests.sim import swarm as one
 from tests.sim.clients import POLITE
 from tests.sim.delays import Delays

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.broker.replica.constants import ReplicationConstants
-from services.cli.options import StandaloneOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_cli.options import StandaloneOptions
 from tests.sim.history import History
 from tests.sim.loop import SimLoop
 from tests.sim.replicas.damage import Atlas

@@ -6,33 +6,33 @@ from typing import Any
 
 import pytest
 
-from services.broker.calls.dedup import Dedup
-from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.names.known_names import KnownNames
-from services.broker.progress.pop_clock import PopClock
-from services.broker.progress.revive_table import ReviveTable
-from services.broker.records.record import RecordKind, StoredRecord
-from services.broker.replica.log_receiver import LogReceiver
-from services.broker.replica.replication_master import ReplicationMaster
-from services.broker.replica.sync_state_set import SyncStateSet
-from services.broker.role.checkpoint_server import CheckpointServer
-from services.broker.role.upkeep import Upkeep
-from services.broker.state.notification import Interests
-from services.broker.state.settlement import Settlement
-from services.broker.store.flusher import Flusher
-from services.broker.store.index_file import IndexFile
-from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.recovery import done_timer
-from services.broker.transactions.table import TransactionTable
-from services.broker.wheel.delay import NONE
-from services.common.disk import File
-from services.common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
-from services.controller.broker_groups import broker_group, group_policy
-from services.controller.broker_groups.broker_group import GroupState
-from services.controller.broker_groups.election import most_complete
-from services.controller.broker_groups.roles import Roles
-from services.controller.checkpoints.checkpoint_sync import CheckpointAge, CheckpointSync
+from popwheel_broker.calls.dedup import Dedup
+from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.names.known_names import KnownNames
+from popwheel_broker.progress.pop_clock import PopClock
+from popwheel_broker.progress.revive_table import ReviveTable
+from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.replica.log_receiver import LogReceiver
+from popwheel_broker.replica.replication_master import ReplicationMaster
+from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.role.checkpoint_server import CheckpointServer
+from popwheel_broker.role.upkeep import Upkeep
+from popwheel_broker.state.notification import Interests
+from popwheel_broker.state.settlement import Settlement
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.store.index_file import IndexFile
+from popwheel_broker.timer.message_timer import MessageTimer
+from popwheel_broker.timer.recovery import done_timer
+from popwheel_broker.transactions.table import TransactionTable
+from popwheel_broker.wheel.delay import NONE
+from popwheel_common.disk import File
+from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
+from popwheel_controller.broker_groups import broker_group, group_policy
+from popwheel_controller.broker_groups.broker_group import GroupState
+from popwheel_controller.broker_groups.election import most_complete
+from popwheel_controller.broker_groups.roles import Roles
+from popwheel_controller.checkpoints.checkpoint_sync import CheckpointAge, CheckpointSync
 from tests.sim import transactions
 from tests.sim.replicas.run import run_seed
 

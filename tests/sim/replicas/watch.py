@@ -2,17 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.broker.records.record import StoredRecord
-from services.common.contract.put import MessageRun
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from services.common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
-from services.controller.app import ControllerApp
-from services.controller.store.state_store import Document
-from services.rpc.methods import CHANGE_SYNC_STATE_SET, PUT
-from services.rpc.service import Call
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.records.record import StoredRecord
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.store.state_store import Document
+from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, PUT
+from popwheel_rpc.service import Call
 from tests.sim.cluster.programs import Place
 from tests.sim.history import Disaster
 from tests.sim.loop import SimLoop

@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from services.broker.replica.constants import ReplicationConstants
-from services.cli.options import StandaloneOptions
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
-from services.controller.app import ControllerApp
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.store.state_store import LEASE, Document, group_document_name
-from services.proxy.app import ProxyApp
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.store.state_store import LEASE, Document, group_document_name
+from popwheel_proxy.app import ProxyApp
 from tests.harness.memory_disk import CrashKind
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine

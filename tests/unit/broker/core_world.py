@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.calls.metrics import BrokerCollector, BrokerStatistics
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_broker.calls.metrics import BrokerCollector, BrokerStatistics
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
 from tests.unit.broker.world import FOLDER, World
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.broker.replica.constants import ReplicationConstants
-from services.common.clock import Clock, SystemClock
-from services.common.contract.put import MessageRun, PutResult
-from services.common.disk import File
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import (
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_common.clock import Clock, SystemClock
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.disk import File
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     BrokerGroup,
     Cluster,
     ClusterUpdate,
@@ -28,10 +28,10 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
-from services.rpc import methods
-from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Channel, Service, Stream
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_rpc import methods
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Call, Channel, Service, Stream
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.unit.broker.world import KEY, wire_message, with_small_timer
 

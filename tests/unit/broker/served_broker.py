@@ -2,20 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.app import BrokerApp
-from services.broker.options import BrokerOptions
-from services.common.contract.put import MessageRun, PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import (
+from popwheel_broker.app import BrokerApp
+from popwheel_broker.options import BrokerOptions
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     BrokerGroup,
     Cluster,
     ClusterUpdate,
@@ -23,9 +23,9 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
-from services.rpc import methods
-from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Service, Stream
+from popwheel_rpc import methods
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Call, Service, Stream
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.world import INVISIBLE_MS, KEY, tag_filter, wire_message, with_small_timer
@@ -79,14 +79,25 @@ class Broker:
         """The controller says that this replica leads, alone."""
         self.app.roles.hear(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
 
-    async def put(self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t") -> PutResult:
-        payload, properties = wire_message(topic, body, tag)
+    async def put(
+        self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t", keys: Sequence[str] = ()
+    ) -> PutResult:
+        payload, properties = wire_message(topic, body, tag, keys=keys)
         run = MessageRun(topic, queue_id, [payload], [properties], [tag])
         return (await self.channel.call(methods.PUT, [run]))[0]
 
-    async def pop(self, max_messages: int = 32, invisible_ms: int = INVISIBLE_MS) -> list[str]:
+    async def pop(
+        self, max_messages: int = 32, invisible_ms: int = INVISIBLE_MS, client_id: str = "", group: str = "g"
+    ) -> list[str]:
         """Handles of what was popped."""
-        request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=max_messages, invisible_ms=invisible_ms)
+        request = pb.PopRequest(
+            group=group,
+            topic="t",
+            queue_id=-1,
+            max_messages=max_messages,
+            invisible_ms=invisible_ms,
+            client_id=client_id,
+        )
         return (await self.channel.call(methods.POP, request)).handles
 
     async def ack(self, *handles: str) -> list[int]:

@@ -1,8 +1,8 @@
 """What is remembered of acknowledgements, and how much."""
 
-from services.broker.progress.ack_memory import CHECK_POINTS_MAX, AckMemory
-from services.broker.progress.check_point import CheckPoint
-from services.common.contract.receipt import FROM_TOPIC
+from popwheel_broker.progress.ack_memory import CHECK_POINTS_MAX, AckMemory
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_common.contract.receipt import FROM_TOPIC
 
 
 def check_point(number: int, *offsets: int) -> CheckPoint:

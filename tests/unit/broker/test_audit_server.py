@@ -2,12 +2,13 @@
 
 import pytest
 
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
-from tests.unit.broker.served_broker import Broker, running
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from tests.harness.loop_turns import TURN_S_MAX, measured_turns
+from tests.unit.broker.served_broker import Broker, refused, running
 from tests.unit.broker.world import INVISIBLE_MS
 
 RETRY = names.retry_topic("g", "t")
@@ -208,3 +209,57 @@ async def test_an_auditor_can_say_of_each_message_what_became_of_it() -> None:
             expected[Message.FromString(message).body] = ends_with
         assert await states(broker, bodies) == expected
         assert set(expected.values()) >= {"acked", "dead", "in flight"}
+
+
+async def test_messages_with_a_key_page_by_page() -> None:
+    async with running() as broker:
+        for number in range(3000):
+            await broker.put(b"%d" % number, queue_id=number % 2, keys=["odd" if number % 2 else "even", "all"])
+        for key, count, limit in (("even", 1500, 1000), ("all", 3000, 7), ("nobody's", 0, 1)):
+            request = pb.MessageListRequest(topic="t", key=key, until_ms=1 << 62, limit=limit)
+            found: list[bytes] = []
+            looked_through = pages = 0
+            while True:
+                answer = await broker.channel.call(methods.MESSAGE_LIST, request)
+                assert len(answer.messages) <= limit
+                assert answer.looked_through <= 16 * 128, "a page is so much work at the most"
+                found += [Message.FromString(each.message).body for each in answer.messages]
+                looked_through += answer.looked_through
+                pages += 1
+                if not answer.next:
+                    break
+                request.begin = answer.next
+            assert len(set(found)) == len(found) == count
+            assert looked_through == 3000
+            assert pages > 1
+        await refused(
+            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t")), Code.BAD_REQUEST, "the key"
+        )
+        await refused(
+            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t", key="x", begin="nowhere")),
+            Code.BAD_REQUEST,
+            "place",
+        )
+
+
+async def test_a_page_of_large_messages_ends_before_it_is_large() -> None:
+    async with running() as broker:
+        for number in range(20):  # its id is as long as two bodies
+            await broker.put(b"%d" % number + bytes(1 << 18), keys=["large"])
+        request = pb.MessageListRequest(topic="t", key="large", until_ms=1 << 62, limit=1000)
+        answer = await broker.channel.call(methods.MESSAGE_LIST, request)
+        assert 4 << 20 < sum(len(each.message) for each in answer.messages) < 6 << 20
+        assert answer.next
+
+
+async def test_messages_with_very_many_keys_hold_no_turn_of_the_loop_up() -> None:
+    """Keys of 16 KiB, all of which begin with the wanted one: each message has to be taken apart."""
+    keys = [f"k{number}" for number in range(2_500)]
+    async with running() as broker:
+        for number in range(300):
+            await broker.put(b"%d" % number, keys=keys)
+        request = pb.MessageListRequest(topic="t", key="k", until_ms=1 << 62, limit=1000)
+        with measured_turns() as turns:
+            answer = await broker.channel.call(methods.MESSAGE_LIST, request)
+        assert (len(answer.messages), answer.looked_through, answer.next) == (0, 300, "")
+        assert turns.longest_s < TURN_S_MAX, str(turns)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from tests.unit.broker.world import KEY, World, handles
 
 

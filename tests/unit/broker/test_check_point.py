@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.progress import check_point as codec
-from services.broker.progress.check_point import CheckPoint, OffsetCommit, Origin
-from services.common.contract import receipt
+from popwheel_broker.progress import check_point as codec
+from popwheel_broker.progress.check_point import CheckPoint, OffsetCommit, Origin
+from popwheel_common.contract import receipt
 
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)
 BIG = st.integers(0, 2**63)

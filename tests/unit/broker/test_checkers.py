@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.broker.transactions import checkers as module
-from services.broker.transactions.checkers import Checker, Checkers
+from popwheel_broker.transactions import checkers as module
+from popwheel_broker.transactions.checkers import Checker, Checkers
 
 
 def checker() -> tuple[Checker, list[None]]:

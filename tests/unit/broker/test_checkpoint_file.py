@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.names.known_names import SavedNames
-from services.broker.progress.pop_clock import LogTime
-from services.broker.progress.pop_state import PopSnapshot
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import (
+from popwheel_broker.names.known_names import SavedNames
+from popwheel_broker.progress.pop_clock import LogTime
+from popwheel_broker.progress.pop_state import PopSnapshot
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import (
     BEGIN,
     SLOT_BYTES,
     SLOTS,
@@ -23,9 +23,9 @@ from services.broker.state.checkpoint import (
     CheckpointReader,
     Row,
 )
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.clock import Uptime
-from services.common.errors import CorruptDataError, UnknownFormatError
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_common.clock import Uptime
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.unit.broker.world import saved_after
 
 NAMES = st.text(min_size=1, max_size=20)

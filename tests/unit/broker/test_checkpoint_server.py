@@ -6,11 +6,11 @@ import weakref
 
 import pytest
 
-from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint, take_over_offsets
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint, take_over_offsets
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
 

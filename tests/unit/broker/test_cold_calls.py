@@ -4,13 +4,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from services.broker.options import BrokerOptions, LogOptions, RetentionOptions
-from services.common.contract import names
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.put import MessageRun
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.options import BrokerOptions, LogOptions, RetentionOptions
+from popwheel_common.contract import names
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.served_broker import Broker, events

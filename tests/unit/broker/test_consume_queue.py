@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker.store import index_file
-from services.broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
-from services.broker.store.index_file import ENTRY_BYTES, Run, key_of
-from services.broker.store.queue_index import QueueIndex
-from services.common.cold_reads import NotInMemory
-from services.common.errors import CorruptDataError, UnknownFormatError
+from popwheel_broker.store import index_file
+from popwheel_broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
+from popwheel_broker.store.index_file import ENTRY_BYTES, Run, key_of
+from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_common.cold_reads import NotInMemory
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import MemoryDisk, MemoryFile
 from tests.unit.broker.index_bytes import index_files, rot_entry
 from tests.unit.broker.world import run_now

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions
-from services.broker.progress.check_point import OffsetCommit
-from services.broker.store.consume_queue import Entry
-from services.common.contract import names
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff
+from popwheel_broker.options import BrokerOptions, LogOptions
+from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_broker.store.consume_queue import Entry
+from popwheel_common.contract import names
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.index_bytes import index_files, replace_entry
 from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles, run_now

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from services.broker.files.log_cleaner import LogCleaner
-from services.broker.files.superblock import Superblock
-from services.broker.options import BrokerOptions, LogOptions
-from services.broker.progress.check_point import OffsetCommit
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_broker.files.log_cleaner import LogCleaner
+from popwheel_broker.files.superblock import Superblock
+from popwheel_broker.options import BrokerOptions, LogOptions
+from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of, world_of_segments
 from tests.unit.broker.world import FOLDER, World, handles, run_now
 
@@ -101,18 +101,20 @@ def test_no_more_progress_is_kept_than_allowed() -> None:
         world.put("wide", b"%d" % number, queue_id=number)
     world.put("t", b"x")
     given = world.pop("g", "t", 1)
-    while world.core.state.merge_buffer.pairs < 20:
-        assert world.pop("g", "wide", 1)
-    with pytest.raises(StatusError, match=r"20 pairs of a group and a queue.*broker\.pop\.progress_max") as caught:
-        while True:
-            world.pop("g", "wide", 1)
-    assert caught.value.code == Code.TOO_MANY_REQUESTS
+    for number in range(20):  # each takes half of what is left, or what is left of nine tenths
+        world.add_group(f"h{number}")
+        with pytest.raises(StatusError, match=r"pairs of a group and a queue.*broker\.pop\.progress_max") as caught:
+            while True:
+                world.pop(f"h{number}", "wide", 1)
+        assert caught.value.code == Code.TOO_MANY_REQUESTS
+    assert world.core.state.merge_buffer.pairs_of("h0") == 10
+    assert 18 <= world.core.state.merge_buffer.pairs < 20
     with pytest.raises(StatusError, match=r"broker\.pop\.progress_max"):
         world.pop("new", "t")
     commit = OffsetCommit("new", "t", 0, 1)
     with pytest.raises(StatusError, match=r"broker\.pop\.progress_max"):
         world.core.commit_offset(commit)
-    assert "popwheel_pop_progress 20.0" in metrics(world)
+    assert f"popwheel_pop_progress {world.core.state.merge_buffer.pairs}.0" in metrics(world)
     world.put("t", b"y")
     assert world.bodies(world.pop("g", "t", 1)) == [b"y"]
     world.core.acks.release("g", "t", handles(given), True)

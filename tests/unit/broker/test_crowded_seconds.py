@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.broker.timer.intake import CrowdedSeconds
-from services.common.errors import StatusError
+from popwheel_broker.timer.intake import CrowdedSeconds
+from popwheel_common.errors import StatusError
 from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.broker.records.record import Record, RecordKind, hash_tag
-from services.common.contract import names
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
+from popwheel_broker.records.record import Record, RecordKind, hash_tag
+from popwheel_common.contract import names
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles
 
 ATTEMPTS = 3

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.calls import dedup
-from services.broker.calls.dedup import Dedup
-from services.broker.options import LogOptions
-from services.broker.records.record import Record, RecordKind
-from services.broker.store.message_store import MessageStore
-from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
-from services.common.contract.put import MessageRun
-from services.common.contract.send_id import encode_send_id
-from services.common.errors import CorruptDataError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_broker.calls import dedup
+from popwheel_broker.calls.dedup import Dedup
+from popwheel_broker.options import LogOptions
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.send_id import encode_send_id
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.index_bytes import replace_entry, rot_entry

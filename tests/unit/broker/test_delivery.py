@@ -4,12 +4,12 @@ from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.pop import delivery
-from services.broker.pop.redelivery import dead_letter, redelivered
-from services.broker.progress.check_point import CheckPoint
-from services.broker.records.record import StoredRecord
-from services.common.contract.wire_format import varint
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import (
+from popwheel_broker.pop import delivery
+from popwheel_broker.pop.redelivery import dead_letter, redelivered
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.records.record import StoredRecord
+from popwheel_common.contract.wire_format import varint
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,
     Message,
     MessageType,

@@ -1,4 +1,4 @@
-"""When a replica that is to end may go (services/broker/role/departure.py)."""
+"""When a replica that is to end may go (services/broker/popwheel_broker/role/departure.py)."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from structlog.testing import capture_logs
 
-from services.broker.role.departure import Step, next_step
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_broker.role.departure import Step, next_step
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.group_world import group_of, until
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.broker.records.record import StoredRecord
-from services.broker.store.consume_queue import Entry
-from services.common.errors import CorruptDataError
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.store.consume_queue import Entry
+from popwheel_common.errors import CorruptDataError
 from tests.harness.poison import MARK
 from tests.unit.broker.timer_pair import TimerPair
 from tests.unit.broker.timer_poison import (

@@ -6,14 +6,14 @@ from typing import Literal
 
 import pytest
 
-from services.broker.options import ReplicationOptions
-from services.broker.records.record import Record, RecordKind
-from services.broker.replica.constants import ReplicationConstants
-from services.broker.replica.sync_state_set import SyncStateSet
-from services.broker.store.flusher import Flusher
-from services.broker.store.refusals import WriterStoppedError
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.options import ReplicationOptions
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.store.refusals import WriterStoppedError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import World
 

@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
-from services.broker.pop import in_flight
-from services.broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
-from services.broker.progress.check_point import REVIVE_QUEUES, CheckPoint
-from services.broker.progress.revive_table import ReviveTable
-from services.common.contract import names
-from services.common.errors import StatusError
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
+from popwheel_broker.pop import in_flight
+from popwheel_broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
+from popwheel_broker.progress.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.progress.revive_table import ReviveTable
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.world import INVISIBLE_MS, World, handles

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.names import known_names
-from services.broker.names.known_ids import NOT_PLACED
-from services.broker.names.known_names import KnownNames, Names, SavedNames
-from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from popwheel_broker.names import known_names
+from popwheel_broker.names.known_ids import NOT_PLACED
+from popwheel_broker.names.known_names import KnownNames, Names, SavedNames
+from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 
 KINDS = [
     "create",
@@ -44,7 +44,7 @@ class Both:
         self.names.tell(update)
         self.view.apply(update)
         if not update.more:
-            self.names.hear(update.version, update.deleted_topics, update.deleted_groups, update.snapshot)
+            self.names.hear(update)
 
     def snapshot(self, names_max: int) -> list[ClusterUpdate]:
         every: list[Any] = [*self.topics.values(), *self.groups.values()]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.broker.names.known_names import Names
-from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from popwheel_broker.names.known_names import Names
+from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 from tests.unit.broker.test_stale_view import hear
 from tests.unit.broker.world import World
@@ -180,7 +180,7 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.add_topic("t")
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
-        world.core.cluster_changed(9 * VERSIONS_PER_INCARNATION, ["t"], [])
+        world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_INCARNATION, deleted_topics=["t"]))
     world.core.settlement._note_names(Names(heard=ANEW))
     world.core.settlement._note_names(Names({"t": T.id}, heard=T.id))
     world.put("t", b"2")

@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.progress.check_point import CheckPoint
-from services.broker.progress.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
-from services.broker.store.consume_queue import ConsumeQueue, packed_entry
-from services.broker.store.queue_index import QueueIndex
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.progress.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
+from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
+from popwheel_broker.store.queue_index import QueueIndex
 from tests.harness.memory_disk import MemoryDisk
 
 
@@ -179,19 +179,38 @@ def test_a_pair_that_holds_nothing_open_costs_little_and_one_that_never_read_not
 def test_the_last_tenth_is_for_groups_that_have_read() -> None:
     queues = [queue_of(topic=f"t{number}") for number in range(21)]
     buffer = MergeBuffer(10_000, 100, 20)
-    for queue in queues[:18]:
-        assert buffer.has_room(buffer.of("g", queue))
-        buffer.skipped(buffer.of("g", queue), 5)
+    for number in range(18):
+        progress = buffer.of(f"g{number}", queues[0])
+        assert buffer.has_room(progress)
+        buffer.skipped(progress, 5)
     assert not buffer.has_room(buffer.of("new", queues[0]))
-    for queue in queues[18:20]:
-        assert buffer.has_room(buffer.of("g", queue))
-        buffer.skipped(buffer.of("g", queue), 5)
-    assert not buffer.has_room(buffer.of("g", queues[20]))
-    assert buffer.has_room(buffer.of("g", queues[0])), "what has read goes on"
-    buffer.forget_queues(queues[:3])
-    assert (buffer.pairs, buffer.has_room(buffer.of("new", queues[0]))) == (17, True)
-    buffer.forget_group("g")
+    assert buffer.has_room(buffer.of("g1", queues[1]))
+    buffer.skipped(buffer.of("g1", queues[1]), 5)
+    assert not buffer.has_room(buffer.of("g1", queues[2])), "it has more than is free"
+    buffer.skipped(buffer.of("g2", queues[1]), 5)
+    assert not buffer.has_room(buffer.of("g3", queues[1]))
+    assert buffer.has_room(buffer.of("g1", queues[0])), "what has read goes on"
+    for number in range(3):
+        buffer.forget_group(f"g{number}")
+    assert (buffer.pairs, buffer.has_room(buffer.of("new", queues[0]))) == (15, True)
+    buffer.forget_queues(queues)
     assert (buffer.pairs, list(buffer.groups)) == (0, [])
+
+
+def test_no_group_takes_all_progress_there_may_be() -> None:
+    queues = [queue_of(topic=f"t{number}") for number in range(200)]
+    buffer = MergeBuffer(10_000, 100, 100)
+
+    def take(group: str) -> int:
+        for queue in queues:
+            progress = buffer.of(group, queue)
+            if not buffer.has_room(progress):
+                break
+            buffer.skipped(progress, 5)
+        return buffer.pairs_of(group)
+
+    assert [take(group) for group in ("hoarder", "second", "third")] == [50, 25, 13]
+    assert buffer.has_room(buffer.of("fourth", queues[0])) is True
 
 
 def test_what_changes_is_told_once_with_its_last_value() -> None:

@@ -1,11 +1,14 @@
 """A message is found by its id wherever it is, and what each group has of it there is told."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.broker.records.record import StoredRecord
-from services.broker.state import message_search
-from services.broker.state.message_search import MessageSearch, SearchPlace, Wanted
-from services.common.contract import names
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.state import message_search
+from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_common.contract import names
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.test_dead_letters import lapse, world_with_a_dead_letter
 from tests.unit.broker.world import FOLDER, World, handles
@@ -16,20 +19,20 @@ EVER_MS = 1 << 62
 def found(
     world: World, message_id: str, group: str = "", since_ms: int = 0, until_ms: int = EVER_MS
 ) -> list[StoredRecord]:
-    search = MessageSearch(world.core.store, world.core.state)
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
     wanted = Wanted("t", message_id, group, since_ms, until_ms)
     place: SearchPlace | None = SearchPlace()
     records: list[StoredRecord] = []
     for _ in range(1000):
         if place is None:
             return records
-        some, place = search.step(wanted, SearchPlace.of(str(place)) if place.topic else place)
+        some, place, _, _ = search.step(wanted, SearchPlace.of(str(place)) if place.topic else place)
         records += some
     raise AssertionError("the search has no end")
 
 
 def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
-    search = MessageSearch(world.core.store, world.core.state)
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
     said = {name: "waits" if waits else "done" for name, waits in search.readers(stored, group).items()}
     begin: int | None = 0
     while begin is not None:
@@ -117,7 +120,7 @@ def test_many_check_points_are_gone_through_some_at_a_time(monkeypatch: pytest.M
         world.put("t", b"%d" % number)
         world.pop("h", "t", 1)
     shown = [handle for _ in range(10) for handle in handles(world.pop("g", "t", 1))]
-    search = MessageSearch(world.core.store, world.core.state)
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
     (stored,) = found(world, b"3".hex())
     met, begin = search.holdings([stored], "", 0)
     assert begin is not None
@@ -129,3 +132,64 @@ def test_many_check_points_are_gone_through_some_at_a_time(monkeypatch: pytest.M
         steps += 1
     assert [each.group for each in met] == ["h", "g"]
     assert steps >= 5
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.sampled_from(["a", "b", "ab"]), max_size=2), st.integers(0, 3)),
+        max_size=40,
+    ),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.integers(1, 5),
+)
+def test_all_with_a_key_are_found_once_within_the_time_and_no_others(
+    messages: list[tuple[int, list[str], int]], since_s: int, until_s: int, found_max: int
+) -> None:
+    world = world_of(queues=3)
+    began_ms = world.clock.wall_ms()
+    since_ms, until_ms = began_ms + since_s * 1000, began_ms + until_s * 1000
+    expected, looked_through = [], 0
+    for number, (queue_id, keys, wait_s) in enumerate(messages):
+        world.clock.advance(wait_s * 1000)
+        world.put("t", b"%d" % number, queue_id=queue_id, keys=keys)
+        if since_ms <= world.clock.wall_ms() <= until_ms:
+            looked_through += 1
+            if "a" in keys:
+                expected.append(b"%d" % number)
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    wanted = Wanted("t", "", "", since_ms, until_ms, "a")
+    place: SearchPlace | None = SearchPlace()
+    bodies: list[bytes] = []
+    count = 0
+    while place is not None:
+        looked = search.step(wanted, place, found_max)
+        assert len(looked.found) <= found_max
+        assert looked.unreadable == 0
+        bodies += [Message.FromString(each.payload).body for each in looked.found]
+        count += looked.messages
+        place = looked.next
+    assert sorted(bodies) == sorted(expected)
+    assert count == looked_through, "and it is said how many were looked through"
+
+
+def test_what_cannot_be_read_is_counted() -> None:
+    world = world_of()
+    for number in range(20):
+        world.put("t", b"%d" % number, keys=["a"])
+    (damaged,) = found(world, b"7".hex())
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    looked = search.step(Wanted("t", "", "", 0, EVER_MS, "a"), SearchPlace())
+    assert (len(looked.found), looked.messages, looked.unreadable) == (19, 20, 1)
+
+
+def test_copies_with_the_key_are_not_looked_for() -> None:
+    world = world_with_a_dead_letter()
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    place: SearchPlace | None = SearchPlace()
+    topics = set()
+    while place is not None:
+        topics.add(place.topic)
+        place = search.step(Wanted("t", "", "", 0, EVER_MS, "a"), place).next
+    assert topics == {"", "t"}

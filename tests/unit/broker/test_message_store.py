@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker.options import LogOptions
-from services.broker.records.raw_records import checked_records
-from services.broker.records.record import Record, RecordKind, hash_tag
-from services.broker.store.message_store import MessageStore, StoreCheckpoint
-from services.common.contract.put import MessageRun
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.options import LogOptions
+from popwheel_broker.records.raw_records import checked_records
+from popwheel_broker.records.record import Record, RecordKind, hash_tag
+from popwheel_broker.store.message_store import MessageStore, StoreCheckpoint
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 

@@ -2,11 +2,13 @@
 
 import asyncio
 
-from services.common.contract import names
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
-from services.common.series import OTHER, SERIES_MAX
-from services.rpc import methods
+from popwheel_common.contract import names
+from popwheel_common.exposition import PLAIN
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
+from popwheel_common.series import OTHER, SERIES_MAX
+from popwheel_common.web.metrics_page import MetricsPage
+from popwheel_rpc import methods
 from tests.unit.broker.served_broker import Broker, running
 
 
@@ -43,8 +45,8 @@ async def test_no_series_of_a_deleted_topic_is_shown() -> None:
         assert named(broker, 'topic="t"') == {
             *TRAFFIC,
             *STATE,
-            "rocketmq_messages_in_total",
-            "rocketmq_throughput_in_total",
+            *("rocketmq_messages_in_total", "rocketmq_throughput_in_total"),
+            *("popwheel_topic_messages_out_total", "popwheel_topic_lag_messages"),
         }
         await publish(broker, ClusterUpdate(version=2, deleted_topics=["t"]))
         assert named(broker, 'topic="t"') == set()
@@ -57,6 +59,21 @@ async def test_no_series_of_a_deleted_group_is_shown() -> None:
         await publish(broker, ClusterUpdate(version=2, deleted_groups=["g"]))
         assert named(broker, 'consumer_group="g"') == set()
         assert "rocketmq_messages_in_total" in named(broker, 'topic="t"')
+
+
+async def test_a_count_of_a_group_does_not_go_down_with_a_topic() -> None:
+    """Prometheus would take it for a restart, and count all that is left once more."""
+
+    async def shown(broker: Broker) -> list[str]:
+        text = await MetricsPage(broker.registry).text(PLAIN, pairs=False)
+        return [line for line in text.decode().splitlines() if line.startswith("rocketmq_messages_out_total")]
+
+    async with running() as broker:
+        await use(broker)
+        before = await shown(broker)
+        assert before == ['rocketmq_messages_out_total{consumer_group="g"} 3.0']
+        await publish(broker, ClusterUpdate(version=2, deleted_topics=["t"]))
+        assert await shown(broker) == before
 
 
 async def test_a_topic_that_is_made_again_begins_anew() -> None:

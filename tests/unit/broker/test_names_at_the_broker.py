@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from services.common.contract import names
-from services.common.contract.names import Kind, Use
-from services.common.contract.put import MessageRun
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
-from services.rpc.service import Method
+from popwheel_common.contract import names
+from popwheel_common.contract.names import Kind, Use
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.service import Method
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
 from tests.unit.broker.served_broker import Broker, running
 
@@ -36,27 +36,41 @@ USE_OF = {
     "SyncLite": Use.RECEIVE,
     "LiteTopicList": Use.QUERY,
     "TimerList": Use.QUERY,
+    "TimerHistogram": Use.QUERY,
+    "GroupBalance": Use.RECEIVE,
     "InFlightList": Use.RECEIVE,
     "ProgressList": Use.RECEIVE,
     "MessageTrace": Use.RECEIVE,
+    "MessageEvents": Use.RECEIVE,
+    "MessageList": Use.PULL,
+    "MessageTail": Use.PULL,
     "UpdateOffset": Use.COMMIT,
     "ResetOffsets": Use.COMMIT,
 }
-OF_A_GROUP = ("DeadLetterList", "DeadLetterRedrive")
+OF_A_PLACE = ("InFlightRelease",)
+"""Of a topic as the broker stores it, which may be a lite topic."""
+OF_A_GROUP = ("DeadLetterList", "DeadLetterRedrive", "DeadLetterSelect")
+OF_EITHER = ("DescribeUse",)
+OF_SEVERAL = ("DescribeGroups", "DescribeTopics")
 OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
 QUARANTINE = ("QuarantineList", "QuarantineShow", "QuarantineRetry", "QuarantineDrop")
-WITHOUT_NAMES = ("TimerStats", "ReplicaStatus", *QUARANTINE)
+WITHOUT_NAMES = ("TimerStats", "InFlightSummary", "ReplicaStatus", "SampleActivity", *QUARANTINE)
 STREAMS = ("Notify", "Replicate", "CheckTransactions")
 METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")
 }
 EMPTY_IS_ALL = {("TimerList", "topic"), ("ProgressList", "topic"), ("InFlightList", "group"), ("MessageTrace", "group")}
-EMPTY_IS_ALL |= {("LiteTopicList", "group")}
-WITH_GROUP = sorted(set(USE_OF) - {"Put", "Recall", "EndTransaction", "QueryOffset", "TimerList"})
+EMPTY_IS_ALL |= {("LiteTopicList", "group"), ("TimerHistogram", "topic"), ("GroupBalance", "topic")}
+EMPTY_IS_ALL |= {("InFlightList", "topic"), ("MessageEvents", "group")}
+WITH_GROUP = sorted(
+    set(USE_OF)
+    - {"Put", "Recall", "EndTransaction", "QueryOffset", "TimerList", "TimerHistogram", "MessageList", "MessageTail"}
+)
 
 
 def test_no_call_of_the_broker_is_left_out() -> None:
-    assert set(METHODS) == {*USE_OF, *OF_A_GROUP, *OF_BROKER_GROUPS, *WITHOUT_NAMES, *STREAMS}
+    of_names = {*USE_OF, *OF_A_PLACE, *OF_A_GROUP, *OF_EITHER, *OF_SEVERAL}
+    assert set(METHODS) == {*of_names, *OF_BROKER_GROUPS, *WITHOUT_NAMES, *STREAMS}
 
 
 def request(name: str, topic: str, group: str) -> Any:
@@ -72,6 +86,7 @@ def request(name: str, topic: str, group: str) -> Any:
         ("group", group),
         ("receipt_handle", "x"),
         ("message_id", "x"),
+        ("key", "x"),
         ("client_id", "x"),
         ("max_messages", 1),
     ):
@@ -121,6 +136,18 @@ async def test_no_call_lets_a_name_in_that_is_none(name: str) -> None:
         assert held(broker) == before
 
 
+@pytest.mark.parametrize("name", OF_A_PLACE)
+async def test_a_place_has_a_topic_as_it_is_stored(name: str) -> None:
+    async with running() as broker:
+        for topic in TOPICS:
+            if names.kind_of(topic) is not Kind.LITE:
+                assert await code_of(broker, name, topic=topic) == Code.ILLEGAL_TOPIC, topic[:80]
+        assert await code_of(broker, name, topic="t+") != Code.OK
+        assert await code_of(broker, name, topic="t+l") == Code.MESSAGE_NOT_FOUND
+        for group in GROUPS:
+            assert await code_of(broker, name, group=group) == Code.ILLEGAL_CONSUMER_GROUP, group[:80]
+
+
 @pytest.mark.parametrize("name", USE_OF)
 async def test_the_table_of_kinds_and_calls_holds_at_the_broker(name: str) -> None:
     async with running() as broker:
@@ -135,6 +162,15 @@ async def test_no_call_takes_a_consumer_group_that_can_not_be(name: str) -> None
     async with running() as broker:
         for group in GROUPS:
             assert await code_of(broker, name, group=group) == Code.ILLEGAL_CONSUMER_GROUP
+
+
+@pytest.mark.parametrize("name", OF_EITHER)
+async def test_a_call_of_a_topic_or_a_group_takes_no_name_that_can_not_be(name: str) -> None:
+    async with running() as broker:
+        for topic in filter(None, TOPICS):
+            assert await code_of(broker, name, topic=topic, group="") == Code.ILLEGAL_TOPIC
+        for group in filter(None, GROUPS):
+            assert await code_of(broker, name, topic="", group=group) == Code.ILLEGAL_CONSUMER_GROUP
 
 
 @pytest.mark.parametrize("name", OF_BROKER_GROUPS)

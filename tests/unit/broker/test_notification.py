@@ -1,20 +1,22 @@
 """Interests: who is told how much of what arrives."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from services.broker.records import tag
-from services.broker.records.record import hash_tag
-from services.broker.records.tag import wanted_hashes
-from services.broker.state.notification import Interest, Interests, Subscriber
-from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.queue_index import QueueIndex
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import TAG, Filter
+from popwheel_broker.lite.readers import ClientKey
+from popwheel_broker.records import tag
+from popwheel_broker.records.record import hash_tag
+from popwheel_broker.records.tag import wanted_hashes
+from popwheel_broker.state.notification import Interest, Interests, Subscriber
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import TAG, Filter
 from tests.harness.memory_disk import MemoryDisk
 
 
@@ -124,6 +126,48 @@ def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
     proxy.add(8)
     proxy.subscriber.tell(8, 0)
     assert (proxy.woken, proxy.subscriber.take(), proxy.subscriber.take()) == (1, ([(8, 0)], [(7, False)]), ([], []))
+
+
+def test_many_interests_of_a_proxy_that_has_gone_end_some_at_a_time() -> None:
+    interests = Interests(10_000, 1 << 20)
+    later: list[Callable[[], None]] = []
+    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    gone, stays = Subscriber(lambda: None), Subscriber(lambda: None)
+    for subscriber in (gone, stays):
+        interests.subscribers[subscriber] = None
+    for number in range(600):
+        interests.add(Interest(number, gone, "t", f"g{number}", None))
+    interests.add(Interest(1, stays, "t", "g1", None))
+    interests.cancel_all(gone)
+    assert list(interests.subscribers) == [stays]
+    lengths = [len(interests)]
+    while later:
+        later.pop()()
+        lengths.append(len(interests))
+    assert lengths == [345, 89, 1]
+    assert [each.subscriber for each in interests.of_topic("t")] == [stays]
+
+
+def test_interests_of_clients_with_many_lite_topics_end_few_at_a_time() -> None:
+    interests = Interests(10_000, 1 << 20)
+    later: list[Callable[[], None]] = []
+    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    looks: list[int] = []
+
+    def on_client(key: ClientKey, is_waiting: bool) -> int:
+        looks.append(0 if is_waiting else 2_000)
+        return looks[-1]
+
+    interests.on_client = on_client
+    gone = Subscriber(lambda: None)
+    for number in range(100):
+        interests.add(Interest(number, gone, "t", "g", None, f"c{number}"))
+    later.append(lambda: interests.cancel_all(gone))
+    while later:
+        looks.clear()
+        later.pop()()
+        assert sum(looks) <= 3 * 2_000
+    assert len(interests) == 0
 
 
 def test_interests_are_found_by_topic_and_by_group() -> None:

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.broker.options import BrokerOptions, PopOptions
-from services.broker.state.notification import Interest
-from services.common.cold_reads import NotInMemory
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
-from services.rpc import methods
-from services.rpc.service import ClientStream
+from popwheel_broker.options import BrokerOptions, PopOptions
+from popwheel_broker.state.notification import Interest
+from popwheel_common.cold_reads import NotInMemory
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
+from popwheel_rpc import methods
+from popwheel_rpc.service import ClientStream
 from tests.unit.broker.served_broker import Broker, events, running
 from tests.unit.broker.world import INVISIBLE_MS, tag_filter
 
@@ -233,3 +233,24 @@ async def test_messages_of_queues_that_were_not_known_to_be_there_are_told_of() 
         snapshot = broker.controller.snapshot
         await change(broker, snapshot=True, cluster=snapshot.cluster, groups=snapshot.groups, topics=snapshot.topics)
         await silence(stream)
+
+
+@pytest.mark.parametrize("of", ["group", "topic"])
+async def test_what_is_paused_is_told_of_nothing_until_it_is_resumed(of: str) -> None:
+    """Nor is anything popped; a resume tells what came meanwhile."""
+    async with running() as broker:
+        await change(broker, topics=[Topic(name="t", queues=1, id=5)], groups=[Group(name="g", max_attempts=3, id=6)])
+        topic, group = Topic(name="t", queues=1, id=5), Group(name="g", max_attempts=3, id=6)
+        paused = topic if of == "topic" else group
+        paused.paused_ms = 7
+        await change(broker, topics=[topic], groups=[group])
+        async with registered(broker, (1, "t", "g")) as stream:
+            assert await events(stream) == {1: 0}
+            await broker.put(b"1")
+            await silence(stream)
+            assert not await broker.pop()
+            assert f'popwheel_paused{{of="{of}s"}} 1.0' in broker.metrics()
+            paused.paused_ms = 0
+            await change(broker, topics=[topic], groups=[group])
+            assert await events(stream) == {1: 1}
+            assert len(await broker.pop()) == 1

@@ -2,11 +2,12 @@
 
 import pytest
 
-from services.broker.state import offset_reset, settlement
-from services.broker.state.offset_reset import ResetPlan
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.state import offset_reset, settlement
+from popwheel_broker.state.offset_reset import ResetPlan
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, handles
 
@@ -208,3 +209,86 @@ def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out
     world.flush()
     assert len(world.pop("g", "t")) == 32
     assert world.revive() == 0
+
+
+def reset_one(world: World, queue_id: int, offset: int) -> ResetPlan:
+    plan = world.core.offset_reset.plan("g", "t", {world.core.store.queues["t", queue_id]: offset}, queue_id)
+    world.carry_out(plan)
+    world.flush()
+    return plan
+
+
+def world_with_queues(fifo: bool = False) -> World:
+    """A topic with two queues, and two messages in each."""
+    world = world_of(queues=2)
+    world.add_group("g", 3, fifo=fifo)
+    for queue_id in (0, 0, 1, 1):
+        world.put("t", b"of %d" % queue_id, queue_id=queue_id)
+    return world
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("fifo", [False, True])
+def test_one_queue_alone_is_reset_and_what_is_given_out_of_it_taken_back(fifo: bool, crashes: bool) -> None:
+    world = world_with_queues(fifo)
+    given = {0: list[str](), 1: list[str]()}
+    while messages := world.pop("g", "t"):
+        for message, handle in zip(messages, handles(messages), strict=True):
+            given[int(world.bodies([message])[0].split()[1])].append(handle)
+    assert reset_one(world, 0, 1).in_flight == 2
+    if crashes:
+        world.crash("process")
+    assert world.ack("g", "t", *given[0]) == [Code.INVALID_RECEIPT_HANDLE] * 2
+    assert world.ack("g", "t", *given[1]) == [Code.OK] * 2
+    world.clock.advance(INVISIBLE_MS)
+    world.revive()
+    world.flush()
+    assert world.bodies(world.pop("g", "t")) == [b"of 0"]
+    assert world.pop("g", "t") == []
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_retries_stay_where_one_queue_alone_is_reset(crashes: bool) -> None:
+    world = world_with_queues()
+    while world.pop("g", "t"):
+        pass
+    world.clock.advance(INVISIBLE_MS)
+    assert world.revive() == 4
+    world.flush()
+    plan = reset_one(world, 0, 2)
+    assert (plan.in_flight, plan.retries, len(plan.retries_kept)) == (0, (), 1)
+    if crashes:
+        world.crash("process")
+    again: list[bytes] = []
+    while messages := world.pop("g", "t"):
+        again += world.bodies(messages)
+    assert sorted(again) == [b"of 0", b"of 0", b"of 1", b"of 1"]
+
+
+def test_while_one_queue_is_taken_back_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_reset, "_AT_ONCE_MAX", 0)
+    world = world_with_queues()
+    by_queue = {0: list[str](), 1: list[str]()}
+    while messages := world.pop("g", "t"):
+        for message, handle in zip(messages, handles(messages), strict=True):
+            by_queue[int(world.bodies([message])[0].split()[1])].append(handle)
+    core = world.core
+    plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 0}, 0)
+    core.offset_reset.begin(plan)
+    assert world.ack("g", "t", by_queue[0][0]) == [Code.INVALID_RECEIPT_HANDLE]
+    assert world.ack("g", "t", by_queue[1][0]) == [Code.OK]
+    while core.offset_reset.go_on(plan):
+        pass
+    core.offset_reset.end(plan)
+    assert world.ack("g", "t", by_queue[1][1]) == [Code.OK]
+
+
+def test_one_level_of_a_priority_topic_is_reset() -> None:
+    world = world_of()
+    world.add_topic("t", 2, kind=TopicType.PRIORITY)
+    for queue_id in (0, 0, 1, 1):
+        world.put("t", b"of %d" % queue_id, queue_id=queue_id)
+    while world.pop("g", "t"):
+        pass
+    assert reset_one(world, 1, 1).in_flight == 2
+    assert world.bodies(world.pop("g", "t")) == [b"of 1"]

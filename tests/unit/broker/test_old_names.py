@@ -9,10 +9,10 @@ import pytest
 from google_crc32c import value
 from structlog.testing import capture_logs
 
-from services.broker.progress.check_point import CheckPoint, OffsetCommit
-from services.broker.records.record import Record, RecordKind, hash_tag
-from services.broker.state import checkpoint as checkpoint_file
-from services.common.contract import names, receipt
+from popwheel_broker.progress.check_point import CheckPoint, OffsetCommit
+from popwheel_broker.records.record import Record, RecordKind, hash_tag
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_common.contract import names, receipt
 from tests.unit.broker.world import INVISIBLE_MS, World, wire_message
 
 GROUP, TOPIC = "g" * 60, "t" * 60

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from services.broker.progress import oldest_messages
-from services.broker.progress.oldest_messages import Ages
-from services.common.contract import names
-from services.common.series import Labels
+from popwheel_broker.progress import oldest_messages
+from popwheel_broker.progress.oldest_messages import Ages
+from popwheel_common.contract import names
+from popwheel_common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.served_broker import Broker, running
 from tests.unit.broker.test_cold_calls import popped, serve, stored
@@ -72,6 +72,18 @@ def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
     assert found(world) == {("g", "t"): Ages(None, 1000)}
 
 
+def test_topics_without_a_queue_are_steps_of_a_round() -> None:
+    world = world_of()
+    world.core.names.readers.note({f"g{number}": ["empty"] for number in range(1000)})
+    put_one_a_second(world, 1)
+    world.pop("g", "t", 1)
+    steps = 1
+    while world.core.oldest.step(world.clock.wall_ms()):
+        steps += 1
+    assert steps > 3 * 1000 // 200, "a group, its topic and its end"
+    assert found(world) == {("g", "t"): Ages(None, 1000)}
+
+
 def test_a_round_in_many_steps_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(queues=3)
     for number in range(3):
@@ -119,9 +131,9 @@ def test_a_message_that_was_given_out_first_is_counted_by_how_long_it_waited() -
     world.flush()
     assert len(world.pop("g", "t")) == 3, "again, which is not counted"
     shown = metrics(world)
-    assert "popwheel_pop_queueing_milliseconds_count 3.0" in shown
-    assert "popwheel_pop_queueing_milliseconds_sum 6000.0" in shown
-    assert 'popwheel_pop_queueing_milliseconds_bucket{le="1000"} 1.0' in shown
+    assert "popwheel_pop_queueing_seconds_count 3.0" in shown
+    assert "popwheel_pop_queueing_seconds_sum 6.0" in shown
+    assert 'popwheel_pop_queueing_seconds_bucket{le="1"} 1.0' in shown
 
 
 def test_nothing_is_read_on_the_loop_for_it() -> None:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.world import World
 

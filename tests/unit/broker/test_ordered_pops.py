@@ -2,15 +2,18 @@
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.pop.in_flight import InFlight, InFlightPlace
-from services.broker.progress.check_point import OffsetCommit
-from services.broker.state.message_search import MessageSearch, SearchPlace, Wanted
-from services.broker.state.notification import Interest, Subscriber
-from services.common.contract import receipt
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_broker.pop import receives as receives_module
+from popwheel_broker.pop.in_flight import InFlight, InFlightPlace
+from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_broker.quarantine.entry import Step
+from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.state.notification import Interest, Subscriber
+from popwheel_common.contract import receipt
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.memory_disk import CrashKind
+from tests.harness.poison import ERRORS, Poison
 from tests.unit.broker.world import INVISIBLE_MS, KEY, OPTIONS, World, attempts, handles
 
 
@@ -27,8 +30,16 @@ def put(world: World, *messages: str, queue_id: int = 0) -> None:
         world.put("t", each.encode(), queue_id=queue_id, message_group=each[0].replace("-", ""))
 
 
-def pop(world: World, count: int = 32, attempt_id: str = "") -> list[Message]:
-    return [Message.FromString(each) for each in world.answer("g", "t", count, attempt_id=attempt_id).messages]
+def pop(world: World, count: int = 32, attempt_id: str = "", receive: int = 0) -> list[Message]:
+    answer = world.answer("g", "t", count, attempt_id=attempt_id, receive=receive)
+    return [Message.FromString(each) for each in answer.messages]
+
+
+def end_receive(world: World, receive: int, *messages: Message) -> None:
+    """The connection of a receive has broken before its messages were sent."""
+    results = world.core.acks.release("g", "t", handles(list(messages)), attempted=False, receive=receive)
+    assert [each.code for each in results] == [Code.OK] * len(messages)
+    world.flush()
 
 
 def names_of(messages: list[Message]) -> list[str]:
@@ -83,6 +94,26 @@ def test_what_is_not_acknowledged_comes_again_before_its_successors_and_dies_at_
     assert Message.FromString(dead.payload).body == b"a1"
     assert world.held("%RETRY%g+t") == []
     assert names_of(pop(world)) == ["a2"]
+
+
+def test_a_delivery_of_a_message_that_cannot_be_read_is_no_attempt() -> None:
+    """Nobody is given it, so it comes as its next attempt when it can be read, however late that is."""
+    world = ordered_world()
+    put(world, "a1", "b1")
+    assert attempts(pop(world)) == [1, 1]
+    lapse(world)
+    (path,) = (each for each in world.disk.files() if each.suffix == ".log")
+    (entry,) = world.core.store.queues["t", 0].read(0, 1)
+    rotten = 8 * (entry.position + entry.length - 1)
+    world.disk.flip_bit(path, rotten)
+    for attempt in (2, 3):
+        (other,) = pop(world)
+        assert (names_of([other]), attempts([other])) == (["b1"], [attempt])
+        lapse(world)
+    world.disk.flip_bit(path, rotten)
+    world.crash("process")
+    (message,) = pop(world)
+    assert (names_of([message]), attempts([message])) == (["a1"], [2])
 
 
 @pytest.mark.parametrize("kind", ["process", "power"])
@@ -201,6 +232,134 @@ def test_the_same_attempt_gets_the_same_messages_while_it_has_them() -> None:
     assert pop(world, 2, "try") == first[1:]
     ack(world, first[1])
     assert names_of(pop(world, 2, "try")) == ["a2"]
+
+
+def test_the_same_attempt_of_another_topic_or_group_is_another_one() -> None:
+    world = ordered_world()
+    world.add_topic("u")
+    world.add_group("h", fifo=True)
+    put(world, "a1", "a2")
+    world.put("u", b"b1", message_group="b")
+    first = pop(world, attempt_id="try")
+    assert names_of(first) == ["a1"]
+    for group, topic, expected in (("g", "u", b"b1"), ("h", "t", b"a1"), ("h", "u", b"b1")):
+        (message,) = world.answer(group, topic, attempt_id="try").messages
+        assert Message.FromString(message).body == expected
+        assert Message.FromString(message).topic.name == topic
+        (handle,) = handles([Message.FromString(message)])
+        assert world.ack(group, topic, handle) == [Code.OK]
+    assert pop(world, attempt_id="try") == first
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_same_try_goes_on_without_a_message_that_has_begun_to_fail(error: type[Exception]) -> None:
+    world = ordered_world()
+    put(world, "a1", "b1", "c1")
+    first = pop(world, attempt_id="try")
+    with Poison(["answer"], lambda: error, lambda payload, _: b"b1" in payload).spread():
+        assert names_of(pop(world, attempt_id="try")) == ["a1", "c1"]
+    (entry,) = world.core.quarantine.table
+    assert (entry.step, entry.queue_offset) == (Step.ANSWER, 1)
+    ack(world, first[0], first[2])
+
+
+def test_a_group_that_tries_much_has_others_forget_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receives_module, "ATTEMPTS_MAX", 8)
+    world = ordered_world()
+    world.add_group("h", fifo=True)
+    put(world, "a1", *(f"{letter}1" for letter in "bcdefghijklmnop"))
+    (message,) = world.answer("h", "t", 1, attempt_id="try").messages
+    latest = [pop(world, 1, f"try {number}") for number in range(14)]
+    assert len(world.core.pops.ordered.receives) == 1 + 4
+    assert list(world.answer("h", "t", 1, attempt_id="try").messages) == [message]
+    assert [pop(world, 1, f"try {number}") for number in range(10, 14)] == latest[10:]
+
+
+@pytest.mark.parametrize("ends_first", [1, 2])
+def test_the_end_of_one_try_releases_nothing_that_another_has(ends_first: int) -> None:
+    world = ordered_world()
+    put(world, "a1", "b1", "a2")
+    first = pop(world, 2, "try", receive=1)
+    assert pop(world, 2, "try", receive=2) == first
+    end_receive(world, ends_first, *first)
+    assert pop(world) == [], "the other try still has them"
+    assert pop(world, 2, "try", receive=3) == first
+    end_receive(world, 3 - ends_first, *first)
+    assert pop(world) == []
+    ack(world, first[0])
+    assert names_of(pop(world)) == ["a2"]
+    end_receive(world, 3, first[1])
+    (again,) = pop(world)
+    assert (names_of([again]), attempts([again])) == (["b1"], [1]), "nobody has it any more"
+
+
+def test_a_try_that_was_not_repeated_releases_what_it_has() -> None:
+    world = ordered_world()
+    put(world, "a1", "b1")
+    messages = pop(world, 2, "try", receive=1)
+    end_receive(world, 1, *messages)
+    assert names_of(pop(world)) == ["a1", "b1"]
+
+
+def test_a_goodbye_releases_whatever_tries_have_it() -> None:
+    world = ordered_world()
+    put(world, "a1")
+    first = pop(world, 2, "try", receive=1)
+    pop(world, 2, "try", receive=2)
+    world.core.acks.release("g", "t", handles(first), attempted=True)
+    world.flush()
+    assert attempts(pop(world)) == [2]
+
+
+def test_what_an_earlier_master_gave_out_is_not_released_by_one_try() -> None:
+    """Only that master knew of other tries."""
+    world = ordered_world()
+    put(world, "a1", "b1")
+    earlier = pop(world, 1, "try", receive=1)
+    world.flush()
+    world.crash("process")
+    later = pop(world, 1, "another", receive=2)
+    end_receive(world, 1, *earlier)
+    assert pop(world) == []
+    end_receive(world, 2, *later)
+    assert names_of(pop(world)) == ["b1"]
+    lapse(world)
+    assert "a1" in names_of(pop(world))
+
+
+def test_tries_of_other_groups_take_no_room_from_those_in_order() -> None:
+    world = ordered_world()
+    world.add_group("h", 3)
+    put(world, "a1")
+    world.answer("h", "t", attempt_id="other", receive=7)
+    assert len(world.core.pops.ordered.receives) == 0
+    pop(world, 1, "try", receive=1)
+    pop(world, 1, "try", receive=2)
+    receives = world.core.pops.ordered.receives
+    assert (len(receives), receives.shared) == (1, 1)
+
+
+def test_what_is_kept_of_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receives_module, "ATTEMPTS_MAX", 4)
+    world = ordered_world()
+    put(world, *(f"{line}1" for line in "abcdef"))
+    for number in range(6):
+        pop(world, 1, f"try {number}", receive=2 * number + 1)
+        pop(world, 1, f"try {number}", receive=2 * number + 2)
+    receives = world.core.pops.ordered.receives
+    assert (len(receives), receives.shared) == (2, 4)
+
+
+def test_so_many_receives_of_one_delivery_are_told_apart_and_no_more() -> None:
+    world = ordered_world()
+    put(world, "a1")
+    for receive in range(1, 20):
+        messages = pop(world, 1, "try", receive=receive)
+    for receive in range(1, 20):
+        end_receive(world, receive, *messages)
+    assert pop(world) == [], "it comes again when its time is over"
+    lapse(world)
+    assert names_of(pop(world)) == ["a1"]
 
 
 def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
@@ -336,7 +495,7 @@ def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
     assert [(each.message_id, each.attempt) for each in messages] == [(b"a1".hex(), 2)]
     assert rest is None
-    assert core.state.lag.ready()["g", "t"] == 1
+    assert core.lag.ready()["g", "t"] == 1
 
 
 def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:
@@ -371,8 +530,8 @@ def test_a_message_that_stands_in_line_waits() -> None:
     world = ordered_world()
     put(world, "a1", "a2")
     pop(world)
-    search = MessageSearch(world.core.store, world.core.state)
-    found, _ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    found, *_ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
     assert search.readers(found[0], "") == {"g": False}
     (holding,) = search.holdings(found, "", 0)[0]
     assert holding.check_point.is_held
@@ -384,7 +543,7 @@ def test_a_dead_letter_comes_again_to_its_ordered_group() -> None:
     pop(world)
     lapse(world)
     assert names_of(pop(world)) == ["a2"]
-    assert world.core.dead_letters.redrive("g", 10, 1 << 40, 1 << 20) == (1, 0)
+    assert world.core.dead_letters.redrive("g", 10, 1 << 40, 1 << 20) == (1, 0, 0)
     world.flush()
     again = [each for _ in range(5) for each in pop(world)]
     assert names_of(again) == ["a1"]

@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from services.broker.files import replica_store
-from services.broker.quarantine.entry import Step
-from services.broker.records.fault import RecordFaultError
-from services.common.contract.put import MessageRun
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.files import replica_store
+from popwheel_broker.quarantine.entry import Step
+from popwheel_broker.records.fault import RecordFaultError
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_rpc import methods
 from tests.harness.poison import ERRORS, MARK, Poison
+from tests.unit.broker.files_world import FOLDER, Store, log_of_a_master
 from tests.unit.broker.served_broker import running
-from tests.unit.broker.test_replica_store import FOLDER, Store, log_of_a_master
 from tests.unit.broker.world import wire_message
 
 
@@ -75,8 +76,9 @@ async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_w
             await broker.pull(0)
         core = broker.app.core
         (entry,) = core.quarantine.table
-        del core._view.topics["t"]
-        core.cluster_changed(1000, [*(f"other-{number}" for number in range(10)), "t"], [])
+        del core.view.topics["t"]
+        others = [f"other-{number}" for number in range(10)]
+        core.cluster_changed(ClusterUpdate(version=1000, deleted_topics=[*others, "t"]))
         with pytest.raises(StatusError, match="nothing is set aside"):
             await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
         assert core.names.can_be_settled

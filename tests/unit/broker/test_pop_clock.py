@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.broker.progress.pop_clock import LogTime, PopClock
-from services.common.clock import Clock, SystemClock, Uptime
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.progress.pop_clock import LogTime, PopClock
+from popwheel_common.clock import Clock, SystemClock, Uptime
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.group_world import group_of, until

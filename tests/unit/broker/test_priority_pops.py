@@ -5,12 +5,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.pop import priority_pops
-from services.broker.progress.check_point import OffsetCommit
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_broker.pop import priority_pops
+from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.unit.broker.world import FOLDER, INVISIBLE_MS, World, attempts, handles
 
 WAIT_MS = 60_000

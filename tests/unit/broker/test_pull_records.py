@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.records import record
-from services.common.contract.record_block import decode_block
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_broker.records import record
+from popwheel_common.contract.record_block import decode_block
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.served_broker import FOLDER, Broker, running
 from tests.unit.broker.test_cold_calls import serve, stored

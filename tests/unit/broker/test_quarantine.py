@@ -6,15 +6,16 @@ from unittest import mock
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions
-from services.broker.progress import pop_state
-from services.broker.quarantine.entry import QuarantineEntry, Step, key_of
-from services.broker.records import record
-from services.broker.records.fault import RECORD_STEP, RecordFaultError
-from services.broker.records.record import Record, RecordKind, StoredRecord
-from services.broker.state.checkpoint import decode as decode_checkpoint
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_broker.options import BrokerOptions, LogOptions
+from popwheel_broker.progress import pop_state
+from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step, key_of
+from popwheel_broker.quarantine.table import QuarantineTable
+from popwheel_broker.records import record
+from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.state.checkpoint import decode as decode_checkpoint
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.memory_disk import CrashKind
 from tests.harness.poison import ERRORS, MARK, Poison, failing_fold
 from tests.unit.broker.core_world import metrics, world_of
@@ -118,6 +119,28 @@ def test_what_was_redelivered_before_one_that_cannot_be_set_aside_comes_once() -
     world.core.acks.redeliver(held, attempted=True)
     world.flush()
     assert sorted(world.bodies(world.pop("g", "t"))) == [b"a", b"b", MARK]
+
+
+def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
+    table, taken = QuarantineTable(), {"bad": 0, "other": 0}
+    for topic in taken:
+        while table.shares.room(topic, 10):
+            position = len(table)
+            entry = QuarantineEntry(
+                *(Step.READING, EntryFlag(0), b"", position, position, "", f"{topic}+lite", 0, 0, "why"),
+                *(1, position, 1),
+            )
+            table.open(entry)
+            table.open(entry)
+            taken[topic] += 1
+    assert taken == {"bad": 5, "other": 3}
+    again = QuarantineTable()
+    again.restore(table.saved(1 << 60))
+    assert (again.shares.held("bad"), again.shares.total) == (5, 8)
+    again.end(next(iter(again)).key, 0)
+    again.forget(("nobody",))
+    again.forget(("other", "another"))
+    assert (again.shares.held("bad"), again.shares.total, len(again)) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("kind", CRASHES)
@@ -338,7 +361,7 @@ def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.Monkey
     def redelivered(*_: object, **__: object) -> None:
         raise KeyError("poison")
 
-    monkeypatch.setattr("services.broker.state.retrial.redelivered", redelivered)
+    monkeypatch.setattr("popwheel_broker.state.retrial.redelivered", redelivered)
     with pytest.raises(StatusError, match="fails again") as refusal:
         world.core.retrial.retry(entry.id)
     assert refusal.value.code == Code.INTERNAL_ERROR
@@ -407,7 +430,7 @@ def test_what_another_group_has_of_dead_letters_goes_with_the_group_they_are_of(
     assert entries(world) == []
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "1.", ".1", "-1", "1.2.3", "99999999999999999999999", "１"])
+@pytest.mark.parametrize("wrong", ["", "x", "1.", ".1", "-1", "1.2.3", "99999999999999999999999", "9" * 5_000, "１"])
 def test_what_is_no_id_is_refused(wrong: str) -> None:
     assert key_of(wrong) is None
     with pytest.raises(StatusError) as refusal:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.store.consume_queue import ConsumeQueue, packed_entry
-from services.broker.store.queue_index import QueueIndex
-from services.broker.store.queues import Queues, reserve_of
-from services.common.contract import names
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
+from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.store.queues import Queues, reserve_of
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import MemoryDisk
 
 

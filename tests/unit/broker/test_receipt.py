@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract import receipt
-from services.common.contract.receipt import HandleMaker, HandleReader, ReceiptHandle
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.contract import receipt
+from popwheel_common.contract.receipt import HandleMaker, HandleReader, ReceiptHandle
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 KEY = b"a key of the tests"
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)

@@ -8,9 +8,9 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.records import record
-from services.broker.records.record import HEADER_BYTES, RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
-from services.common.errors import CorruptDataError, UnknownFormatError
+from popwheel_broker.records import record
+from popwheel_broker.records.record import HEADER_BYTES, RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 RECORDS = st.builds(
     Record,

@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc import methods
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc import methods
 from tests.unit.broker.served_broker import Broker
 from tests.unit.broker.test_cold_calls import bodies, popped, serve, stored
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions
-from services.broker.progress.check_point import CheckPoint
-from services.broker.quarantine.entry import Step
-from services.broker.records import record
-from services.broker.records.record import Record, RecordKind
-from services.common.contract.cluster_view import ClusterView
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_broker.options import BrokerOptions, LogOptions
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.quarantine.entry import Step
+from popwheel_broker.records import record
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of_segments
 from tests.unit.broker.world import FOLDER, World, attempts, handles
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.broker.options import BrokerOptions, LogOptions
-from services.common.errors import StatusError
+from popwheel_broker.options import BrokerOptions, LogOptions
+from popwheel_common.errors import StatusError
 from tests.unit.broker.index_bytes import rot_entry
 from tests.unit.broker.world import FOLDER, World
 

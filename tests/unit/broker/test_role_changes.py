@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.files import superblock
-from services.broker.state.core import BrokerCore
-from services.broker.store.commit_log import CommitLog
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
-from services.rpc import methods
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_broker.files import superblock
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_rpc import methods
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import NAME, GroupWorld, Member, group_of, until
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
-from services.rpc import methods
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_rpc import methods
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 

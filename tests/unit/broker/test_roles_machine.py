@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from services.common.errors import StatusError
-from services.rpc.status import RpcError
+from popwheel_common.errors import StatusError
+from popwheel_rpc.status import RpcError
 from tests.unit.broker.group_world import GroupWorld, until
 
 STEPS = 60

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.unit.broker.group_world import damage, group_of, until
 
 

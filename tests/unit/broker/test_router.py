@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from services.broker.calls.router import Router
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
-from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Service, Stream
+from popwheel_broker.calls.router import Router
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Call, Service, Stream
 
 REQUEST = pb.GetOffsetRequest(group="g", topic="t", queue_id=0)
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from services.broker.files.saved_checkpoint import SavedCheckpoint
-from services.broker.replica.epochs import EpochHistory
-from services.broker.state.checkpoint import BEGIN
-from services.common.errors import CorruptDataError
+from popwheel_broker.files.saved_checkpoint import SavedCheckpoint
+from popwheel_broker.replica.epochs import EpochHistory
+from popwheel_broker.state.checkpoint import BEGIN
+from popwheel_common.errors import CorruptDataError
 from tests.unit.broker.world import FOLDER, World, handles
 
 PATH = FOLDER / "checkpoint"

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from services.broker.options import BrokerOptions, PopOptions
-from services.broker.records.record import StoredRecord
-from services.common.errors import CorruptDataError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.options import BrokerOptions, PopOptions
+from popwheel_broker.records.record import StoredRecord
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.unit.broker.served_broker import events, refused, running
-from tests.unit.broker.world import tag_filter
+from tests.unit.broker.world import tag_filter, wire_message
 
 
 async def test_put_pop_ack() -> None:
@@ -90,6 +91,34 @@ async def test_what_ends_or_changes_a_delivery() -> None:
         await refused(call(methods.DEAD_LETTER, dead), Code.INVALID_RECEIPT_HANDLE, "not good any more")
 
 
+async def test_what_no_record_can_hold_is_refused_by_name_and_changes_nothing() -> None:
+    async with running() as broker:
+        await broker.put(b"1")
+        (handle,) = await broker.pop()
+        core = broker.app.core
+        end, made = core.store.log.end_position, core.state.table.next_number
+        for hidden_ms in (-1, 1 << 49, (1 << 63) - 1):
+            pop = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, invisible_ms=hidden_ms)
+            entry = pb.RenewEntry(group="g", topic="t", receipt_handle=handle)
+            renewal = pb.RenewRequest(entries=[entry], invisible_ms=hidden_ms)
+            change = pb.ChangeInvisibleRequest(group="g", topic="t", receipt_handle=handle, invisible_ms=hidden_ms)
+            await refused(broker.channel.call(methods.POP, pop), Code.ILLEGAL_INVISIBLE_TIME, "can be hidden for")
+            await refused(broker.channel.call(methods.RENEW, renewal), Code.ILLEGAL_INVISIBLE_TIME, "can be hidden for")
+            if hidden_ms > 0:  # below 0 it is 0
+                await refused(
+                    broker.channel.call(methods.CHANGE_INVISIBLE, change),
+                    Code.ILLEGAL_INVISIBLE_TIME,
+                    "can be hidden for",
+                )
+        payload, properties = wire_message("t", b"2")
+        for queue_id in (-1, 1 << 16, (1 << 31) - 1):
+            for due_ms, first_check_ms in (((), ()), ([broker.clock.wall_ms() + 60_000], ()), ((), [1000])):
+                run = MessageRun("t", queue_id, [payload], [properties], [""], due_ms, first_check_ms=first_check_ms)
+                await refused(broker.channel.call(methods.PUT, [run]), Code.BAD_REQUEST, "a queue's number")
+        assert (core.store.log.end_position, core.state.table.next_number) == (end, made)
+        assert await broker.ack(handle) == [Code.OK]
+
+
 async def test_a_full_disk_refuses_sends_and_nothing_else() -> None:
     async with running() as broker:
         await broker.put(b"1")
@@ -161,7 +190,7 @@ async def test_pulls_that_wait_have_a_limit_that_groups_share() -> None:
 
 
 async def test_a_pull_that_waits_goes_on_over_what_its_filter_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.calls.pull_handler._SCAN_ENTRIES", 8)
+    monkeypatch.setattr("popwheel_broker.calls.pull_handler._SCAN_ENTRIES", 8)
     async with running() as broker:
         for _ in range(50):
             await broker.put(b"other", tag="other")

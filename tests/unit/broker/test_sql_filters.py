@@ -4,18 +4,19 @@ import asyncio
 
 import pytest
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.broker.filter import scan
-from services.broker.filter.message_properties import NamedProperties
-from services.broker.filter.sql_filter import Looks, SqlFilter
-from services.broker.options import BrokerOptions, PopOptions
-from services.broker.records.record import Record, RecordKind, StoredRecord
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.put import MessageRun
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.filter import scan
+from popwheel_broker.filter.message_properties import NamedProperties
+from popwheel_broker.filter.sql_filter import Looks, SqlFilter
+from popwheel_broker.options import BrokerOptions, PopOptions
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.served_broker import Broker, events, running
 from tests.unit.broker.test_cold_calls import serve
@@ -121,6 +122,29 @@ def test_large_messages_bound_a_scan_by_their_bytes() -> None:
     assert looked == [1, 3], "one alone is looked at, however large"
 
 
+@pytest.mark.parametrize(
+    ("expression", "value", "looked_at"),
+    [
+        ("n = 2", "1", 256),
+        (" OR ".join(["n = 2"] * 249), "1", 1024 // (scan.LOOK_COST + 31)),
+        (" OR ".join(["n CONTAINS 'b'"] * 100), "a" * 100, 1024 // (scan.LOOK_COST + 8 + 39)),
+        ("n CONTAINS 'bb' OR n CONTAINS 'bc'", "a" * 16_000, 1024 // (scan.LOOK_COST + 125 + 15)),
+    ],
+)
+def test_what_a_filter_does_is_part_of_a_scan_s_cost(expression: str, value: str, looked_at: int) -> None:
+    world = world_of(scan_entries_max=1024)
+    payload, own = wire(b"x", None, n=value)
+    world.core.store.put([Record(RecordKind.MESSAGE, "t", 0, payload, own) for _ in range(60)])
+    world.flush()
+    looks = world.core.pops.sql_scan.looks
+    answer = popped(world, expression)
+    assert looks.kept_back == pytest.approx(min(looked_at, 60), abs=2)
+    assert bool(answer.waiting) is (looks.kept_back < 60)
+    while answer.waiting:
+        answer = popped(world, expression)
+    assert looks.kept_back == 60, "each message is looked at once"
+
+
 def test_an_answer_of_full_size_is_cut() -> None:
     world = world_of(response_bytes_max=1024)
     for size in (100, 600, 600, 100):
@@ -212,6 +236,21 @@ def test_system_properties_have_the_names_that_rocketmq_gives_them() -> None:
     payload, own = wire(b"body", SystemProperties(), TAGS="forged")
     for name in ("TAGS", "KEYS", "__SHARDINGKEY", "TRACE_CONTEXT", "__BORNHOST", "BORN_TIMESTAMP", "TIMER_DELIVER_MS"):
         assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), Looks()), name
+
+
+@pytest.mark.parametrize(
+    "time",
+    [Timestamp(seconds=2**63 - 1), Timestamp(seconds=-(2**63)), Timestamp(nanos=-1), Timestamp(nanos=2**31 - 1)],
+)
+def test_a_time_that_no_calendar_has_is_null(time: Timestamp) -> None:
+    """Proxies refuse these; messages that were stored before they did must not pass every filter."""
+    world = world_of()
+    payload, own = wire(b"body", SystemProperties(message_id="m", born_timestamp=time, delivery_timestamp=time))
+    world.core.store.put([Record(RecordKind.MESSAGE, "t", 0, payload, own)])
+    world.flush()
+    for name in ("BORN_TIMESTAMP", "TIMER_DELIVER_MS"):
+        assert bodies(popped(world, f"{name} > 0 OR {name} <= 0 OR {name} = '' OR {name} <> ''")) == []
+        assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), Looks())
 
 
 def test_properties_are_read_whatever_order_they_are_written_in() -> None:

@@ -5,9 +5,9 @@ The view comes from the controller, the log from the master before; a new master
 
 from collections.abc import Sequence
 
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
-from services.rpc import methods
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
+from popwheel_rpc import methods
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 from tests.unit.broker.world import World
 
@@ -133,7 +133,7 @@ def test_a_controller_that_has_lost_its_state_and_makes_topics_and_groups_again_
     world.pop("g", "t", 1)
     before = dict(world.core.names.topic_ids), dict(world.core.names.group_ids)
     world.view.topics["t"].id = world.view.groups["g"].id = 1
-    world.core.cluster_changed(1, (), ())
+    world.core.cluster_changed(ClusterUpdate(version=1))
     world.core.settlement.settle()
     assert (dict(world.core.names.topic_ids), dict(world.core.names.group_ids)) == before
     assert world.bodies(world.pop("g", "t")) == [b"2"]

@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from services.broker.state.notification import WHILE_S, Interest, Interests, Subscriber
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interest import Interest as ProxyInterest
-from services.proxy.receive.interest import Ticket
-from services.proxy.receive.interest_book import InterestBook
+from popwheel_broker.state.notification import WHILE_S, Interest, Interests, Subscriber
+from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
+from popwheel_proxy.receive.interest import Interest as ProxyInterest
+from popwheel_proxy.receive.interest import Ticket
+from popwheel_proxy.receive.interest_book import InterestBook
 from tests.unit.broker.test_notification import queue_of
 
 

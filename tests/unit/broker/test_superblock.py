@@ -4,17 +4,20 @@ import itertools
 import random
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google_crc32c import value
 
-from services.broker.files.superblock import NAME, SLOT_BYTES, Contents, Superblock, decode, encode
-from services.broker.replica.epochs import EPOCHS_MAX, EpochStart
-from services.broker.store.commit_log import CommitLog
-from services.common.errors import CorruptDataError, UnknownFormatError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_broker.files.superblock import NAME, SLOT_BYTES, Contents, Superblock, decode, encode
+from popwheel_broker.replica.epochs import EPOCHS_MAX, EpochStart
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from tests.harness.memory_disk import MemoryDisk, MemoryFile
+from tests.harness.stopping_disk import StoppedError, StoppingDisk
 
 FOLDER = Path("/broker")
 PATH = FOLDER / NAME
@@ -140,6 +143,42 @@ async def test_what_was_read_is_on_the_device_before_anything_counts_on_it() -> 
         assert (await loaded(disk)).contents.is_doubtful
         disk.crash("power")
         assert (await loaded(disk)).contents.is_doubtful
+
+
+async def test_a_power_loss_after_a_process_that_died_as_it_wrote_leaves_one_slot() -> None:
+    """The next process finds both slots good, and can't know which of them the device has."""
+    at = [(seed, 3, 1) for seed in range(400)]  # both are in memory alone, and few losses of power tear both
+    at += itertools.product(SEEDS, range(4), range(9))
+    for seed, died_at, lost_at in at:
+        disk = StoppingDisk(random.Random(seed))
+        disk.make_folder(FOLDER)
+        groups = [each * 20_000 for each in (b"a", b"b", b"c")]
+        superblock = await loaded(disk)
+        await superblock.change(group=groups[0])
+        if seed % 2:  # each change begins with the slot that the one before has ended with
+            await superblock.change(is_doubtful=True)
+        disk.stop_at = disk.steps + died_at
+        with pytest.raises(StoppedError):
+            await superblock.change(group=groups[1])
+        disk.crash("process")
+        disk.stop_at = disk.steps + lost_at
+        with suppress(StoppedError):
+            await (await loaded(disk)).change(group=groups[2])
+        disk.crash("power")
+        assert (await loaded(disk)).contents.group in groups
+
+
+async def test_a_start_that_misses_the_logs_beginning_changes_nothing() -> None:
+    """A slot that was put back is of a moment when one slot was ahead of the other."""
+    disk = made()
+    superblock = await loaded(disk)
+    ahead = encode(replace(superblock.contents, log_start=300), superblock._sequence + 1)
+    has_log(disk, 700)
+    disk.open(PATH).write(0, [ahead])
+    before = disk.files()
+    with pytest.raises(CorruptDataError, match="begins at 700, though nothing from 300 on"):
+        await loaded(disk)
+    assert disk.files() == before
 
 
 @pytest.mark.parametrize("byte", [0, 5, 9, 12, 30_000, SLOT_BYTES, SLOT_BYTES + 9, 2 * SLOT_BYTES - 1])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.records.record import Record, RecordKind, encode
-from services.broker.store.commit_log import CommitLog
+from popwheel_broker.records.record import Record, RecordKind, encode
+from popwheel_broker.store.commit_log import CommitLog
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/log")

@@ -5,8 +5,8 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.wheel.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
-from services.common.errors import CorruptDataError, UnknownFormatError
+from popwheel_broker.wheel.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 EXAMPLE = TimerCheckpoint(1_700_000_000_000, 5200, 100, 101, 3, 1_700_000_000_123, 17, 987_654_321, 4321)

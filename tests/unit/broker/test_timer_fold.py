@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.timer_pair import TimerPair
 from tests.unit.broker.timer_world import timer_options

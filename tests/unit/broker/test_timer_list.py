@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.broker.timer import overview
-from services.broker.timer.overview import PendingMessage, TimerPlace
+from popwheel_broker.timer import overview
+from popwheel_broker.timer.overview import PendingMessage, TimerPlace
 from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 
 WITHIN_MS = 24 * 3_600_000

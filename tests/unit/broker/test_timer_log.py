@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.wheel import timer_log, unit
-from services.broker.wheel.timer_log import TimerLog
-from services.broker.wheel.unit import UNIT_BYTES, Unit
-from services.common.errors import CorruptDataError
+from popwheel_broker.wheel import timer_log, unit
+from popwheel_broker.wheel.timer_log import TimerLog
+from popwheel_broker.wheel.unit import UNIT_BYTES, Unit
+from popwheel_common.errors import CorruptDataError
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/timerlog")

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.errors import StatusError
+from popwheel_common.errors import StatusError
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.timer_pair import TimerPair
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from services.broker.options import BrokerOptions
-from services.broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
-from services.broker.quarantine.table import QuarantineTable
-from services.broker.wheel.delay import TIMER_TOPIC, decode_delay, fired_origin
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
+from popwheel_broker.quarantine.table import QuarantineTable
+from popwheel_broker.wheel.delay import TIMER_TOPIC, decode_delay, fired_origin
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
 from tests.harness.poison import ERRORS, MARK, Poison, failing_fold
 from tests.unit.broker.timer_pair import TimerPair
@@ -405,7 +405,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
     # All three say the same, so they all fail, as each record that a newer release's fault has spoilt would.
     with monkeypatch.context() as patch:
         for module in ("recovery", "enqueue_stages", "dequeue_stages", "fold", "timer_faults"):
-            patch.setattr(f"services.broker.timer.{module}.decode_delay", failing(decode_delay))
+            patch.setattr(f"popwheel_broker.timer.{module}.decode_delay", failing(decode_delay))
         world.crash("process")
         world.pass_to(3000)
     assert [entry.step for entry in entries(world)] == [Step.SCHEDULING] * 3

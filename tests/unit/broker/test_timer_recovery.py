@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from services.broker.options import RetentionOptions
-from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC
-from services.broker.wheel.pending import PendingTimers
-from services.broker.wheel.unit import hash_topic
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.options import RetentionOptions
+from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC
+from popwheel_broker.wheel.pending import PendingTimers
+from popwheel_broker.wheel.unit import hash_topic
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.index_bytes import rot_entry
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
 

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from services.broker.timer import dequeue_stages
-from services.broker.timer.service import TimerService
-from services.broker.wheel.timer_state import DueUnit, TimerLogDamagedError
-from services.broker.wheel.unit import UnitFlag
-from services.common.contract.put import MessageRun
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.timer import dequeue_stages
+from popwheel_broker.timer.service import TimerService
+from popwheel_broker.wheel.timer_state import DueUnit, TimerLogDamagedError
+from popwheel_broker.wheel.unit import UnitFlag
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
 from tests.unit.broker.world import FOLDER, run_now
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.wheel import unit
-from services.broker.wheel.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
-from services.common.errors import CorruptDataError
+from popwheel_broker.wheel import unit
+from popwheel_broker.wheel.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
+from popwheel_common.errors import CorruptDataError
 
 EXAMPLE = Unit(
     previous=5200,

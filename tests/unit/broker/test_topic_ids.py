@@ -8,18 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from services.broker.records.record import Record, RecordKind
-from services.broker.store.refusals import disk_full
-from services.broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.names import revive_topic
-from services.common.contract.put import MessageRun, PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Topic, WatchRequest
-from services.rpc import methods
-from services.rpc.service import Call, Service, Stream
+from popwheel_broker.names.known_names import Names
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.store.refusals import disk_full
+from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.names import revive_topic
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Topic, WatchRequest
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service, Stream
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.group_world import GroupWorld, damage, group_of, until
 from tests.unit.broker.test_stale_view import fail_over, hear
@@ -312,6 +313,26 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     world.hear(ClusterUpdate(version=3, deleted_topics=["t"]))
     world.core.settlement.settle()
     assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
+
+
+@pytest.mark.parametrize("made_at", [1, 8])
+def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(made_at: int) -> None:
+    """Its data is dropped, but not that of a name that was made after the deletion, nor what nobody knows."""
+    world = World()
+    for name in ("t", "kept"):
+        world.add_topic(name)
+        world.put(name, b"1")
+    world.add_group("g")
+    world.pop("g", "t")
+    world.flush()
+    world.core.names.note(Names({"t": made_at}))
+    snapshot = ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
+    snapshot.gone_topics["t"], snapshot.gone_groups["g"] = 7, 8
+    world.hear(snapshot)
+    world.core.settlement.settle()
+    left = {"kept"} if made_at < 7 else {"kept", "t"}
+    assert (set(world.core.names.topic_ids), world.core.names.knows_group("g")) == (left, False)
+    assert [bool(world.held(name)) for name in ("t", "kept")] == [made_at > 7, True]
 
 
 def world_of_many() -> World:

@@ -5,14 +5,16 @@ import random
 
 import pytest
 
-from services.broker.options import BrokerOptions, TransactionOptions
-from services.broker.role.leader import Leader
-from services.broker.store.refusals import disk_full
-from services.common.contract import transaction_id
-from services.common.contract.put import MessageRun, PutResult
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
+from popwheel_broker.options import BrokerOptions, TransactionOptions
+from popwheel_broker.role.leader import Leader
+from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.store.refusals import disk_full
+from popwheel_common.contract import transaction_id
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.served_broker import Broker, refused, running
 from tests.unit.broker.world import KEY, wire_message
@@ -113,3 +115,18 @@ async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
         await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "nobody told")
         stream.cancel()
         assert 'popwheel_transactions_ended_total{resolution="expired"} 1.0' in broker.metrics()
+
+
+async def test_how_a_transaction_ended_is_durable_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is told to send again did, and the next master knew nothing of the end and asked for a commit."""
+
+    async def leads_no_more(self: Flusher, position: int) -> None:
+        raise StatusError(Code.HA_NOT_AVAILABLE, "this broker leads no more")
+
+    async with running() as broker:
+        (identity,) = (await put(broker, b"one")).transaction_ids
+        await end(broker, identity, commit=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(Flusher, "durable", leads_no_more)
+            await refused(end(broker, identity), Code.HA_NOT_AVAILABLE, "leads no more")
+        await refused(end(broker, identity), Code.PRECONDITION_FAILED, "rolled back before")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker.options import BrokerOptions, LogOptions, TransactionOptions
-from services.broker.records.record import HEADER_BYTES
-from services.broker.transactions import table as table_module
-from services.broker.transactions.half import (
+from popwheel_broker.options import BrokerOptions, LogOptions, TransactionOptions
+from popwheel_broker.records.record import HEADER_BYTES
+from popwheel_broker.transactions import table as table_module
+from popwheel_broker.transactions.half import (
     HALF_QUEUE,
     HALF_TOPIC,
     HalfTarget,
@@ -19,10 +19,10 @@ from services.broker.transactions.half import (
     decode_end,
     decode_half,
 )
-from services.broker.transactions.table import OpenHalf, TransactionTable
-from services.common.contract.put import MessageRun
-from services.common.errors import StatusError, UnknownFormatError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.transactions.table import OpenHalf, TransactionTable
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.errors import StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.core_world import metrics
 from tests.unit.broker.world import World, wire_message
 

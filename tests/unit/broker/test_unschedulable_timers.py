@@ -2,11 +2,11 @@
 
 import pytest
 
-from services.broker.options import BrokerOptions
-from services.broker.quarantine.entry import Step
-from services.broker.records.record import Record
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.quarantine.entry import Step
+from popwheel_broker.records.record import Record
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind
 from tests.harness.poison import MARK
 from tests.unit.broker.timer_pair import TimerPair

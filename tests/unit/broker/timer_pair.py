@@ -3,20 +3,20 @@
 import random
 from pathlib import Path
 
-from services.broker.options import BrokerOptions
-from services.broker.records.record import RecordKind
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint
-from services.broker.state.core import BrokerCore
-from services.broker.store.message_store import StoreCheckpoint
-from services.broker.timer.message_timer import MessageTimer
-from services.broker.timer.service import TimerService
-from services.broker.wheel.timer_state import slot_of
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.put import MessageRun
-from services.common.contract.recall_handle import RecallHandle
-from services.common.pb.popwheel.v1.broker_pb2 import TimerProgress
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.records.record import RecordKind
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_broker.timer.message_timer import MessageTimer
+from popwheel_broker.timer.service import TimerService
+from popwheel_broker.wheel.timer_state import slot_of
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.pb.popwheel.v1.broker_pb2 import TimerProgress
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.unit.broker.timer_world import timer_options
@@ -162,7 +162,7 @@ class TimerPair:
         update = ClusterUpdate(version=self._version, topics=[Topic(name=name, queues=1, id=self._version)])
         self.master.core.settlement.names_told(update)
         self.view.apply(update)
-        self.master.core.cluster_changed(self._version, (), ())
+        self.master.core.cluster_changed(ClusterUpdate(version=self._version))
         self.master.core.settlement.settle()
         self.replicate()
 
@@ -170,7 +170,7 @@ class TimerPair:
         """The controller says that a topic is no more."""
         self._version += 1
         self.view.apply(ClusterUpdate(version=self._version, deleted_topics=[name]))
-        self.master.core.cluster_changed(self._version, (name,), ())
+        self.master.core.cluster_changed(ClusterUpdate(version=self._version, deleted_topics=[name]))
         self.master.core.settlement.settle()
         self.replicate()
 

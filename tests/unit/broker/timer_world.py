@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from services.broker.options import BrokerOptions, LogOptions, TimerOptions
-from services.broker.records.record import RecordKind
-from services.broker.timer.message_timer import Step
-from services.broker.timer.service import TimerService
-from services.broker.wheel.timer_state import slot_of
-from services.common.contract.put import MessageRun
-from services.common.contract.recall_handle import RecallHandle
+from popwheel_broker.options import BrokerOptions, LogOptions, TimerOptions
+from popwheel_broker.records.record import RecordKind
+from popwheel_broker.timer.message_timer import Step
+from popwheel_broker.timer.service import TimerService
+from popwheel_broker.wheel.timer_state import slot_of
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message
 
 TIMER_FOLDER = FOLDER / "timer"

@@ -8,21 +8,22 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.broker.options import BrokerOptions, LogOptions, PopOptions
-from services.broker.progress.check_point import CheckPoint
-from services.broker.records.record import Record, RecordKind, StoredRecord, hash_tag
-from services.broker.state import checkpoint as checkpoint_file
-from services.broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
-from services.broker.state.core import BrokerCore
-from services.broker.state.offset_reset import ResetPlan
-from services.broker.store.consume_queue import Entry
-from services.broker.store.message_store import StoreCheckpoint
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.send_id import encode_send_id
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
+from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
+from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.progress.holders import client_of
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
+from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.state.offset_reset import ResetPlan
+from popwheel_broker.store.consume_queue import Entry
+from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.send_id import encode_send_id
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
@@ -64,12 +65,17 @@ def tag_filter(expression: str) -> pb.Filter:
 
 
 def wire_message(
-    topic: str, body: bytes, tag: str = "", message_group: str = "", priority: int | None = None
+    topic: str,
+    body: bytes,
+    tag: str = "",
+    message_group: str = "",
+    priority: int | None = None,
+    keys: Sequence[str] = (),
 ) -> tuple[bytes, bytes]:
     """A client's message as a proxy hands it on: all but the system properties, and the inside of those with the id of
     its send, which is the same for the same body.
     """
-    properties = SystemProperties(message_id=body.hex())
+    properties = SystemProperties(message_id=body.hex(), keys=keys)
     if tag:
         properties.tag = tag
     if message_group:
@@ -174,7 +180,7 @@ class World:
         """The controller says this."""
         self.core.settlement.names_told(update)
         self.view.apply(update)
-        self.core.cluster_changed(update.version, update.deleted_topics, update.deleted_groups, update.snapshot)
+        self.core.cluster_changed(update)
 
     def flush(self) -> None:
         """Sync the log and make all of it readable, as the flusher does."""
@@ -205,9 +211,10 @@ class World:
         queue_id: int = 0,
         message_group: str = "",
         priority: int | None = None,
+        keys: Sequence[str] = (),
     ) -> int:
         """Store a message and make it readable; its offset."""
-        payload, properties = wire_message(topic, body, tag, message_group, priority)
+        payload, properties = wire_message(topic, body, tag, message_group, priority, keys)
         record = Record(RecordKind.MESSAGE, topic, queue_id, payload, properties, hash_tag(tag))
         offset = self.core.store.put([record]).queue_offsets[0]
         self.flush()
@@ -237,8 +244,11 @@ class World:
         queue_id: int = -1,
         invisible_ms: int = INVISIBLE_MS,
         attempt_id: str = "",
+        receive: int = 0,
+        client_id: str = "",
     ) -> PopAnswer:
         """The broker's answer to a pop."""
+        self.core.settlement.note_reader(group, topic)
         return self.core.pops.pop(
             pb.PopRequest(
                 group=group,
@@ -248,6 +258,8 @@ class World:
                 invisible_ms=invisible_ms,
                 filter=tag_filter(expression),
                 attempt_id=attempt_id,
+                receive=receive,
+                client_id=client_id,
             ),
             self.core.pops.turn(),
         )
@@ -323,12 +335,19 @@ class World:
         """All that the open CKs say, by id; to compare tables."""
         table = self.core.state.table
         in_flight = Counter[tuple[str, ...]]()
+        held = Counter[tuple[str, str]]()
         of_queue = Counter[tuple[str, str, int, int]]()
         for each in table:
             if not each.is_held:
                 in_flight[each.group, each.topic] += each.open_bits.bit_count()
+                held[each.group, client_of(each)] += each.open_bits.bit_count()
             of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()
         assert table.in_flight == in_flight
+        groups = {group for group, _ in held}
+        counted = {(group, each.client_id): each.held for group in groups for each in table.holders.of_group(group)}
+        assert counted == held
+        assert len(table.holders) == sum(client_id != "" for _, client_id in held)
+        assert table.holders.clients_of_each().keys() <= groups
         assert {queue: table.in_flight_of(*queue) for queue in of_queue} == of_queue
         assert list(table.begin_at(0, "")) == sorted(table, key=lambda each: each.id)
         return {each.id: _contents(each) for each in table}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.main import certificates
+from popwheel_cli.main import certificates
 from tests.harness.chart import NAMESPACE, RenderedChart, Values
 
 SERVICES = ("popwheel-controller", "broker-a", "popwheel-proxy")

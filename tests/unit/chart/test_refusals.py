@@ -42,6 +42,35 @@ REFUSED: list[tuple[Values, str]] = [
     ({"tls": {"internal": {"mode": "accept"}}}, "and tls.internal.enabled is false"),
     ({"broker": {"groups": ["a", "b", "a"]}}, "broker.groups names a group twice: a, b, a"),
     ({"broker": {"groups": ["popwheel-controller"]}}, "is the name of the controllers' StatefulSet"),
+    ({"broker": {"groups": ["popwheel-proxy"]}}, "popwheel-proxy is the name of the proxies' PodDisruptionBudget"),
+    (
+        {"broker": {"terminationGracePeriodSeconds": 24}},
+        "up to 3000 ms (config.controller.replication.hand_over_ms) and then saves: it must be at least 25",
+    ),
+    (
+        {
+            "broker": {"terminationGracePeriodSeconds": 50},
+            "config": {"controller": {"replication": {"hand_over_ms": 30_001}}},
+        },
+        "broker.terminationGracePeriodSeconds is 50; a master hands over for up to 30001 ms",
+    ),
+    ({"proxy": {"terminationGracePeriodSeconds": 9}}, "proxy.terminationGracePeriodSeconds is 9"),
+    ({"proxy": {"service": {"loadBalancerClass": "x"}}}, "loadBalancerClass needs proxy.service.type=LoadBalancer"),
+    ({"proxy": {"service": {"externalTrafficPolicy": "Local"}}}, "none come to a Service of type ClusterIP"),
+    ({"broker": {"podDisruptionBudget": {"maxUnavailable": ""}}}, "broker.podDisruptionBudget is enabled and says"),
+    ({"controller": {"overrides": {"Service": {"kind": "Pod"}}}}, "controller.overrides.Service.kind would make other"),
+    (
+        {"proxy": {"overrides": {"Deployment": {"metadata": {"name": "x"}}}}},
+        "Deployment.metadata.name: the chart knows",
+    ),
+    (
+        {
+            "spark": {
+                "applications": [{"name": "a", "image": "i:1", "file": "f"}, {"name": "a", "image": "i:1", "file": "f"}]
+            }
+        },
+        "spark.applications names a twice",
+    ),
     (
         {"config": {"broker": {"replication": {"min_in_sync_replicas": 3}}}},
         "min_in_sync_replicas is 3, but a group has broker.replicas=2",
@@ -116,3 +145,65 @@ def test_values_that_nobody_knows_are_refused(values: Values, words: str) -> Non
     with pytest.raises(RefusedError) as refused:
         RenderedChart(values)
     assert words in str(refused.value)
+
+
+MISSPELT: list[tuple[Values, str]] = [
+    ({"resources": {"limit": {"memory": "1Gi"}}}, "limit"),
+    ({"resources": {"requests": {"cpu": [1]}}}, "cpu"),
+    ({"affinity": {"nodeAfinity": {}}}, "nodeAfinity"),
+    ({"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecutions": []}}}, "Executions"),
+    (
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpression": []}]}
+                }
+            }
+        },
+        "matchExpression",
+    ),
+    ({"tolerations": [{"keys": "a", "operator": "Exists"}]}, "keys"),
+    ({"tolerations": [{"key": "a", "tolerationSecond": 3}]}, "tolerationSecond"),
+    ({"topologySpreadConstraints": [{"maxSkews": 1}]}, "maxSkews"),
+    ({"podSecurityContext": {"runAsNonRot": True}}, "runAsNonRot"),
+    ({"securityContext": {"capabilities": {"drops": ["ALL"]}}}, "drops"),
+    ({"dnsConfig": {"nameserver": ["10.0.0.1"]}}, "nameserver"),
+    ({"hostAliases": [{"ip": "10.0.0.1", "hostname": "a"}]}, "hostname"),
+    ({"extraEnv": [{"name": "A", "vlaue": "b"}]}, "vlaue"),
+    ({"envFrom": [{"secret": {"name": "a"}}]}, "secret"),
+    ({"extraVolumes": [{"name": "a", "emptydir": {}}]}, "emptydir"),
+    ({"extraVolumeMounts": [{"name": "a", "path": "/a"}]}, "path"),
+    ({"initContainers": [{"name": "a", "imagee": "b:1"}]}, "imagee"),
+    ({"sidecars": [{"name": "a", "ports": [{"port": 1}]}]}, "port"),
+    ({"podDisruptionBudget": {"maxUnavailble": 1}}, "maxUnavailble"),
+    ({"podDisruptionBudget": {"maxUnavailable": "1/4"}}, "pattern"),
+    ({"overrides": {"Deploymnet": {}}}, "Deploymnet"),
+]
+"""A key that nobody knows, or another kind of value, within what Kubernetes defines."""
+
+
+@pytest.mark.parametrize("service", ["proxy", "broker", "controller"])
+@pytest.mark.parametrize(("values", "word"), MISSPELT, ids=[word for _, word in MISSPELT])
+def test_a_misspelt_key_of_kubernetes_own_is_refused_by_its_name(service: str, values: Values, word: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart({service: values})
+    assert word in str(refused.value)
+    assert service in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"networkPolicy": {"clientsFrom": [{"podselector": {}}]}}, "podselector"),
+        ({"redis": {"own": {"resources": {"limt": {}}}}}, "limt"),
+        ({"redis": {"own": {"tolerations": [{"kee": "a"}]}}}, "kee"),
+        ({"image": {"pullSecrets": [{"secretName": "a"}]}}, "secretName"),
+        ({"proxy": {"service": {"externalTrafficPolicy": "local"}}}, "externalTrafficPolicy"),
+        ({"proxy": {"service": {"trafficDistribution": "Near"}}}, "trafficDistribution"),
+        ({"broker": {"persistence": {"annotation": {}}}}, "annotation"),
+    ],
+)
+def test_so_it_is_elsewhere(values: Values, word: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        RenderedChart(values)
+    assert word in str(refused.value)

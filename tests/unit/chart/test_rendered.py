@@ -11,6 +11,7 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
+from popwheel_common.web.hosts import AllowedHosts
 from tests.harness.chart import DEFAULTS, NAMESPACE, Object, RenderedChart, complaints
 from tools import generate_values_schema
 from tools.generate_values_schema import CHART
@@ -20,7 +21,13 @@ SET_BY_CHART = yaml.safe_load(generate_values_schema.SET_BY_CHART.read_text(enco
 KUBERNETES = ("1.28", "1.37")
 """The oldest that Chart.yaml allows, and the newest."""
 
-OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "popwheel.io/", "sparkoperator.k8s.io/")
+OTHERS = (
+    "cert-manager.io/",
+    "gateway.networking.k8s.io/",
+    "monitoring.coreos.com/",
+    "popwheel.io/",
+    "sparkoperator.k8s.io/",
+)
 """API groups that Kubernetes itself has no schemas of."""
 
 _schema = functools.cache(utils.schema_contents)
@@ -91,11 +98,12 @@ def test_pods_are_restricted(name: str) -> None:
     for owner, pod, container in containers(chart):
         assert pod["securityContext"]["runAsNonRoot"], owner
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert container["securityContext"] == {
+        restricted = {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+        assert container["securityContext"].items() >= restricted.items()
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
         assert "memory" in container["resources"]["limits"]
         assert (pod.get("automountServiceAccountToken") is False) == ("serviceAccountName" not in pod)
@@ -106,7 +114,23 @@ def test_pods_are_restricted(name: str) -> None:
 def test_settings_arrive_as_they_were_written() -> None:
     config = yaml.safe_load(rendered("settings").one("ConfigMap", "popwheel-config")["data"]["popwheel.yaml"])
     given = yaml.safe_load(FILES["settings"].read_text(encoding="utf-8"))["config"]
+    hosts = config.pop("http")["allowed_hosts"]
+    assert set(given.pop("http")["allowed_hosts"]) <= set(hosts)
+    assert not [host for host in hosts if host.startswith("broker-")], "another group would roll all pods"
     assert config == {**given, "log": {"format": "json", **given["log"]}}
+    allowed = AllowedHosts(hosts)
+    for name in (
+        *(
+            "popwheel-admin:8080",
+            "popwheel-admin.messages.svc:8080",
+            "popwheel-metrics.messages",
+            "broker-a-master.messages:8090",
+        ),
+        *("popwheel-controller-0.popwheel-controller:8080", "popwheel-proxy.messages.svc.cluster.local:8091"),
+        "mq.example.com",
+    ):
+        assert allowed.allow(name)
+    assert not allowed.allow("popwheel-admin.evil.example")
     assert "segment_bytes: 4294967296\n" in rendered("settings").text
 
 
@@ -152,7 +176,14 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
         ("load-balancer", ["{.status.loadBalancer.ingress[0]}", "svc.cluster.local:443"]),
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
         ("spark", ["popwheel[spark]"]),
-        ("open", ["networkPolicy.enabled=false"]),
+        ("open", ["networkPolicy.enabled=false", "The admin API is open", "all of the Kubernetes cluster"]),
+        ("defaults", ["The admin API is open: access.tokensSecret names no tokens", "pods of the release's namespace"]),
+        ("closed", ["those of networkPolicy.adminFrom"]),
+        (
+            "admin-ingress",
+            ["asked from outside as mq.example.com. Tokens must guard it", "--server https://mq.example"],
+        ),
+        ("admin-route", ["WITHOUT access.tokensSecret EVERYTHING", "networkPolicy.adminFrom names nobody else"]),
         ("topics", ["5 topic(s) and 3 consumer group(s)"]),
     ],
 )
@@ -161,6 +192,8 @@ def test_the_notes_say_the_next_command_and_warn(name: str, words: list[str]) ->
     for word in words:
         assert word in notes
     assert ("self-signed" in notes) == (name != "load-balancer")
+    assert "admin API is open" not in rendered("access").notes
+    assert "EVERYTHING" not in rendered("admin-ingress").notes
     assert "\n\n\n" not in notes
 
 
@@ -238,3 +271,30 @@ def test_secrets_of_access_come_to_those_who_check() -> None:
     }
     assert secrets == {"messages-users", "messages-tokens"}
     assert "subPath" not in chart.text, "a Secret that changes does not reach files that are mounted so"
+
+
+def test_the_controllers_may_change_no_pods_but_those_of_the_release() -> None:
+    for name in FILES:
+        for role in rendered(name).of_kind("Role"):
+            for rule in role["rules"]:
+                narrow = "resourceNames" in rule or set(rule["verbs"]) <= {"get", "list", "watch", "create"}
+                own = set(rule["apiGroups"]) <= {"popwheel.io"}
+                assert narrow or own, f"{name}: {role['metadata']['name']} may {rule['verbs']} any {rule['resources']}"
+                assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+                assert "secrets" not in rule["resources"] or "resourceNames" in rule or rule["verbs"] == ["create"]
+    (rule,) = (
+        rule
+        for rule in rendered("three-replicas").one("Role", "popwheel-controller")["rules"]
+        if "pods" in rule["resources"] and "patch" in rule["verbs"]
+    )
+    assert rule["verbs"] == ["patch"]
+    made = rendered("three-replicas").of_kind("StatefulSet")
+    pods = {f"{each['metadata']['name']}-{number}" for each in made for number in range(each["spec"]["replicas"])}
+    assert pods <= set(rule["resourceNames"])
+    owners = {each["metadata"]["name"] for each in made}
+    assert {name.rpartition("-")[0] for name in rule["resourceNames"]} == owners
+
+
+def test_there_are_no_rights_of_a_whole_cluster() -> None:
+    for name in FILES:
+        assert not [made for made in rendered(name).objects if made["kind"].startswith("ClusterRole")]

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from services.cli.options import ClusterOptions
-from services.common.settings.option_fields import option_fields
+from popwheel_cli.options import ClusterOptions
+from popwheel_common.settings.option_fields import option_fields
 from tools.chart_values import ChartValues
 from tools.generate_values_schema import CHART, SCHEMA, SET_BY_CHART, values_schema
 

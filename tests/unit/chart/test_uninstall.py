@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.controller.kubernetes.state_store import OF_CLUSTER, KubernetesStateStore, cluster_label
-from services.controller.store.state_store import LEASE
+from popwheel_controller.kubernetes.state_store import OF_CLUSTER, KubernetesStateStore, cluster_label
+from popwheel_controller.store.state_store import LEASE
 from tests.harness.chart import RenderedChart, Values
 from tests.unit.chart.test_definitions import OURS, definition
 from tests.unit.controller.memory_api import MemoryApi
@@ -42,7 +42,7 @@ def test_one_label_selects_what_is_left(values: Values, cluster: str) -> None:
     for made in chart.of_kind("StatefulSet"):
         for claim in made["spec"].get("volumeClaimTemplates", []):
             assert claim["metadata"]["labels"][OF_CLUSTER] == cluster_label(cluster)
-    assert f"delete popwheel,secrets,pvc -l {OF_CLUSTER}={cluster}\n" in chart.notes
+    assert f"delete popwheel,secrets,configmaps,pvc -l {OF_CLUSTER}={cluster}\n" in chart.notes
     assert all("popwheel" in definition(kind)["spec"]["names"]["categories"] for kind in OURS)
 
 

@@ -21,6 +21,7 @@ def message(offset: int) -> dict[str, Any]:
         "attempt": 1,
         "popped_ms": NOW_MS,
         "due_ms": NOW_MS + 30_000,
+        "client_id": "consumer@7",
     }
 
 
@@ -65,10 +66,13 @@ def test_messages_in_flight_of_several_pages() -> None:
         as_json = call("admin", "--server", api.url, "inflight", "--topic", "orders", "-o", "json")
     assert result.exit_code == 0, result.output
     assert [line.split() for line in result.stdout.splitlines()] == [
-        ["GROUP", "TOPIC", "BROKER", "QUEUE_ID", "QUEUE_OFFSET", "MESSAGE_ID", "POPPED", "HIDDEN", "UNTIL", "ATTEMPT"],
+        [
+            *("GROUP", "TOPIC", "BROKER", "QUEUE_ID", "QUEUE_OFFSET", "MESSAGE_ID", "CLIENT"),
+            *("POPPED", "HIDDEN", "UNTIL", "ATTEMPT"),
+        ],
         *(
             [
-                *("workers", "orders", "b1", "2", str(offset), f"id-{offset}"),
+                *("workers", "orders", "b1", "2", str(offset), f"id-{offset}", "consumer@7"),
                 *("2023-11-14T22:13:20.000Z", "2023-11-14T22:13:50.000Z", "1"),
             ]
             for offset in range(2)
@@ -77,6 +81,7 @@ def test_messages_in_flight_of_several_pages() -> None:
     assert result.stderr == "without the broker b2: the broker b2 cannot be reached now; try again\n"
     assert json.loads(as_json.stdout) == {
         "messages": [message(0), message(1)],
+        "known_since_ms": {"b1": None, "b2": None},
         "more": False,
         "unanswered": SILENT,
     }
@@ -123,3 +128,48 @@ def test_refusals_are_one_sentence() -> None:
         result = call("admin", "--server", api.url, "inflight", "--topic", "orders")
     assert sentence_of(result) == "TOPIC_NOT_FOUND: there is no topic orders"
     assert result.exit_code == 1
+
+
+def test_messages_with_a_key_and_what_was_looked_through() -> None:
+    def listed(number: int) -> dict[str, Any]:
+        return {
+            "broker": "b1",
+            "topic": "orders",
+            "queue_id": 0,
+            "queue_offset": number,
+            "attempts": 0,
+            "message_id": f"id-{number}",
+            "stored_ms": NOW_MS - number,
+            "tag": "t",
+            "keys": ["k", "l"],
+            "properties": {},
+            "body": "hello",
+            "body_encoding": "text",
+            "body_bytes": 5,
+        }
+
+    def at(after: str, **more: object) -> str:
+        asked = {"topic": "orders", "key": "k", "broker": "", "since_ms": NOW_MS - 1000, **more}
+        return f"GET /messages?{urlencode({**asked, 'after': after, 'limit': 500})}"
+
+    until = {"until_ms": NOW_MS}
+    answers = {
+        at("", **until): page("b1/orders/0/7", messages=[listed(1)], looked_through=2048, unreadable=0),
+        at("b1/orders/0/7", **until): page(None, messages=[listed(2)], looked_through=52, unreadable=1),
+    }
+    moments = ("--since", "2023-11-14T22:13:19Z", "--until", "2023-11-14T22:13:20Z")
+    with FakeAdminApi(answers) as api:
+        words = ("admin", "--server", api.url, "message", "list", "--topic", "orders", "--key", "k", *moments)
+        result = call(*words)
+        as_json = json.loads(call(*words, "-o", "json").stdout)
+    assert result.exit_code == 0, result.output
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["STORED", "BROKER", "QUEUE_ID", "QUEUE_OFFSET", "MESSAGE_ID", "TAG", "KEYS", "BODY_BYTES", "BODY"],
+        ["2023-11-14T22:13:19.998Z", "b1", "0", "2", "id-2", "t", "k", "l", "5", "hello"],
+        ["2023-11-14T22:13:19.999Z", "b1", "0", "1", "id-1", "t", "k", "l", "5", "hello"],
+    ]
+    assert result.stderr == (
+        "2 of 2100 messages that were looked through have the key\n1 of them cannot be read, and may have it\n"
+    )
+    assert (as_json["looked_through"], as_json["unreadable"], as_json["more"]) == (2100, 1, False)
+    assert [one["message_id"] for one in as_json["messages"]] == ["id-2", "id-1"]

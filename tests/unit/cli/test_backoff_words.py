@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from services.cli.admin.backoff import BackoffParam
+from popwheel_cli.admin.backoff import BackoffParam
 
 PARAM = BackoffParam()
 

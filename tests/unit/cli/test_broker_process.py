@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.cli.admin.api import AdminApi
-from services.cli.admin.drill import process_of_master
-from services.cli.drills.broker_process import BrokerProcess, StrangeProcessError
-from services.cli.errors import CommandError
-from services.cli.settings import assigned
+from popwheel_cli.admin.api import AdminApi
+from popwheel_cli.admin.drill import process_of_master
+from popwheel_cli.drills.broker_process import BrokerProcess, StrangeProcessError
+from popwheel_cli.errors import CommandError
+from popwheel_cli.settings import assigned
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi
 
-BROKER = ("services.cli.main", "broker", *assigned({"broker.name": "broker-0", "broker.replica": 0}))
+BROKER = ("popwheel_cli.main", "broker", *assigned({"broker.name": "broker-0", "broker.replica": 0}))
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def test_the_process_of_the_replica_is_signalled_and_no_other_that_gets_its_numb
 
 
 @pytest.mark.parametrize(
-    "words", [(), BROKER[1:], (*BROKER[:-1], "broker.replica=1"), ("services.cli.main", "proxy", *BROKER[2:])]
+    "words", [(), BROKER[1:], (*BROKER[:-1], "broker.replica=1"), ("popwheel_cli.main", "proxy", *BROKER[2:])]
 )
 def test_another_process_is_refused_and_goes_on(words: tuple[str, ...]) -> None:
     processes = [{**one, "pid": None} for one in STATUS["processes"]]

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import pytest
 from cryptography import x509
 
-from services.cli.certificate_set import (
+from popwheel_cli.certificate_set import (
     AUTHORITY_DAYS,
     DAYS,
     SPREAD,

@@ -5,9 +5,9 @@ import datetime
 
 import pytest
 
-from services.cli.certificates import keep
-from services.cli.errors import CommandError
-from services.controller.kubernetes.api import SECRETS, ApiAwayError
+from popwheel_cli.certificates import keep
+from popwheel_cli.errors import CommandError
+from popwheel_controller.kubernetes.api import SECRETS, ApiAwayError
 from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.memory_api import MemoryApi
 

@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from services.cli.drills import check as checks
-from services.cli.drills.check import Check
-from services.cli.drills.client import Client
-from services.cli.errors import CommandError
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as service
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_cli.drills import check as checks
+from popwheel_cli.drills.check import Check
+from popwheel_cli.drills.client import Client
+from popwheel_cli.errors import CommandError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock
 from tests.unit.cli.fake_admin_api import FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of

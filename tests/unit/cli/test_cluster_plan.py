@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from services.cli.cluster.cluster_plan import Plan, Planner, Shape
-from services.cli.cluster.ports import Ports
-from services.cli.options import StandaloneOptions
-from services.common.settings.config import load
+from popwheel_cli.cluster.cluster import console_address
+from popwheel_cli.cluster.cluster_plan import Plan, Planner, Shape
+from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.ports import Ports
+from popwheel_common.settings.config import load
 
 
 def plan(shape: Shape) -> Plan:
@@ -58,6 +59,12 @@ def test_replicas_and_controllers() -> None:
     both = f'"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"'
     assert settings(made, "broker-0-1")["broker.controller_address"] == both
     assert settings(made, "proxy-0")["proxy.controller"] == both
+
+
+def test_the_console_is_at_the_first_controller() -> None:
+    made = plan(Shape(groups=1, proxies=1, replicas=2, controllers=2))
+    (http,) = (row[2] for row in made.rows if row[0] == "controller-0")
+    assert console_address(made.rows) == f"{http}/"
 
 
 def test_relays_stand_before_brokers_and_controllers() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from services.cli.admin.drill import partners, show_bill
-from services.cli.drills import drill as drills
-from services.cli.drills.account import Account, Delivery
-from services.cli.drills.drill import Bill, Drill
-from services.cli.errors import CommandError
-from services.common.clock import SystemClock
+from popwheel_cli.admin.drill import partners, show_bill
+from popwheel_cli.drills import drill as drills
+from popwheel_cli.drills.account import Account, Delivery
+from popwheel_cli.drills.drill import Bill, Drill
+from popwheel_cli.errors import CommandError
+from popwheel_common.clock import SystemClock
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
 
@@ -202,6 +202,14 @@ def test_who_is_cut_off_from_whom() -> None:
     assert partners(names, "broker-0", GROUP, "controller") == ("broker-0-0", ["controller-0", "controller-1"])
     assert partners(names, "broker-0", AFTER, "slaves") == ("broker-0-1", ["broker-0-0"])
     assert partners(names, "broker-0", GROUP, "all") == ("broker-0-0", ["controller-0", "controller-1", "broker-0-1"])
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [("8", False), ("9", True)])
+def test_a_pause_that_a_parent_takes_for_a_hang_is_said_to_be_a_kill(seconds: str, is_said: bool) -> None:
+    with FakeAdminApi({}) as api:
+        words = ("drill", "pause-master", "broker-0", "--seconds", seconds, "--proxy", "127.0.0.1:1")
+        result = call("admin", "--server", api.url, *words)
+    assert ("children.silence_ms_max (10 s by default) kills it" in result.stderr) == is_said
 
 
 def test_drills_say_what_they_lack(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The account of a drill finds each kind of fault, and no others."""
 
-from services.cli.drills.account import Account, Delivery, Place, Verdict, longest_gap, place_of
-from services.common.contract.receipt import FROM_RETRY_TOPIC, FROM_TOPIC, HandleMaker
+from popwheel_cli.drills.account import Account, Delivery, Place, Verdict, longest_gap, place_of
+from popwheel_common.contract.receipt import FROM_RETRY_TOPIC, FROM_TOPIC, HandleMaker
 
 DUE_MS = 1_800_000_000_000
 

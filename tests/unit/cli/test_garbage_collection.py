@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.cli.process.garbage_collection import GarbageCollection
+from popwheel_cli.process.garbage_collection import GarbageCollection
 from tests.harness.manual_clock import ManualClock
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.drills.links import Links, LinksClient
-from services.cli.drills.relay import CUT, Passage
-from services.cli.drills.socket_owner import owner_of_port
-from services.cli.errors import CommandError
+from popwheel_cli.drills.links import Links, LinksClient
+from popwheel_cli.drills.relay import CUT, Passage
+from popwheel_cli.drills.socket_owner import owner_of_port
+from popwheel_cli.errors import CommandError
 from tests.harness.ports import free_ports
 
 HOST = "127.0.0.1"

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from services.cli.process import listeners
-from services.common.errors import ConfigurationError
-from services.common.settings.access_options import AccessOptions
-from services.proxy.options import TlsOptions
-from services.rpc.limits import Limits
+from popwheel_cli.options import ClusterOptions
+from popwheel_cli.process import listeners
+from popwheel_common.errors import ConfigurationError
+from popwheel_common.settings.access_options import AccessOptions
+from popwheel_common.settings.console_options import ConsoleOptions
+from popwheel_proxy.options import ProxyOptions, TlsOptions, TransportLimits
+from popwheel_rpc.limits import Limits
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 
 
@@ -30,6 +32,19 @@ def test_the_soft_limit_is_raised_and_the_hard_one_kept_to(monkeypatch: pytest.M
     assert given == [(1_024, 1_024)] * 2
 
 
+@pytest.mark.parametrize(("asked", "level"), [(False, "info"), (True, "warning")])
+def test_only_who_asked_for_more_connections_is_warned(
+    asked: bool, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1_024))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    options = ProxyOptions(limits=TransportLimits(connections_max=10_000) if asked else TransportLimits())
+    is_asked_for = listeners.connections_are_asked_for(options)
+    with capture_logs() as lines:
+        listeners.within_open_files(listeners.client_limits(options), is_asked_for=is_asked_for)
+    assert [line["log_level"] for line in lines] == [level]
+
+
 def test_a_process_without_a_limit_of_files_takes_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     assert listeners.within_open_files(Limits(connections_max=7)).connections_max == 7
@@ -45,6 +60,12 @@ def test_a_start_that_strangers_reach_says_so(host: str, loud: int) -> None:
         listeners.warn_of_open_admin(given, host)
     assert [line["log_level"] for line in lines] == ["warning"] * loud
     assert all(line["event"].startswith("anybody who reaches this port may") for line in lines)
+
+
+def test_a_controller_serves_the_console_unless_it_is_told_not_to() -> None:
+    assert listeners.console_of(ClusterOptions(), "http://127.0.0.1:8080") == {"console": "http://127.0.0.1:8080/"}
+    without = ClusterOptions(console=ConsoleOptions(enabled=False))
+    assert listeners.console_of(without, "http://127.0.0.1:8080") == {}
 
 
 def test_clients_certificates_need_one_of_the_server(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
-from services.cli.main import main
-from services.common.clock import SystemClock
-from services.common.http import HttpServer, make_http_app
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
-from services.rpc.service import Channel
+from popwheel_cli.main import main
+from popwheel_common.clock import SystemClock
+from popwheel_common.http import HttpServer, make_http_app
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.service import Channel
 from tests.harness.ports import free_ports
 from tests.unit.controller.changes import less_life
 
@@ -42,7 +42,7 @@ def sentence_of(result: Result) -> str:
 
 
 @pytest.fixture
-async def admin(tmp_path: Path) -> AsyncIterator[Popwheel]:
+async def admin(tmp_path: Path, quiet_server: None) -> AsyncIterator[Popwheel]:
     """`popwheel admin ...` against a controller over a real socket."""
     registry = CollectorRegistry()
     controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry, no_broker)
@@ -60,21 +60,23 @@ async def admin(tmp_path: Path) -> AsyncIterator[Popwheel]:
 
 
 async def test_topics_as_json(admin: Popwheel) -> None:
-    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0}
+    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0, "paused_since_ms": None}
     words = ("topic", "create", "orders", "--type", "fifo", "--queues", "3", "-o", "json")
     created = await admin(*words)
     assert (created.exit_code, less_life(json.loads(created.stdout))) == (0, orders)
     assert less_life(json.loads((await admin("topic", "list", "-o", "json")).stdout)) == [orders]
     assert less_life(json.loads((await admin("topic", "describe", "orders", "-o", "json")).stdout)) == orders
-    deleted = await admin("topic", "delete", "orders", "-o", "json")
-    assert (deleted.exit_code, json.loads(deleted.stdout)) == (0, {"name": "orders", "deleted": True})
+    deleted = await admin("topic", "delete", "orders", "--yes", "-o", "json")
+    found = json.loads(deleted.stdout)
+    assert (deleted.exit_code, found["name"], found["deleted"], found["unread"]) == (0, "orders", True, 0)
+    assert [one["broker"] for one in found["unanswered"]] == []
     assert json.loads((await admin("topic", "list", "-o", "json")).stdout) == []
 
 
 async def test_many_are_listed_page_by_page_and_no_more_than_asked_for(
     admin: Popwheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cli.admin.api._PAGE_ROWS", 2)
+    monkeypatch.setattr("popwheel_cli.admin.api._PAGE_ROWS", 2)
     for kind in ("topic", "group"):
         for name in ("a", "b-1", "b-2", "b-3", "c"):
             await admin(kind, "create", name)
@@ -96,7 +98,7 @@ async def test_groups_as_json(admin: Popwheel) -> None:
     assert (group["name"], group["max_attempts"], group["fifo"]) == ("%g", 3, True)
     assert json.loads((await admin("group", "list", "-o", "json")).stdout) == [group]
     assert json.loads((await admin("group", "describe", "%g", "-o", "json")).stdout) == group
-    assert (await admin("group", "delete", "%g")).exit_code == 0
+    assert (await admin("group", "delete", "%g", "--yes")).exit_code == 0
     assert json.loads((await admin("group", "list", "-o", "json")).stdout) == []
 
 
@@ -121,8 +123,8 @@ async def test_tables_hold_one_whole_line_each(admin: Popwheel) -> None:
     ("words", "sentence"),
     [
         (["topic", "describe", "x"], "TOPIC_NOT_FOUND: there is no topic x"),
-        (["topic", "delete", "x"], "TOPIC_NOT_FOUND: there is no topic x"),
-        (["group", "delete", "x"], "CONSUMER_GROUP_NOT_FOUND: there is no group x"),
+        (["topic", "delete", "x", "--yes"], "TOPIC_NOT_FOUND: there is no topic x"),
+        (["group", "delete", "x", "--yes"], "CONSUMER_GROUP_NOT_FOUND: there is no group x"),
         (["topic", "create", "there"], "PRECONDITION_FAILED: topic there is there already"),
         (["topic", "create", "rmq_sys_x"], "ILLEGAL_TOPIC: 'rmq_sys_x' is a topic of the system and cannot be made"),
         (["topic", "create", "x", "--type", "square"], "BAD_REQUEST: a topic's type must be one of NORMAL, FIFO"),
@@ -199,7 +201,7 @@ def test_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_data_folder_in_use_is_one_sentence(tmp_path: Path) -> None:
-    from services.cli.process.data_lock import DataLock
+    from popwheel_cli.process.data_lock import DataLock
 
     lock = DataLock(tmp_path)
     lock.acquire()
@@ -240,7 +242,7 @@ def test_files_that_hold_no_certificate_are_one_sentence(tmp_path: Path) -> None
     (tmp_path / "a.pem").write_text("no")
     settings = {"proxy.tls.certificate_file": tmp_path / "a.pem", "proxy.tls.key_file": tmp_path / "a.pem"}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    result = call("standalone", "--data-dir", str(tmp_path), "--set", "log.level=error", *words)
+    result = call("standalone", "--data-dir", str(tmp_path / "data"), "--set", "log.level=error", *words)
     assert "are not a certificate and its key" in sentence_of(result)
 
 

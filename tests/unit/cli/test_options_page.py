@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.cli.options import ClusterOptions
-from services.common.settings.option_fields import option_fields
+from popwheel_cli.options import ClusterOptions
+from popwheel_common.settings.option_fields import option_fields
 from tools.generate_options_doc import PAGE, SECTIONS, options_page
 
 

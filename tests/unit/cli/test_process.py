@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.options import BrokerOptions
-from services.cli.options import ClusterOptions
-from services.cli.process.service_process import BrokerProcess, ControllerProcess, _admin_address
-from services.common.settings.tls_options import ClusterTlsOptions
-from services.controller.options import ControllerOptions
+from popwheel_broker.options import BrokerOptions
+from popwheel_cli.options import ClusterOptions
+from popwheel_cli.process.service_process import BrokerProcess, ControllerProcess, _admin_address
+from popwheel_common.settings.tls_options import ClusterTlsOptions
+from popwheel_controller.options import ControllerOptions
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority
 from tests.harness.ports import free_ports
 

@@ -11,16 +11,16 @@ import pytest
 from click.testing import Result
 from prometheus_client import CollectorRegistry
 
-from services.broker.calls.quarantine_server import QuarantineServer
-from services.broker.store.flusher import Flusher
-from services.common.clock import SystemClock
-from services.common.http import HttpServer, make_http_app
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
-from services.rpc.local import LocalChannel
-from services.rpc.membership.registrar import BrokerRegistrar
-from services.rpc.service import Service
+from popwheel_broker.calls.quarantine_server import QuarantineServer
+from popwheel_broker.store.flusher import Flusher
+from popwheel_common.clock import SystemClock
+from popwheel_common.http import HttpServer, make_http_app
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.service import Service
 from tests.harness.poison import MARK, Poison
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.world import INVISIBLE_MS, World
@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path, quiet_server: None) -> AsyncIterator[Cluster]:
     world = world_of()
     world.put("t", MARK)
     world.pop("g", "t")
@@ -89,16 +89,18 @@ async def test_the_list_says_what_failed_and_where(cluster: Cluster) -> None:
 
 async def test_one_is_shown_with_its_message(cluster: Cluster) -> None:
     shown = json.loads((await cluster.admin("show", "b1", cluster.id, "-o", "json")).stdout)
-    assert (shown["body"], shown["body_bytes"]) == ("cG9pc29u", 6)
+    assert (shown["body"], shown["body_encoding"], shown["body_bytes"]) == ("poison", "text", 6)
     assert (shown["message_id"], shown["unreadable"]) == (MARK.hex(), "")
     result = await cluster.admin("show", "b1", cluster.id)
     assert "message_id  " + MARK.hex() in "\n".join("  ".join(line.split()) for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize(("verb", "comes_again"), [("retry", True), ("drop", False)])
-async def test_what_is_done_with_one_can_be_asked_twice(cluster: Cluster, verb: str, comes_again: bool) -> None:
+@pytest.mark.parametrize(("verb", "comes_again"), [(("retry",), True), (("drop", "--yes"), False)])
+async def test_what_is_done_with_one_can_be_asked_twice(
+    cluster: Cluster, verb: tuple[str, ...], comes_again: bool
+) -> None:
     for changed in ("yes", "no"):
-        result = await cluster.admin(verb, "b1", cluster.id)
+        result = await cluster.admin(*verb, "b1", cluster.id)
         assert result.exit_code == 0, result.output
         assert result.stdout.splitlines()[1].split() == ["b1", cluster.id, changed]
     assert list(cluster.world.core.quarantine.table) == []
@@ -111,7 +113,7 @@ async def test_what_is_done_with_one_can_be_asked_twice(cluster: Cluster, verb: 
     [
         (("show", "b1", "12"), "nothing is set aside under the id 12"),
         (("retry", "b1", "what"), "'what' is no id of the quarantine"),
-        (("drop", "elsewhere", "12"), "the broker elsewhere is not there now"),
+        (("drop", "elsewhere", "12", "--yes"), "the broker elsewhere is not there now"),
     ],
 )
 async def test_what_is_not_there_is_named(cluster: Cluster, words: tuple[str, ...], sentence: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.cli.drills.relay import CUT, OPEN, Flow, Passage, Relay
+from popwheel_cli.drills.relay import CUT, OPEN, Flow, Passage, Relay
 
 HOST = "127.0.0.1"
 NOTHING_S = 0.05

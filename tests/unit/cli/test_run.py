@@ -14,11 +14,12 @@ from typing import NoReturn
 import pytest
 import structlog
 
-from services.cli.errors import CommandError, WrongUseError
-from services.cli.process import run as run_module
-from services.cli.process.run import run
-from services.common.errors import ConfigurationError, CorruptDataError
-from services.common.logs import LogOptions
+from popwheel_cli.errors import CommandError, WrongUseError
+from popwheel_cli.process import run as run_module
+from popwheel_cli.process.run import run
+from popwheel_common import log_writer
+from popwheel_common.errors import ConfigurationError, CorruptDataError
+from popwheel_common.logs import LogOptions
 
 
 class EndedAtOnceError(KeyboardInterrupt):
@@ -39,6 +40,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise EndedAtOnceError
 
     monkeypatch.setattr(run_module, "_end_at_once", end_at_once)
+    monkeypatch.setattr(log_writer, "take_over", lambda _: None)
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
@@ -192,7 +194,7 @@ def test_a_mistake_of_ours_is_not_hidden() -> None:
 def test_a_loop_that_does_not_close_keeps_no_process() -> None:
     program = """
 import sys, time, uvloop
-from services.cli.process import run
+from popwheel_cli.process import run
 
 class Loop(uvloop.Loop):
     def close(self):
@@ -201,7 +203,7 @@ class Loop(uvloop.Loop):
 async def live():
     return 3
 
-run.uvloop.new_event_loop = Loop
+uvloop.new_event_loop = Loop
 sys.exit(run._run(live()))
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 3

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter
 
-from services.cli.cluster.worker_metrics import WorkerMetrics
-from services.cli.main import main
-from services.cli.process.cores import cores_within, usable_cores
-from services.cli.process.data_lock import DataLock
-from services.common.errors import ConfigurationError
+from popwheel_cli.main import main
+from popwheel_cli.process.cores import cores_within, usable_cores
+from popwheel_cli.process.data_lock import DataLock
+from popwheel_common.errors import ConfigurationError
+from popwheel_common.exposition import PLAIN
+from popwheel_common.web.metrics_page import MetricsPage
 
 
 @pytest.mark.parametrize(
@@ -51,20 +52,24 @@ def test_a_number_of_workers_that_cannot_be_is_refused_in_a_sentence(value: str,
     assert not (tmp_path / "data").exists()
 
 
-def test_the_parents_metrics_are_on_the_page_of_its_children() -> None:
+async def test_the_parents_metrics_are_on_the_page_of_its_children() -> None:
     own = CollectorRegistry()
     Counter("calls", "Calls", ["code"], registry=own).labels("OK").inc(2)
-    metrics = WorkerMetrics(own)
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    metrics.pages = {"broker": '# HELP calls Calls\n# TYPE calls counter\ncalls_total{code="OK"} 3\n'}
+
+    async def read(pairs: bool) -> dict[str, str]:
+        page = '# HELP calls_total Calls\n# TYPE calls_total counter\ncalls_total{code="OK"} 3\n'
+        return {"broker": page, "0": page if pairs else ""}
+
+    metrics = MetricsPage(own, read)
     for _ in range(2):  # asking twice adds nothing
-        lines = generate_latest(registry).decode().splitlines()
+        lines = (await metrics.text(PLAIN, pairs=False)).decode().splitlines()
         assert [line for line in lines if line.startswith("calls_total")] == [
             'calls_total{code="OK"} 2.0',
-            'calls_total{code="OK",worker="broker"} 3.0',
+            'calls_total{code="OK",worker="broker"} 3',
         ]
         assert lines.count("# TYPE calls_total counter") == 1
+    lines = (await metrics.text(PLAIN, pairs=True)).decode().splitlines()
+    assert lines[-1] == 'calls_total{code="OK",worker="0"} 3'
 
 
 def test_a_child_that_has_the_lock_holds_the_folder_after_its_parent(tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_a_child_that_has_the_lock_holds_the_folder_after_its_parent(tmp_path: P
     assert fcntl.fcntl(lock.descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC, "only those that are to have it"
     words = [sys.executable, "-c", "input()"]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(lock.descriptor,))
-    lock.release()
+    os.close(lock.descriptor)  # as a kill -9 of the parent does
     with pytest.raises(ConfigurationError, match="in use by process"):
         other.acquire()
     child.communicate(b"\n")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.cluster.supervisor import Effect, GiveUp, Kill, Phase, Restart, Start, Supervisor, Terminate
+from popwheel_cli.cluster.supervisor import Effect, GiveUp, Kill, Phase, Restart, Start, Supervisor, Terminate
 
 TIERS = (("controller",), ("broker-0", "broker-1"), ("proxy-0",))
 NAMES = [name for tier in TIERS for name in tier]

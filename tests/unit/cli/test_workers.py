@@ -5,15 +5,27 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
-from services.cli.cluster.cluster_plan import check_folder
-from services.cli.cluster.ports import Ports
-from services.cli.cluster.worker_metrics import WorkerMetrics
-from services.cli.settings import assigned, given
-from services.common.errors import ConfigurationError
+from popwheel_cli.cluster.children import Child
+from popwheel_cli.cluster.cluster_plan import check_folder
+from popwheel_cli.cluster.worker_metrics import ChildPages
+from popwheel_cli.process.ports import Ports
+from popwheel_cli.settings import assigned, given
+from popwheel_common.errors import ConfigurationError
+from popwheel_common.exposition import PLAIN
+from popwheel_common.web.metrics_page import MetricsPage
 
 HOST = "127.0.0.1"
+
+
+async def test_a_worker_that_gives_no_page_is_counted_on_the_page() -> None:
+    with Ports() as ports:
+        port = ports.reserve(HOST, 0, "proxy.grpc_port")
+        registry = CollectorRegistry()
+        pages = ChildPages({"0": Child("proxy/0", (), HOST, port, "/healthz", None, ())}, registry)
+        page = await MetricsPage(registry, pages.read).text(PLAIN, pairs=False)
+    assert "\npopwheel_processes_without_page 1.0\n" in page.decode()
 
 
 def listener(port: int, *, shared: bool = False) -> socket.socket:
@@ -69,21 +81,25 @@ def test_settings_as_words() -> None:
     ]
 
 
-def test_the_metrics_of_all_workers_are_one_page() -> None:
+async def test_the_metrics_of_all_workers_are_one_page() -> None:
     page = (
-        '# HELP calls Calls\n# TYPE calls counter\ncalls_total{{code="OK"}} {}\n# HELP up Up\n# TYPE up gauge\nup 1\n'
+        '# HELP calls_total Calls\n# TYPE calls_total counter\ncalls_total{{code="OK"}} {}\n'
+        "# HELP up Up\n# TYPE up gauge\nup 1\n"
     )
-    registry = CollectorRegistry()
-    metrics = WorkerMetrics()
-    registry.register(metrics)
-    assert generate_latest(registry) == b""
-    metrics.pages = {"0": page.format(3), "1": page.format(4)}
-    lines = generate_latest(registry).decode().splitlines()
+    pages: dict[str, str] = {}
+
+    async def read(pairs: bool) -> dict[str, str]:
+        return pages
+
+    metrics = MetricsPage(CollectorRegistry(), read)
+    assert await metrics.text(PLAIN, pairs=False) == b""
+    pages.update({"0": page.format(3), "1": page.format(4)})
+    lines = (await metrics.text(PLAIN, pairs=False)).decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
-        'calls_total{code="OK",worker="0"} 3.0',
-        'calls_total{code="OK",worker="1"} 4.0',
-        'up{worker="0"} 1.0',
-        'up{worker="1"} 1.0',
+        'calls_total{code="OK",worker="0"} 3',
+        'calls_total{code="OK",worker="1"} 4',
+        'up{worker="0"} 1',
+        'up{worker="1"} 1',
     ]
     assert lines.count("# TYPE calls_total counter") == 1
 

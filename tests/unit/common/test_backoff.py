@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.common.contract.backoff import RETRY_LADDER_MS, wait_ms
-from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, Group
+from popwheel_common.contract.backoff import RETRY_LADDER_MS, wait_ms
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, Group
 
 
 def waits(group: Group | None, attempts: int) -> list[int]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from services.common import disk
-from services.common.cold_reads import AT_ONCE_MAX, ColdReads, NotInMemory, Range
-from services.common.disk import SystemDisk
+from popwheel_common import disk
+from popwheel_common.cold_reads import AT_ONCE_MAX, ColdReads, NotInMemory, Range
+from popwheel_common.disk import SystemDisk
 from tests.harness.memory_disk import BlockingReadError, MemoryDisk
 
 FOLDER = Path("/folder")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, model_validator
 
-from services.common.errors import ConfigurationError
-from services.common.settings.config import OF_COMMANDS, load
-from services.common.settings.option_fields import option_fields, plain_value
+from popwheel_common.errors import ConfigurationError
+from popwheel_common.settings.config import OF_COMMANDS, load
+from popwheel_common.settings.option_fields import option_fields, plain_value
 
 
 class LogPart(BaseModel):
@@ -234,3 +234,26 @@ def test_all_settings_in_words() -> None:
 
 def test_values_in_words() -> None:
     assert plain_value({"a": [1, True, None, ""]}) == '{a: [1, true, null, ""]}'
+
+
+def test_each_setting_says_where_it_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("broker:\n  name: x\n  log:\n    segment_bytes: 64\n    waits_ms: [3]\n  share: 0.1\n")
+    sources: dict[str, str] = {"old": "gone"}
+    load(
+        Root,
+        file=file,
+        environment={"POPWHEEL_BROKER__LOG__SEGMENT_BYTES": "128", "POPWHEEL_BROKER__ON": "true"},
+        assignments=["broker.on=false"],
+        flags={"broker.flush": "async"},
+        sources=sources,
+    )
+    del sources["old"]
+    assert sources == {
+        "broker.name": "file",
+        "broker.log.waits_ms": "file",
+        "broker.share": "file",
+        "broker.log.segment_bytes": "environment",
+        "broker.on": "command line",
+        "broker.flush": "command line",
+    }

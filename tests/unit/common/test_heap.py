@@ -5,7 +5,7 @@ import sys
 
 _ANSWERS = """
 import resource
-from services.common.heap import keep_freed_memory
+from popwheel_common.heap import keep_freed_memory
 keep_freed_memory()
 def answers():
     for _ in range(50):

@@ -9,9 +9,10 @@ import pytest
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, Counter
 
-from services.common.errors import NotLeadingError, StatusError
-from services.common.http import HttpServer, http_status, make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.http import HttpServer, make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.web.refusals import http_status
 
 
 def client_of(reasons: dict[str, str | None]) -> httpx.AsyncClient:

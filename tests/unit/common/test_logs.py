@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 import structlog
 
-from services.common import logs
-from services.common.logs import LogOptions
+from popwheel_common import logs
+from popwheel_common.logs import LogOptions
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +95,14 @@ def test_tracebacks_tell_no_values(form: Literal["console", "json"]) -> None:
         structlog.get_logger().exception("handler failed")
     assert "the key does not fit" in stream.getvalue()
     assert "secret" not in stream.getvalue()
+
+
+def test_the_last_lines_are_kept_and_bounded() -> None:
+    stream = io.StringIO()
+    logs.set_up(LogOptions(format="json"), stream)
+    for number in range(logs.LAST_LINES_MAX + 10):
+        structlog.get_logger().info("one", number=number, long="x" * 5_000 * (number == 100))
+    kept = logs.last_lines()
+    assert len(kept) == logs.LAST_LINES_MAX
+    assert json.loads(kept[-1])["number"] == logs.LAST_LINES_MAX + 9
+    assert max(map(len, kept)) == 2_000

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract import names
-from services.common.contract.cluster_view import ClusterView
-from services.common.contract.names import Kind, Use
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
+from popwheel_common.contract import names
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.names import Kind, Use
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
 
 LIMITS = Path(__file__).parents[3] / "docs" / "limits.md"

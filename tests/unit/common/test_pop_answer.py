@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.pop_answer import PopAnswer, decode_pop_answer, encode_pop_answer
+from popwheel_common.contract.pop_answer import PopAnswer, decode_pop_answer, encode_pop_answer
 
 
 @given(

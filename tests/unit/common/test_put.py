@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
-from services.common.pb.popwheel.v1.broker_pb2 import PutRequest
+from popwheel_common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PutRequest
 
 
 def test_runs_come_through_as_they_are() -> None:

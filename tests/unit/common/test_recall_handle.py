@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract import recall_handle
-from services.common.contract.recall_handle import RecallHandle
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.contract import recall_handle
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 KEY = b"k" * 32
 HANDLE = recall_handle.encode(KEY, "orders", RecallHandle("broker-a", 4096, 1_700_000_000_123, "01ABCDEF"))

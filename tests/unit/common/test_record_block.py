@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from services.broker.records.record import HEADER, HEADER_BYTES
-from services.common.contract.record_block import HEAD, NOTHING, decode_block, encode_block, joined
-from services.common.pb.popwheel.v1.proxy_pb2 import PullRecordsResponse
+from popwheel_broker.records.record import HEADER, HEADER_BYTES
+from popwheel_common.contract.record_block import HEAD, NOTHING, decode_block, encode_block, joined
+from popwheel_common.pb.popwheel.v1.proxy_pb2 import PullRecordsResponse
 
 HEADS = [HEADER.pack(*(number + field for field in range(17))) for number in (1, 100)]
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.send_id import SEND_ID_BYTES, encode_send_id, send_id_of, without_send_id
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_common.contract.send_id import SEND_ID_BYTES, encode_send_id, send_id_of, without_send_id
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**64 - 1))

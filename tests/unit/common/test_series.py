@@ -1,7 +1,7 @@
 """Counts by names that clients choose: bounded, and dropped."""
 
-from services.common.contract import names
-from services.common.series import OTHER, Series, bounded
+from popwheel_common.contract import names
+from popwheel_common.series import OTHER, Series, bounded
 
 
 def test_rows_are_bounded_and_the_rest_is_counted_together() -> None:

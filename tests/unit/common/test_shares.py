@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.shares import Shares
+from popwheel_common.shares import Shares
 
 HOLDERS = "abcde"
 

@@ -1,17 +1,22 @@
 """SQL92 filters: what they mean, what is refused and where, and that a second evaluator agrees."""
 
 import contextlib
+import operator
 import time
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.errors import StatusError
-from services.common.filter.evaluation import NotComparableError, evaluation, number_of
-from services.common.filter.parser import DEPTH_MAX, LENGTH_MAX, TOKENS_MAX, parse
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.errors import StatusError
+from popwheel_common.filter.evaluation import evaluation
+from popwheel_common.filter.lexer import LENGTH_MAX, TOKENS_MAX
+from popwheel_common.filter.numbers import NUMBER_LENGTH_MAX, NotComparableError, number_of
+from popwheel_common.filter.parser import DEPTH_MAX, parse
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.common import naive_filter
 from tests.unit.common.naive_filter import Tree, text_of
 
@@ -104,9 +109,62 @@ def test_what_is_no_number_has_no_answer(text: str) -> None:
     assert value("TRUE or a > 1", a=text) is True, "as in RocketMQ it is not asked for"
 
 
-def test_long_numbers_cost_little() -> None:
-    assert number_of("9" * 10_000) == float("inf")
-    assert number_of("9" * 18) == 999_999_999_999_999_999
+@pytest.mark.parametrize(
+    "text", ["1" * 16_000 + "x", "9" * 16_000, "1" * 65, "." + "0" * 16_000 + "e", "1e" + "9" * 10]
+)
+def test_what_is_too_long_is_no_number_and_costs_nothing(text: str) -> None:
+    began_s = time.thread_time()
+    for _ in range(100):
+        with pytest.raises(NotComparableError):
+            number_of(text)
+    assert time.thread_time() - began_s < 0.05
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        *(
+            ("a = 9223372036854775807", each)
+            for each in ("9223372036854775807", "9223372036854775807.0", "+9223372036854775807")
+        ),
+        ("a = 9223372036854775806 OR a = 9223372036854775807.00", "9223372036854775807"),
+        ("a > 9223372036854775806 AND a < 9223372036854775807.5", "9223372036854775807"),
+        ("a BETWEEN 1844674407370955161 AND 1844674407370955161", "1844674407370955161"),
+        ("a NOT BETWEEN 1844674407370955160 AND 1844674407370955160", "1844674407370955161"),
+        ("a IN ('1844674407370955161')", "1844674407370955161"),
+        ("a = -9223372036854775807 AND a > -9223372036854775808.0", "-9223372036854775807"),
+        ("a = - 12345678901234567890123456789012345678.5", "-12345678901234567890123456789012345678.5"),
+        ("a < 9007199254740993 AND NOT (a = 9007199254740993)", "9007199254740992.9"),
+        ("a = 0.1 AND a = 1e-1 AND a = .10", "0.1"),
+        ("a > 0.1", "0.1000000000000000000001"),
+        ("a < 9223372036854775807", "-1e999999999"),
+    ],
+)
+def test_numbers_are_compared_exactly(expression: str, text: str) -> None:
+    assert value(expression, a=text) is True
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    left=st.decimals(allow_nan=False, allow_infinity=False, places=3) | st.integers(-(2**63) + 1, 2**63 - 1),
+    right=st.decimals(-(10**20), 10**20, allow_nan=False, allow_infinity=False, places=3) | st.integers(0, 2**63 - 1),
+)
+def test_any_two_numbers_are_compared_as_on_paper(left: Decimal | int, right: Decimal | int) -> None:
+    text, written = (
+        f"{left:f}" if isinstance(left, Decimal) else str(left),
+        str(right) if isinstance(right, int) else f"{right:f}",
+    )
+    if len(text) > NUMBER_LENGTH_MAX:
+        return
+    exact, asked = Fraction(text), Fraction(written)
+    for sign, compare in (
+        ("<", operator.lt),
+        ("<=", operator.le),
+        (">", operator.gt),
+        (">=", operator.ge),
+        ("=", operator.eq),
+    ):
+        assert value(f"a {sign} {written}", a=text) is compare(exact, asked)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +201,16 @@ def test_long_numbers_cost_little() -> None:
         ("a = 9223372036854775808", 5, "whole numbers reach"),
         (f"a = {'9' * 3000}", 5, "whole numbers reach"),
         ("a = 1e999", 5, "too large"),
+        ("a > 1e-99999999999999999999", 5, "too large an exponent"),
+        ("b = 1 or a = 0e99999999999999999999", 14, "too large an exponent"),
+        ("a between 0.0e+20000000000000000000 and 1", 11, "too large an exponent"),
+        ("a = 1." + "0" * 63, 5, "at most 64 characters"),
+        ("a IS NULL CONTAINS 'x'", 11, "'CONTAINS' is not expected"),
+        ("a = 1 IS NULL > 2", 15, "'>' is not expected"),
+        ("a BETWEEN 1 OR 2", 13, "'OR' is not expected"),
+        ("a BETWEEN (1", 13, "ends too early"),
+        ("a NOT = 1", 7, "'=' is not expected"),
+        ("a = 1)", 6, "is not expected"),
         ("a contains b", 12, "'b' is not expected"),
     ],
 )
@@ -228,7 +296,14 @@ def test_a_second_evaluator_agrees(tree: Tree, properties: list[dict[str, str]])
         assert passes == naive_filter.passes(tree, each), (expression, each)
 
 
-WORDS = st.sampled_from(
+EXPONENTS = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["0", "1", "0.0", ".5"]),
+    st.sampled_from("eE"),
+    st.sampled_from(["", "+", "-"]),
+    st.integers(0, 10**20 - 1),
+)
+WORDS = EXPONENTS | st.sampled_from(
     [
         *("a", "b", "1", "2.5", "3L", "1e5", "'x'", "''", "NULL", "TRUE", "not", "AND", "or", "IN", "BETWEEN", "IS"),
         *("CONTAINS", "ENDSWITH", "(", ")", "=", "<>", "<", ">=", "-", "+", ",", "--", "/*", "*/", ".", "'"),
@@ -238,7 +313,11 @@ WORDS = st.sampled_from(
 
 
 @settings(max_examples=400, deadline=None)
-@given(text=st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=20).map(" ".join)))
+@given(
+    text=st.one_of(
+        st.text(max_size=60), st.lists(WORDS, max_size=20).map(" ".join), EXPONENTS.map("a > {} OR b = 1".format)
+    )
+)
 def test_any_text_is_a_filter_or_is_refused_with_a_position(text: str) -> None:
     try:
         evaluate = evaluation(parse(text))

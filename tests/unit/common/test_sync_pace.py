@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from services.common.disk import QUICK_SYNC_S, SyncPace, SystemDisk
+from popwheel_common.disk import QUICK_SYNC_S, SyncPace, SystemDisk
 
 
 def after(*seconds: float) -> SyncPace:

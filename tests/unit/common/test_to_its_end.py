@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.common.disk import SystemDisk, replace_file, to_its_end
+from popwheel_common.disk import SystemDisk, replace_file, to_its_end
 from tests.harness.memory_disk import MemoryDisk
 
 

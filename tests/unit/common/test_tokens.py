@@ -7,10 +7,11 @@ import pytest
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.errors import ConfigurationError
-from services.common.http import make_http_app
-from services.common.tokens import Tokens
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import ConfigurationError
+from popwheel_common.http import make_http_app
+from popwheel_common.web.caller import Role
+from popwheel_common.web.tokens import Tokens, tokens_of
 
 GOOD = "correct-horse-battery"
 SECOND = "another-good-token-0"
@@ -89,6 +90,12 @@ async def test_tokens_change_without_a_restart_and_a_wrong_file_changes_nothing(
         ("", "there is no token in it"),
         ("short", "line 1 is no token"),
         (f"{GOOD}\ntwo words are not one", "line 2 is no token"),
+        (f"ops operate {GOOD}\nops {SECOND}", "line 2 is no token: write NAME ROLE TOKEN"),
+        (f"ops rule {GOOD}", "line 1 has no good role: the second word must be one of read, read.bodies, operate"),
+        ("ops operate short", "line 1 is no token"),
+        (f"o/s operate {GOOD}", "line 1 has no good name"),
+        (f"controller operate {GOOD}", "line 1 has no good name"),
+        (f"ops operate {GOOD}\n\nother read {GOOD}", "line 3 has the token of line 1 and another role"),
         ("x" * 70_000, "it has more than 65536 bytes"),
     ],
 )
@@ -101,3 +108,27 @@ def test_a_wrong_file_stops_the_start(content: str, sentence: str, file: Path) -
 def test_no_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"access\.token_file: cannot read"):
         Tokens(str(tmp_path / "nothing"), SystemClock(), CollectorRegistry())
+
+
+def test_lines_have_names_and_roles_and_old_ones_may_administer() -> None:
+    found = tokens_of(
+        f"{GOOD}\n\nops operate {SECOND}\n audit  read+bodies\t{GOOD}-3 \nroot administer {GOOD}-4\nr read {GOOD}-5"
+        f"\n{GOOD}".encode()
+    )
+    assert [(each.name, each.role, each.sees_data) for each in found] == [
+        ("token 1", Role.ADMINISTER, True),
+        ("ops", Role.OPERATE, False),
+        ("audit", Role.READ, True),
+        ("root", Role.ADMINISTER, True),
+        ("r", Role.READ, False),
+    ]
+    assert GOOD not in repr(found), "a secret is in no log"
+
+
+@pytest.mark.parametrize(
+    "content", [f"ops rule {GOOD}", f"o/s operate {GOOD}", f"ops {GOOD}", f"a read {GOOD}\nb operate {GOOD}"]
+)
+def test_no_sentence_shows_a_token(content: str) -> None:
+    with pytest.raises(ValueError, match="line") as caught:
+        tokens_of(content.encode())
+    assert GOOD not in str(caught.value)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from services.common.contract import recall_handle, transaction_id
-from services.common.contract.recall_handle import RecallHandle
-from services.common.contract.transaction_id import TransactionId
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.contract import recall_handle, transaction_id
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.contract.transaction_id import TransactionId
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 KEY = b"k" * 32
 HALF = TransactionId("broker-0", 1 << 40, 7, "01 with a blank ü")

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import (
+from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
     ClusterUpdate,
     ExponentialBackoff,
@@ -17,12 +17,13 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     TopicType,
 )
-from services.controller.cluster.cluster_book import ClusterBook, Entry, cluster_document, cluster_of
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.name_map import NameMap
-from services.controller.cluster.watchers import Snapshot
-from services.controller.options import ControllerOptions
-from services.controller.store.state_store import Document
+from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings, alter_group, alter_topic
+from popwheel_controller.cluster.cluster_book import ClusterBook, Entry, cluster_document, cluster_of
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.name_map import NameMap
+from popwheel_controller.cluster.watchers import Snapshot
+from popwheel_controller.options import ControllerOptions
+from popwheel_controller.store.state_store import Document
 
 OPTIONS = ControllerOptions(topics_max=4, groups_max=4)
 KEY = bytes(range(32))
@@ -31,6 +32,8 @@ Change = Callable[[ClusterState], ClusterUpdate | None]
 
 NAMES = st.sampled_from(["a", "b", "c-1", "D_2", "e", "%RETRY%a", "", "no blanks"])
 """Few, so that the same is made, found and deleted again; some of them illegal."""
+TIMES = st.integers(0, 100)
+REST_MS = 30
 BROKERS = st.sampled_from(["a", "b", "c-1", "D_2"])
 """Of replicas that were let in."""
 
@@ -39,8 +42,12 @@ def _create_topic(name: str, kind: TopicType.ValueType, queues: int | None) -> C
     return lambda state: state.create_topic(OPTIONS, name, kind, queues)
 
 
-def _delete_topic(name: str) -> Change:
-    return lambda state: state.delete_topic(name)
+def _delete_topic(name: str, now_ms: int) -> Change:
+    return lambda state: state.delete_topic(name, now_ms, REST_MS)
+
+
+def _ensure_topic(name: str, now_ms: int) -> Change:
+    return lambda state: state.ensure_topic(OPTIONS, name, TopicType.MIXED, now_ms)
 
 
 def _create_group(name: str, attempts: int | None, fifo: bool, backoff: list[int] | None, factor: float) -> Change:
@@ -48,8 +55,24 @@ def _create_group(name: str, attempts: int | None, fifo: bool, backoff: list[int
     return lambda state: state.create_group(OPTIONS, name, attempts, fifo, backoff, grows)
 
 
-def _delete_group(name: str) -> Change:
-    return lambda state: state.delete_group(name)
+def _delete_group(name: str, now_ms: int) -> Change:
+    return lambda state: state.delete_group(name, now_ms, REST_MS)
+
+
+def _ensure_group(name: str, now_ms: int) -> Change:
+    return lambda state: state.ensure_group(OPTIONS, name, now_ms)
+
+
+def _alter_topic(name: str, kind: TopicType.ValueType | None, queues: int | None, expiration_ms: int | None) -> Change:
+    return lambda state: alter_topic(state, name, TopicSettings(kind, queues, expiration_ms))
+
+
+def _alter_group(name: str, attempts: int | None, fifo: bool | None, backoff: list[int] | None) -> Change:
+    return lambda state: alter_group(state, name, GroupSettings(attempts, fifo, backoff))
+
+
+def _identify(cluster_id: str) -> Change:
+    return lambda state: state.identify(cluster_id)
 
 
 def _register(name: str, address: str) -> Change:
@@ -67,7 +90,8 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
         st.sampled_from(TopicType.values()),
         st.none() | st.integers(min_value=-1, max_value=1025),
     ),
-    st.builds(_delete_topic, NAMES),
+    st.builds(_delete_topic, NAMES, TIMES),
+    st.builds(_ensure_topic, NAMES, TIMES),
     st.builds(
         _create_group,
         NAMES,
@@ -76,7 +100,23 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
         st.none() | st.lists(st.integers(min_value=-1, max_value=10_000), max_size=4),
         st.sampled_from((0.0, 0.5, 1.0, 1.5)),
     ),
-    st.builds(_delete_group, NAMES),
+    st.builds(_delete_group, NAMES, TIMES),
+    st.builds(_ensure_group, NAMES, TIMES),
+    st.builds(
+        _alter_topic,
+        NAMES,
+        st.none() | st.sampled_from(TopicType.values()),
+        st.none() | st.integers(min_value=-1, max_value=1025),
+        st.sampled_from((None, 0, 1, 5_000)),
+    ),
+    st.builds(
+        _alter_group,
+        NAMES,
+        st.none() | st.integers(min_value=0, max_value=20),
+        st.none() | st.booleans(),
+        st.none() | st.lists(st.integers(min_value=-1, max_value=10_000), max_size=4),
+    ),
+    st.builds(_identify, st.sampled_from(["", "test-00000000000000aa"])),
     st.builds(_register, BROKERS, st.sampled_from(["", "one:1", "two:2"])),
     st.builds(_dismiss, BROKERS, st.booleans()),
 )
@@ -99,7 +139,8 @@ def try_change(state: ClusterState, change: Change) -> tuple[ClusterState, Clust
 def contents(holder: ClusterState | ClusterView) -> tuple[object, ...]:
     """What a state or a view of it holds, to be compared; without the version."""
     brokers = dict(holder.brokers), set(holder.away)
-    return dict(holder.topics), dict(holder.groups), *brokers, holder.name, holder.receipt_key
+    cluster_id = holder.id if isinstance(holder, ClusterState) else holder.cluster_id
+    return dict(holder.topics), dict(holder.groups), *brokers, holder.name, holder.receipt_key, cluster_id
 
 
 def less_life(found: Any) -> Any:

@@ -10,22 +10,22 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1 import broker_pb2
-from services.common.pb.popwheel.v1.controller_pb2 import (
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1 import broker_pb2
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     BrokerGroup,
     BrokerInfo,
     ReplicaReport,
     SyncStateSetRequest,
 )
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions, ReplicationOptions
-from services.controller.store.state_store import StateStore
-from services.rpc.local import LocalChannel
-from services.rpc.methods import CHANGE_SYNC_STATE_SET, HAND_OVER, REGISTER_BROKER, REPLICA_STATUS
-from services.rpc.service import Call, Channel, ClientStream, Service, StreamClosedError
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions, ReplicationOptions
+from popwheel_controller.store.state_store import StateStore
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, HAND_OVER, REGISTER_BROKER, REPLICA_STATUS
+from popwheel_rpc.service import Call, Channel, ClientStream, Service, StreamClosedError
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.nowhere import Nowhere
 
 GROUP = "broker-0"

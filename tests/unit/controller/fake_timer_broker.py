@@ -1,15 +1,15 @@
 """A broker in memory of which only the delayed messages are asked."""
 
-from services.common.contract import recall_handle
-from services.common.contract.recall_handle import RecallHandle
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.rpc.local import LocalChannel
-from services.rpc.methods import RECALL, TIMER_LIST, TIMER_STATS
-from services.rpc.service import Call, Channel, Service
-from services.rpc.status import RpcError
+from popwheel_common.contract import recall_handle
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import RECALL, TIMER_LIST, TIMER_STATS
+from popwheel_rpc.service import Call, Channel, Service
+from popwheel_rpc.status import RpcError
 
 NOW_MS = 1_700_000_000_000
 HORIZONS_MS = (60_000, 600_000, 3_600_000, 86_400_000, 0)
@@ -85,6 +85,8 @@ class FakeTimerBroker:
                 tag="t",
                 keys=["k1", "k2"],
                 recall_handle=self.handle(topic, due_ms),
+                body=b"soon",
+                body_bytes=4,
                 after=pb.TimerPlace(slot_ms=_slot(due_ms), unit_position=due_ms, record_position=due_ms),
             )
         if answer.more:

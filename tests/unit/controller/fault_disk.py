@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.common.cold_reads import ColdReads, Range
-from services.common.disk import DiskUsage
+from popwheel_common.cold_reads import ColdReads, Range
+from popwheel_common.disk import DiskUsage
 
 
 class CrashError(Exception):
@@ -20,7 +20,7 @@ class _Contents:
 
 @dataclass
 class FaultDisk:
-    """A `services.common.disk.Disk`.
+    """A `popwheel_common.disk.Disk`.
 
     Args:
         steps_left: after so many steps that change something, the next raises.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.controller.kubernetes.api import (
+from popwheel_controller.kubernetes.api import (
     BROKER_GROUPS,
     CONSUMER_GROUPS,
     TOPICS,

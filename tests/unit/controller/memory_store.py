@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.controller.store.state_store import CLUSTER, ConflictError, Document, Stored, page_of_document
+from popwheel_controller.store.state_store import CLUSTER, ConflictError, Document, Stored, page_of_document
 
 
 class MemoryStore:

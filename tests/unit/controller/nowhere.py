@@ -2,9 +2,9 @@
 
 from typing import Any, NoReturn
 
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.rpc.service import Channel
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_rpc.service import Channel
+from popwheel_rpc.status import GrpcStatus, RpcError
 
 
 class Nowhere:

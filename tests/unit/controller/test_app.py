@@ -10,12 +10,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import ConfigurationError, CorruptDataError, StatusError
-from services.common.http import make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import (
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import ConfigurationError, CorruptDataError, StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     ClusterUpdate,
     EnsureGroupRequest,
     EnsureTopicRequest,
@@ -23,14 +23,14 @@ from services.common.pb.popwheel.v1.controller_pb2 import (
     TopicType,
     WatchRequest,
 )
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
-from services.rpc.local import LocalChannel
-from services.rpc.membership.follower import ControllerFollower
-from services.rpc.membership.registrar import BrokerRegistrar
-from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
-from services.rpc.service import ClientStream
-from services.rpc.status import RpcError
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
+from popwheel_rpc.service import ClientStream
+from popwheel_rpc.status import RpcError
 from tests.unit.controller.changes import contents, less_life
 from tests.unit.controller.nowhere import no_broker
 
@@ -317,30 +317,31 @@ async def test_a_damaged_state_is_not_begun_with(tmp_path: Path) -> None:
 
 async def test_topics_over_http(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
-    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0}
+    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0, "paused_since_ms": None}
     assert (created.status_code, less_life(created.json())) == (201, topic)
     assert less_life((await http.get("/api/v1/topics")).json()) == {"topics": [topic], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/topics/orders")).json()) == topic
     assert less_life((await http.get("/api/v1/cluster")).json()) == {
         "name": "popwheel",
+        "id": "",
         "version": 1,
         "topics": 1,
         "groups": 0,
         "brokers": [],
     }
-    assert (await http.delete("/api/v1/topics/orders")).status_code == 204
+    assert (await http.delete("/api/v1/topics/orders")).status_code == 200
     assert (await http.get("/api/v1/topics")).json() == {"topics": [], "total": 0, "next": None}
 
 
 async def test_groups_over_http(http: httpx.AsyncClient) -> None:
     body = {"name": "%g", "max_attempts": 3, "fifo": True, "backoff_ms": [1, 2]}
     created = await http.post("/api/v1/groups", json=body)
-    group = {**body, "exponential_backoff": None, "id": 1}
+    group = {**body, "exponential_backoff": None, "id": 1, "paused_since_ms": None}
     assert (created.status_code, less_life(created.json())) == (201, group)
     found = less_life((await http.get("/api/v1/groups")).json())
     assert found == {"groups": [group], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/groups/%25g")).json()) == group
-    assert (await http.delete("/api/v1/groups/%25g")).status_code == 204
+    assert (await http.delete("/api/v1/groups/%25g")).status_code == 200
     assert (await http.get("/api/v1/groups")).json() == {"groups": [], "total": 0, "next": None}
 
 
@@ -403,3 +404,20 @@ async def test_topics_and_groups_are_listed_in_pages(http: httpx.AsyncClient) ->
         # What was listed last may be gone when the next page is asked for.
         page = (await http.get(f"/api/v1/{kind}", params={"after": "b-11", "limit": 2})).json()
         assert [each["name"] for each in page[kind]] == ["b-2", "b-3"]
+
+
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+async def test_pauses_over_http(http: httpx.AsyncClient, kind: str) -> None:
+    await http.post(f"/api/v1/{kind}", json={"name": "orders"})
+    version = (await http.get("/api/v1/cluster")).json()["version"]
+    dry = await http.post(f"/api/v1/{kind}/orders/pause?dry_run=true", json={})
+    assert (dry.status_code, dry.json()["paused_since_ms"]) == (200, None)
+    paused = (await http.post(f"/api/v1/{kind}/orders/pause")).json()
+    assert paused["paused_since_ms"] > 0
+    assert (await http.post(f"/api/v1/{kind}/orders/pause")).json() == paused, "since the first time"
+    assert (await http.get(f"/api/v1/{kind}")).json()[kind] == [paused]
+    assert (await http.patch(f"/api/v1/{kind}/orders", json={})).status_code == 200
+    resumed = (await http.post(f"/api/v1/{kind}/orders/resume")).json()
+    assert resumed == {**paused, "paused_since_ms": None}
+    assert (await http.get("/api/v1/cluster")).json()["version"] == version + 2
+    assert (await http.post(f"/api/v1/{kind}/none/pause")).status_code == 404

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.http import make_http_app
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.app import ControllerApp
-from services.controller.options import ControllerOptions
-from services.rpc.local import LocalChannel
-from services.rpc.membership.registrar import BrokerRegistrar
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.clock import SystemClock
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.fake_audit_broker import NOW_MS, FakeAuditBroker
 from tests.unit.controller.test_app import until
 
@@ -92,6 +92,7 @@ async def test_messages_in_flight_come_from_broker_to_broker(tmp_path: Path, lim
             "attempt": 2,
             "popped_ms": NOW_MS,
             "due_ms": NOW_MS + 30_000,
+            "client_id": None,
         }
         assert {page["epoch"] for page in found} == {3}
         of_one = await pages(http, "/inflight", topic="orders", group="spark-archive", broker="b3", limit=limit)
@@ -120,7 +121,14 @@ async def test_progress_comes_from_broker_to_broker(tmp_path: Path) -> None:
 async def test_without_a_broker_there_is_one_empty_page(tmp_path: Path) -> None:
     async with api(tmp_path) as http:
         (page,) = await pages(http, "/inflight", topic="orders")
-        assert page == {"messages": [], "broker": "", "epoch": 0, "unanswered": [], "next": None}
+        assert page == {
+            "messages": [],
+            "known_since_ms": None,
+            "broker": "",
+            "epoch": 0,
+            "unanswered": [],
+            "next": None,
+        }
 
 
 async def test_a_broker_that_does_not_answer_is_named_and_the_next_one_asked(tmp_path: Path) -> None:
@@ -142,7 +150,6 @@ async def test_a_page_goes_on_behind_a_broker_that_is_gone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("path", "asked", "status", "words"),
     [
-        ("/inflight", {}, 400, "topic: "),
         ("/inflight", {"topic": "nowhere"}, 404, "there is no topic nowhere"),
         ("/inflight", {"topic": "%RETRY%workers+orders"}, 400, "is a retry topic and cannot be received from"),
         ("/inflight", {"topic": "%DLQ%nobody"}, 404, "nobody"),
@@ -166,3 +173,31 @@ async def test_dead_letters_are_in_flight_with_those_who_read_them(tmp_path: Pat
     async with api(tmp_path, FakeAuditBroker("b1", 1)) as http:
         (page,) = await pages(http, "/inflight", topic="%DLQ%workers")
         assert page["messages"][0]["topic"] == "%DLQ%workers"
+
+
+async def test_a_deletion_says_what_goes_with_it_and_who_is_there(tmp_path: Path) -> None:
+    """As the brokers counted it right before; one that does not answer holds nothing up."""
+    a, b = FakeAuditBroker("a", 5), FakeAuditBroker("b", 7)
+    async with api(tmp_path, a, b) as http:
+        gone = (await http.delete("/topics/orders")).json()
+        assert gone.pop("rests_until_ms") > SystemClock().wall_ms()
+        assert gone == {
+            "name": "orders",
+            "deleted": True,
+            "unread": 12,
+            "in_flight": 4,
+            "delayed": 6,
+            "half_messages": 0,
+            "dead_letters": 0,
+            "used_with": ["with-a", "with-b"],
+            "used_with_total": 1,
+            "polling_proxies": 2,
+            "unanswered": [],
+        }
+        b.error = RpcError(GrpcStatus.UNIMPLEMENTED, "of an older release")
+        gone = (await http.delete("/groups/workers")).json()
+        assert (gone["unread"], gone["delayed"], gone["dead_letters"]) == (5, 0, 4)
+        assert [one["broker"] for one in gone["unanswered"]] == ["b"]
+        assert (await http.get("/groups/workers")).status_code == 404
+        missing = await http.delete("/groups/workers")
+        assert (missing.status_code, missing.json()["code"]) == (404, "CONSUMER_GROUP_NOT_FOUND")

@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.common.clock import SystemClock
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
-from services.controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
-from services.controller.checkpoints.checkpoint_sync import CheckpointSync
-from services.rpc.local import LocalChannel
-from services.rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
-from services.rpc.service import Call, Channel, Service
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
+from popwheel_controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
+from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
+from popwheel_rpc.service import Call, Channel, Service
 
 INTERVAL_S = 0.05
 

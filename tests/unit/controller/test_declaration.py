@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, Group, Topic, TopicType
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.kubernetes.api import Resource
-from services.controller.kubernetes.declaration import (
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ExponentialBackoff, Group, Topic, TopicType
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.kubernetes.api import Resource
+from popwheel_controller.kubernetes.declaration import (
     FINALIZER,
     SHOWN,
     Change,
@@ -25,11 +26,12 @@ from services.controller.kubernetes.declaration import (
     is_refused,
     next_step,
     owners,
+    refused_by,
     showing,
     shown_name,
 )
-from services.controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
-from services.controller.options import ControllerOptions
+from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
+from popwheel_controller.options import ControllerOptions
 from tests.unit.controller.changes import fresh_state
 from tests.unit.controller.memory_api import merged
 
@@ -85,7 +87,7 @@ def test_what_is_declared_is_made_and_told() -> None:
     one = resource(topicName="Orders", queues=16)
     assert step_for(fresh_state(), one) == Make()
     declaration = declaration_of(DECLARED_TOPICS, one)
-    update = change_of(DECLARED_TOPICS, fresh_state(), OPTIONS, declaration, Make())
+    update = change_of(DECLARED_TOPICS, fresh_state(), OPTIONS, declaration, Make(), 0)
     assert update is not None
     (topic,) = update.topics
     assert (topic.name, topic.type, topic.queues) == ("Orders", TopicType.NORMAL, 16)
@@ -95,7 +97,7 @@ def test_what_is_declared_is_made_and_told() -> None:
     status = {key: value for key, value in one["status"].items() if key != "conditions"}
     assert status == {"topicName": "Orders", "id": topic.id, "observedGeneration": 1, "type": "NORMAL", "queues": 16}
     assert "finalizers" not in one["metadata"]
-    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Make()) is None
+    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Make(), 0) is None
 
 
 def test_a_resource_without_a_spec_declares_a_topic_of_its_own_name() -> None:
@@ -107,7 +109,7 @@ def test_a_resource_without_a_spec_declares_a_topic_of_its_own_name() -> None:
 def test_a_group_is_declared_as_a_topic_is() -> None:
     one = resource("billing", groupName="Billing", maxAttempts=5, fifo=True, backoffMs=[10, 20])
     declaration = declaration_of(DECLARED_GROUPS, one)
-    update = change_of(DECLARED_GROUPS, fresh_state(), OPTIONS, declaration, Make())
+    update = change_of(DECLARED_GROUPS, fresh_state(), OPTIONS, declaration, Make(), 0)
     assert update is not None
     (group,) = update.groups
     assert group == Group(name="Billing", max_attempts=5, fifo=True, backoff_ms=[10, 20], id=group.id)
@@ -120,20 +122,43 @@ def test_a_group_is_declared_as_a_topic_is() -> None:
 def test_a_group_of_which_waits_grow_is_declared_and_shown() -> None:
     grows = {"initialMs": 10, "maxMs": 500, "multiplier": 1.5}
     one = resource("billing", groupName="Billing", exponentialBackoff=grows)
-    update = change_of(DECLARED_GROUPS, fresh_state(), OPTIONS, declaration_of(DECLARED_GROUPS, one), Make())
+    update = change_of(DECLARED_GROUPS, fresh_state(), OPTIONS, declaration_of(DECLARED_GROUPS, one), Make(), 0)
     assert update is not None
     (group,) = update.groups
     assert group.exponential_backoff == ExponentialBackoff(initial_ms=10, max_ms=500, multiplier=1.5)
     assert showing(DECLARED_GROUPS, group, {})["spec"]["exponentialBackoff"] == grows
-    for spec, said in (({"exponentialBackoff": grows}, "Exists"), ({"backoffMs": [1]}, "Differs"), ({}, "Exists")):
+    specs: list[dict[str, Any]] = [{"exponentialBackoff": grows}, {}]
+    for spec in specs:
         declaration = declaration_of(DECLARED_GROUPS, resource("billing", groupName="Billing", **spec))
         step = next_step(
             DECLARED_GROUPS, fresh_state().after(update), OPTIONS, declaration, owners([declaration])["Billing"], NOW_MS
         )
-        assert ready(taken(one, step))[1] == said, spec
-    shown = declaration_of(DECLARED_GROUPS, resource("billing", groupName="Billing", backoffMs=[1]))
-    told = next_step(DECLARED_GROUPS, fresh_state().after(update), OPTIONS, shown, shown, NOW_MS)
-    assert "is there with no backoffMs" in ready(taken(one, told))[2]
+        assert ready(taken(one, step))[1] == "Exists", spec
+    other = declaration_of(DECLARED_GROUPS, resource("billing", groupName="Billing", backoffMs=[1]))
+    state = fresh_state().after(update)
+    assert next_step(DECLARED_GROUPS, state, OPTIONS, other, other, NOW_MS) == Make()
+    altered = change_of(DECLARED_GROUPS, state, OPTIONS, other, Make(), NOW_MS)
+    assert altered is not None and altered.groups == [
+        Group(name="Billing", max_attempts=17, backoff_ms=[1], id=group.id)
+    ]
+
+
+def test_what_is_there_is_changed_where_it_may_be_and_else_the_resource_shows_why() -> None:
+    state = state_with("orders")
+    one = resource(type="MIXED", queues=9)
+    declaration = declaration_of(DECLARED_TOPICS, one)
+    assert step_for(state, one) == Make()
+    altered = change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Make(), NOW_MS)
+    assert altered is not None and (altered.topics[0].queues, altered.topics[0].id) == (9, 1)
+    state = state.after(altered)
+    assert settled(state, one)["status"]["queues"] == 9
+    refused = settled(state, resource(type="MIXED", queues=4))
+    assert ready(refused)[:2] == ("False", "Differs")
+    assert "queues 9, not 4; it is left as it is: topic orders has 9 queues and can't get 4" in ready(refused)[2]
+    lite = settled(state, resource(type="MIXED", liteExpirationMs=0))
+    assert ready(lite)[1:] and "no liteExpirationMs" in ready(lite)[2]
+    told = refused_by(DECLARED_TOPICS, state, declaration, StatusError(Code.HA_NOT_AVAILABLE, "no broker"), NOW_MS)
+    assert "it is left as it is: no broker." in ready(taken(one, told))[2]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +228,10 @@ def test_with_the_policy_delete_what_it_stands_for_goes_first() -> None:
     step = step_for(state, leaving(one))
     assert step == Remove(state.topics["orders"].id)
     declaration = declaration_of(DECLARED_TOPICS, one)
-    update = change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(state.topics["orders"].id))
+    update = change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(state.topics["orders"].id), 0)
     assert update is not None and list(update.deleted_topics) == ["orders"]
     state = state.after(update)
-    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(one["status"]["id"])) is None
+    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(one["status"]["id"]), 0) is None
     one = taken(leaving(one), step_for(state, leaving(one)))
     assert one["metadata"]["finalizers"] == []
     assert step_for(state, one) is None
@@ -236,7 +261,7 @@ def test_a_topic_that_was_made_again_since_is_not_the_one_that_goes() -> None:
     state = state.after(state.create_topic(OPTIONS, "orders", TopicType.NORMAL))
     assert taken(one, step_for(state, one))["metadata"]["finalizers"] == []
     declaration = declaration_of(DECLARED_TOPICS, one)
-    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(one["status"]["id"])) is None
+    assert change_of(DECLARED_TOPICS, state, OPTIONS, declaration, Remove(one["status"]["id"]), 0) is None
 
 
 def test_a_topic_that_another_resource_declares_stays() -> None:
@@ -374,7 +399,7 @@ class World:
                 others = [each for each in self.declarations().values() if each.name == declaration.name]
                 assert not [each for each in others if not each.leaving and not each.shown]
                 self.may_go.add(step.id)
-            self.decide(lambda state: change_of(DECLARED_TOPICS, state, OPTIONS, declaration, step))
+            self.decide(lambda state: change_of(DECLARED_TOPICS, state, OPTIONS, declaration, step, 0))
 
     def check_quiet(self) -> None:
         """Nothing is to be done any more."""

@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.state_keeper import Decision
-from services.controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
-from services.controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
-from services.controller.kubernetes.declared_kind import DECLARED_TOPICS
-from services.controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
-from services.controller.options import ControllerOptions, ResourceOptions
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
+from popwheel_controller.cluster.change_log import ChangeLog
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.state_keeper import Decision
+from popwheel_controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
+from popwheel_controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
+from popwheel_controller.kubernetes.declared_kind import DECLARED_TOPICS
+from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
+from popwheel_controller.options import ControllerOptions, ResourceOptions
 from tests.unit.controller.changes import fresh_state
 from tests.unit.controller.memory_api import MemoryApi
+from tests.unit.controller.memory_store import MemoryStore
 
 NAMES = ["one", "Two", "three"]
 RESOURCES = ["a", "b", "c", "d"]
@@ -66,7 +68,13 @@ class Scenery:
     def controller(self) -> Reconciler[Topic]:
         keeper: Any = Keeper(self)
         metrics = DeclarationMetrics(CollectorRegistry())
-        return Reconciler(DECLARED_TOPICS, self.api, self.options, keeper, SystemClock(), metrics, lambda: None)
+
+        async def agree(state: ClusterState, update: ClusterUpdate) -> None:
+            """No broker is against a change."""
+
+        clock = SystemClock()
+        changes = ChangeLog(MemoryStore(), clock, CollectorRegistry())
+        return Reconciler(DECLARED_TOPICS, self.api, self.options, keeper, clock, metrics, lambda: None, agree, changes)
 
     async def user_acts(self) -> None:
         for _ in range(self.random.randrange(12)):  # at some point of what controllers do

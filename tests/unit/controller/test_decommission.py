@@ -10,16 +10,16 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.common.errors import StatusError
-from services.common.http import make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_groups.broker_group import IllegalStepError, follow_up
-from services.controller.broker_groups.decommission import Decommission
-from services.controller.broker_groups.metrics import GroupMetrics
-from services.controller.broker_groups.replicas import Replicas, Session
-from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.store.state_store import ConflictError, StateStore, group_document_name
+from popwheel_common.errors import StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.broker_groups.broker_group import IllegalStepError, follow_up
+from popwheel_controller.broker_groups.decommission import Decommission
+from popwheel_controller.broker_groups.metrics import GroupMetrics
+from popwheel_controller.broker_groups.replicas import Replicas, Session
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.store.state_store import ConflictError, StateStore, group_document_name
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 from tests.unit.controller.memory_store import MemoryStore
@@ -211,17 +211,29 @@ async def test_the_admin_api_forgets(here: Scene) -> None:
     transport = httpx.ASGITransport(make_http_app("test", "0", CollectorRegistry(), {}, [here.app.admin]))
     async with httpx.AsyncClient(transport=transport, base_url="http://controller") as http:
         path = f"/api/v1/brokers/{GROUP}/forget"
+        for wanted, status in (({"replica": 1}, 200), ({"replica": 0}, 409), ({"replica": 7}, 404), ({}, 409)):
+            would = await http.post(f"{path}?dry_run=true", json=wanted)
+            assert would.status_code == status, "a dry run refuses what would be refused"
+        assert sorted(here.app.overseer.groups.states[GROUP].replicas) == [0, 1], "and changes nothing"
         answer = await http.post(path, json={"replica": 1})
         assert (answer.status_code, answer.json()) == (200, {"name": GROUP, "replicas": [0]})
         assert (await http.post(path, json={"replica": 1})).status_code == 404
         assert (await http.post(path, json={"replica": 0})).status_code == 409
         master.kill()
         await until_dead(here, 0)
+        would = (await http.post(f"{path}?dry_run=true", json={})).json()
+        assert (would["replicas"], would["word"]) == ([0], WORD)
+        assert "messages may be lost" in would["loss"]
         wordless = await http.post(path, json={})
         assert (wordless.status_code, WORD in wordless.json()["message"]) == (400, True)
         answer = await http.post(path, json={"word": WORD})
         assert (answer.status_code, answer.json()) == (200, {"name": GROUP, "replicas": []})
         assert (await http.get(f"/api/v1/brokers/{GROUP}")).status_code == 404
+        lines = (await http.get("/api/v1/changes", params={"object": GROUP})).json()["changes"]
+    told = [(line["who"], line["verb"], line["outcome"]) for line in lines if line["verb"] == "broker forget"]
+    assert [outcome for _, _, outcome in told[:2]] == ["done", "refused BAD_REQUEST"]
+    assert lines[0]["before"].startswith("master ") and lines[0]["after"] == f'{{"name":"{GROUP}","replicas":[]}}'
+    assert ("controller", "broker elect") in [(line["who"], line["verb"]) for line in lines]
 
 
 def test_one_that_is_registered_is_not_forgotten() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.common.clock import SystemClock
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.http.group_routes import GroupViews
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.http.group_routes import GroupViews
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Scene, scene, until
 
 WORD = f"lose-messages-of-{GROUP}"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_groups.broker_group import (
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.broker_groups.broker_group import (
     NO_MASTER,
     GroupState,
     IllegalStepError,
@@ -16,9 +16,9 @@ from services.controller.broker_groups.broker_group import (
     group_document,
     group_of,
 )
-from services.controller.broker_groups.election import elect, found, missing_members, most_complete
-from services.controller.broker_groups.failure_detector import Standing
-from services.controller.broker_groups.group_policy import Seen, next_state, route, trouble
+from popwheel_controller.broker_groups.election import elect, found, missing_members, most_complete
+from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.group_policy import Seen, next_state, route, trouble
 
 
 def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import StatusError
-from services.common.http import make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
-from services.controller.broker_groups.broker_group import NO_MASTER
-from services.controller.cluster.state_keeper import StateKeeper
-from services.rpc.methods import DESCRIBE_BROKER_GROUP
+from popwheel_common.errors import StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
+from popwheel_controller.broker_groups.broker_group import NO_MASTER
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -163,6 +163,9 @@ async def test_if_the_only_member_is_wiped_an_operator_must_decide(here: Scene) 
         assert shown["master"] is None
         assert "came with an empty volume" in shown["trouble"]
         assert {one["number"]: one["wiped"] for one in shown["replicas"]} == {0: True, 1: False}
+        would = (await http.post(f"/{GROUP}/unclean-election?dry_run=true", json={"replica": 1})).json()
+        assert (would["replicas"], would["word"]) == ([1], f"lose-messages-of-{GROUP}")
+        assert "they would be lost for good" in would["loss"] and outside.leads is None
         refused = await http.post(f"/{GROUP}/unclean-election", json={"replica": 1})
         assert refused.status_code == 400
         assert f"lose-messages-of-{GROUP}" in refused.json()["message"]

@@ -1,6 +1,6 @@
 """Who is taken for living, and when no more."""
 
-from services.controller.broker_groups.failure_detector import FailureDetector, Standing
+from popwheel_controller.broker_groups.failure_detector import FailureDetector, Standing
 
 DETECTION_S = 3.0
 

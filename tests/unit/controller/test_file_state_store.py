@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.disk import Disk
-from services.common.errors import CorruptDataError, UnknownFormatError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document, group_of
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.store.file_state_store import FileStateStore, decode, encode
-from services.controller.store.private_disk import PrivateDisk, folder_lock
-from services.controller.store.state_store import CLUSTER, ConflictError, group_document_name
+from popwheel_common.disk import Disk
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document, group_of
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.store.file_state_store import FileStateStore, decode, encode
+from popwheel_controller.store.private_disk import PrivateDisk, folder_lock
+from popwheel_controller.store.state_store import CLUSTER, ConflictError, group_document_name
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.changes import (
     CHANGES,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.common.errors import CorruptDataError
-from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord
-from services.controller.broker_groups.group_keeper import GroupKeeper
-from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.state_store import group_document_name
+from popwheel_common.errors import CorruptDataError
+from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
+from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.state_store import group_document_name
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.controller.memory_store import MemoryStore
 

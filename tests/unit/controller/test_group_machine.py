@@ -16,13 +16,13 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import ReplicaReport
-from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
-from services.controller.broker_groups.failure_detector import Standing
-from services.controller.broker_groups.group_keeper import Decision, GroupKeeper
-from services.controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
-from services.controller.store.state_store import group_document_name
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
+from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
+from popwheel_controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
+from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
 GROUP = "b"

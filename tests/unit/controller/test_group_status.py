@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.kubernetes.group_status import READY, SWITCHED_OVER, condition, status_change
+from popwheel_controller.kubernetes.group_status import READY, SWITCHED_OVER, condition, status_change
 
 NOON_MS = 1_700_000_000_000 // 3_600_000 * 3_600_000
 HAS_MASTER = condition(READY, holds=True, reason="HasMaster", message="broker-a-0 leads in epoch 1")

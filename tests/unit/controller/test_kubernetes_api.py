@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.kubernetes.api import (
+from popwheel_controller.kubernetes.api import (
     BROKER_GROUPS,
     PODS,
     TOPICS,
@@ -138,7 +138,6 @@ async def test_each_call_is_one_request(api: ClientKubernetesApi, server: Server
         (Response(409, "of another version"), ApiConflictError, "a reason"),
         (Response(404, "gone"), ApiConflictError, "a reason"),
         (Response(410, "too long ago"), ApiGoneError, "a reason"),
-        (Response(429, "storage is (re)initializing"), ApiAwayError, "answers 429 a reason: .*initializing"),
         (Response(503, "no"), ApiAwayError, "answers 503"),
         (Response(422, "no such type"), ApiRefusalError, "answers 422 a reason: .*no such type"),
         (TimeoutError("nobody answers"), ApiAwayError, "cannot be reached: nobody answers"),
@@ -150,6 +149,19 @@ async def test_refusals_are_told_apart(
     server.answers = [answer]
     with pytest.raises(error, match=sentence):
         await api.patch(BROKER_GROUPS, "g", {"spec": {}})
+
+
+async def test_a_call_that_is_refused_for_now_is_made_again(
+    api: ClientKubernetesApi, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("popwheel_controller.kubernetes.api._BUSY_WAIT_S", 0.001)
+    busy = Response(429, "storage is (re)initializing")
+    server.answers = [busy, busy, Response(200, {"kind": "Pod"})]
+    assert await api.get(PODS, "p") == {"kind": "Pod"}
+    server.answers = [busy] * 5
+    with pytest.raises(ApiAwayError, match=r"answers 429 a reason: .*initializing"):
+        await api.patch(BROKER_GROUPS, "g", {"spec": {}})
+    assert len(server.answers) == 1, "a server that stays busy is asked for ever"
 
 
 async def test_what_is_not_there(api: ClientKubernetesApi, server: Server) -> None:

@@ -9,14 +9,16 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.app import ControllerApp
-from services.controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, ApiRefusalError, Resource, ResourceKind
-from services.controller.kubernetes.declaration import FINALIZER, SHOWN, shown_name
-from services.controller.kubernetes.reconciler import Reconciler
-from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.options import ResourceOptions
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, TopicType
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, ApiRefusalError, Resource, ResourceKind
+from popwheel_controller.kubernetes.declaration import FINALIZER, SHOWN, shown_name
+from popwheel_controller.kubernetes.reconciler import Reconciler
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.options import ResourceOptions
 from tests.unit.controller.fake_replicas import Machines, make_controller, until
 from tests.unit.controller.memory_api import MemoryApi
 from tools.generate_values_schema import CHART
@@ -24,8 +26,8 @@ from tools.generate_values_schema import CHART
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.kubernetes.reconciler._REST_S", 0.0)
-    monkeypatch.setattr("services.controller.kubernetes.rounds._LOOK_S", 0.02)
+    monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._REST_S", 0.0)
+    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._LOOK_S", 0.02)
 
 
 @pytest.fixture
@@ -103,8 +105,54 @@ async def test_what_is_declared_comes_and_goes(tmp_path: Path, api: MemoryApi) -
         for name, kind in (("orders", TOPICS), ("billing", CONSUMER_GROUPS)):
             await api.delete(kind, name, None)
         await until(lambda: "Orders" not in app.state.topics and not there(api))
+        now_ms = app._clock.wall_ms()
+        assert app.state.deleted_topics.resting("Orders", now_ms) is not None  # a resource's deletion is by hand
         await until(lambda: there(api, CONSUMER_GROUPS) == {shown_name("billing")})  # it stays, and is shown
         assert app.state.groups["billing"] == group
+        lines = [(each.who, each.verb, each.object) for each in await app.changes.latest()]
+        assert lines[0] == ("resource orders", "topic delete", "Orders")
+        assert sorted(lines[1:]) == [
+            ("resource billing", "group create", "billing"),
+            ("resource orders", "topic create", "Orders"),
+        ]
+        await declare(api, "orders", topicName="Orders")  # and so is its creation
+        await until(lambda: "Orders" in app.state.topics)
+        assert app.state.deleted_topics.resting("Orders", now_ms) is None
+
+
+async def test_what_is_declared_otherwise_is_changed_or_shows_why_it_is_not(tmp_path: Path, api: MemoryApi) -> None:
+    def message(name: str, kind: ResourceKind) -> str:
+        told: str = api.objects[kind.plural, name]["status"]["conditions"][0]["message"]
+        return told
+
+    async with led(tmp_path, api) as app:
+        await declare(api, "orders", queues=4)
+        await declare(api, "billing", CONSUMER_GROUPS)
+        await until(lambda: ready(api, "orders") == ready(api, "billing", CONSUMER_GROUPS) == ("True", "Exists"))
+        made = app.state.topics["orders"].id
+        await api.patch(TOPICS, "orders", {"spec": {"queues": 8}})
+        await until(lambda: api.objects["topics", "orders"]["status"].get("queues") == 8)
+        assert (app.state.topics["orders"].queues, app.state.topics["orders"].id) == (8, made)
+        await api.patch(TOPICS, "orders", {"spec": {"queues": 2}})
+        await until(lambda: ready(api, "orders") == ("False", "Differs"))
+        assert "topic orders has 8 queues and can't get 2" in message("orders", TOPICS)
+        assert app.state.topics["orders"].queues == 8
+        await api.patch(TOPICS, "orders", {"spec": {"queues": 9}})
+        await until(lambda: ready(api, "orders") == ("True", "Exists"))
+
+        async def refuse(state: ClusterState, update: ClusterUpdate) -> StatusError:
+            return StatusError(Code.PRECONDITION_FAILED, "it is in use")
+
+        reconciler = of_kind(app, CONSUMER_GROUPS)
+        reconciler._refusal, agree = refuse, reconciler._refusal
+        await api.patch(CONSUMER_GROUPS, "billing", {"spec": {"fifo": True, "maxAttempts": 3}})
+        await until(lambda: ready(api, "billing", CONSUMER_GROUPS) == ("False", "Differs"))
+        assert "it is left as it is: it is in use." in message("billing", CONSUMER_GROUPS)
+        assert app.state.groups["billing"].max_attempts == 17
+        reconciler._refusal = agree
+        reconciler._rounds.soon()
+        await until(lambda: ready(api, "billing", CONSUMER_GROUPS) == ("True", "Exists"))
+        assert (app.state.groups["billing"].fifo, app.state.groups["billing"].max_attempts) == (True, 3)
 
 
 async def test_what_others_make_is_shown_and_goes_when_it_goes(tmp_path: Path, api: MemoryApi) -> None:
@@ -351,9 +399,9 @@ async def test_many_come_in_rounds_that_write_so_much_and_no_more(
 ) -> None:
     for number in range(25):
         await declare(api, f"t{number:02}")
-    monkeypatch.setattr("services.controller.kubernetes.reconciler._A_ROUND", 10)
-    monkeypatch.setattr("services.controller.kubernetes.rounds._LOOK_S", 60.0)
-    monkeypatch.setattr("services.controller.kubernetes.reconciler._REST_S", 60.0)
+    monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._A_ROUND", 10)
+    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._LOOK_S", 60.0)
+    monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._REST_S", 60.0)
     async with led(tmp_path, api) as app:
         topics = of_kind(app, TOPICS)
         await until(lambda: len(app.state.topics) == 10 and ready(api, "t09")[0] == "True")

@@ -5,11 +5,32 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
+from prometheus_client import CollectorRegistry
 
-from services.controller.kubernetes.api import BROKER_GROUPS, PODS
-from services.controller.kubernetes.mirror import SWITCHOVER, KubernetesMirror
-from services.controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.broker_groups.broker_group import GroupState
+from popwheel_controller.kubernetes.api import (
+    BROKER_GROUPS,
+    EVENTS,
+    PODS,
+    ApiAwayError,
+    ApiRefusalError,
+    Resource,
+    ResourceKind,
+)
+from popwheel_controller.kubernetes.group_events import (
+    EVENTS_PER_MINUTE,
+    MESSAGE_LENGTH_MAX,
+    GroupEvent,
+    GroupEvents,
+    event_resource,
+)
+from popwheel_controller.kubernetes.mirror import SWITCHOVER, KubernetesMirror, _Leader, _news
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, Scene, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
 
@@ -17,9 +38,10 @@ PODS_OF_GROUP = [f"{GROUP}-0", f"{GROUP}-1"]
 CONTROLLERS = ["c-0", "c-1"]
 
 
-async def make_pod(api: MemoryApi, name: str) -> None:
+async def make_pod(api: MemoryApi, name: str, release: str = "popwheel") -> None:
     component = "broker" if name in PODS_OF_GROUP else "controller"
     labels = {"app.kubernetes.io/name": "popwheel", "app.kubernetes.io/component": component}
+    labels["app.kubernetes.io/instance"] = release
     if component == "broker":
         labels["popwheel.io/group"] = GROUP
     await api.create(PODS, {"kind": "Pod", "metadata": {"name": name, "labels": labels}})
@@ -69,6 +91,13 @@ def annotations(api: MemoryApi) -> dict[str, str]:
     return api.objects["brokergroups", GROUP]["metadata"].get("annotations") or {}
 
 
+def events(api: MemoryApi) -> list[tuple[str, str, str]]:
+    found = [each for (plural, _), each in api.objects.items() if plural == "events"]
+    assert all(each["involvedObject"]["name"] == GROUP for each in found)
+    assert all(each["involvedObject"]["uid"] == api.objects["brokergroups", GROUP]["metadata"]["uid"] for each in found)
+    return [(each["type"], each["reason"], each["message"]) for each in found]
+
+
 async def test_pods_bear_their_roles_through_a_failover_and_when_they_are_made_anew(
     tmp_path: Path, api: MemoryApi
 ) -> None:
@@ -109,6 +138,29 @@ async def test_without_the_right_to_pods_a_failover_goes_on(tmp_path: Path, api:
         assert roles(api) == ["-"] * 4
 
 
+async def test_a_pod_that_may_not_be_changed_holds_up_no_other(tmp_path: Path, api: MemoryApi) -> None:
+    """One of a group that is not in the chart's values any more."""
+    patch = api.patch
+
+    async def narrowed(kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
+        if name == PODS_OF_GROUP[0]:
+            raise ApiRefusalError("the API server answers 403 Forbidden")
+        return await patch(kind, name, change, status=status)
+
+    api.patch = narrowed  # type: ignore[method-assign]
+    async with led(tmp_path, api) as (here, _, _):
+        await until(lambda: roles(api) == ["-", "slave1", "leader", "standby"])
+        with pytest.raises(ApiRefusalError):
+            await mirror_of(here)._mark_pods()
+
+
+async def test_pods_of_another_release_are_left_alone(tmp_path: Path, api: MemoryApi) -> None:
+    await make_pod(api, "other-0", "other")
+    async with led(tmp_path, api):
+        await until(lambda: roles(api) == ["master1", "slave1", "leader", "standby"])
+        assert "popwheel.io/role" not in api.objects["pods", "other-0"]["metadata"]["labels"]
+
+
 async def test_a_group_without_a_master_is_not_ready_and_says_why(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, master, slave):
         slave.kill()
@@ -141,6 +193,9 @@ async def test_an_annotation_asks_for_a_switchover(tmp_path: Path, api: MemoryAp
             await until(lambda leads=leads, epoch=epoch: leads.leads == epoch)  # type: ignore[misc]
             other = slave if leads is master else master
             await leads.ask_for_set(here.channel, *sorted((leads.report.replica, other.report.replica)))
+        lines = [each for each in await here.app.changes.latest() if each.verb == "broker switchover"]
+    assert [(each.who, each.object, each.outcome) for each in lines] == [(f"resource {GROUP}", GROUP, "done")] * 3
+    assert lines[-1].before.startswith("master 0, epoch 1") and lines[-1].after == f"{GROUP}-1 leads {GROUP} in epoch 2"
 
 
 @pytest.mark.parametrize(
@@ -225,3 +280,112 @@ async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Pat
         await here.app._transfers.switch(GROUP, 1)
         await until(lambda: PODS_OF_GROUP[1] not in mirror._pods.resources)
         assert mirror._pods.resources.keys() == {PODS_OF_GROUP[0], *CONTROLLERS}
+
+
+async def test_events_tell_of_elections_and_of_a_group_without_a_master(tmp_path: Path, api: MemoryApi) -> None:
+    async with led(tmp_path, api) as (here, master, slave):
+        await until(lambda: events(api) == [("Normal", "Elected", f"{GROUP}-0 leads in epoch 1")])
+        master.kill()
+        await until(lambda: slave.leads == 2)
+        await until(lambda: ("Normal", "Elected", f"{GROUP}-1 leads in epoch 2") in events(api))
+        await slave.ask_for_set(here.channel, 1)
+        slave.kill()
+        await until(lambda: events(api)[-1][:2] == ("Warning", "NoMaster"), 20)
+        assert "waits for replica 1" in events(api)[-1][2]
+
+
+async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, api: MemoryApi) -> None:
+    async with led(tmp_path, api) as (here, _, _):
+        await until(lambda: conditions(api).get("Ready", ("",))[0] == "True")
+        await until(lambda: len(events(api)) == 1)
+        other = make_controller(
+            tmp_path / "other", Machines(), KubernetesStateStore(api, "popwheel"), "c-1.c.ns.svc:8083"
+        )
+        await other.start()
+        await here.app.stop()
+        await until(lambda: roles(api)[2:] == ["standby", "leader"])
+        (mirror,) = (each for each in other._shows if isinstance(each, KubernetesMirror))
+        await mirror._rounds.stop()  # it must not look at the same time
+        for _ in range(3):
+            await mirror._look_at_groups()
+        await other.stop()
+        assert [reason for _, reason, _ in events(api) if reason == "Elected"] == ["Elected"]
+
+
+async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path, api: MemoryApi) -> None:
+    async with led(tmp_path, api) as (here, _, slave):
+        await api_says(api, "nonsense")
+        await until(lambda: any(reason == "SwitchoverRefused" for _, reason, _ in events(api)))
+        assert "must be a pod of this group" in events(api)[-1][2]
+        await until(lambda: not annotations(api))
+        with pytest.raises(StatusError):  # as `popwheel admin broker switchover` does
+            await mirror_of(here)._transfers.switch(GROUP, 9)
+        await until(lambda: "has no replica 9" in events(api)[-1][2])
+        await api_says(api, "1")
+        await until(lambda: slave.leads == 2)
+        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as asked for by an annotation")
+        await until(lambda: told in events(api))
+
+
+async def test_events_come_at_a_bounded_rate_and_wait_for_the_api_server(tmp_path: Path, api: MemoryApi) -> None:
+    async with led(tmp_path, api) as (here, _, _):
+        mirror = mirror_of(here)
+        await until(lambda: len(events(api)) == 1)
+        api.forbidden = EVENTS
+        for number in range(3):
+            mirror._refused(GROUP, StatusError(Code.NOT_FOUND, f"try {number}"))
+        with pytest.raises(ApiAwayError):
+            await mirror._events.write()
+        api.forbidden, api.lost_answers = None, 2
+        for number in range(10, 10 + 2 * EVENTS_PER_MINUTE):
+            mirror._refused(GROUP, StatusError(Code.NOT_FOUND, f"try {number}"))
+
+        def is_written() -> bool:
+            mirror._rounds.soon()  # the next round would come after five seconds
+            return not mirror._events._waiting
+
+        await until(is_written)
+        assert len(events(api)) <= EVENTS_PER_MINUTE
+        messages = [message for _, _, message in events(api)]
+        assert len(set(messages)) == len(messages), "one whose answer was lost is not written again under another name"
+        assert events(api)[-1][0] == "Warning"
+
+
+async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seen fault: one refusal (400, 422) dropped all that waited."""
+    registry = CollectorRegistry()
+    waiting = GroupEvents(api, ManualClock(), registry)
+    about: Any = {"metadata": {"name": GROUP, "namespace": "n", "uid": "u"}}
+    written: list[str] = []
+
+    async def picky(kind: ResourceKind, resource: Resource) -> Resource:
+        if resource["reason"] == "Bad":
+            raise ApiRefusalError("422")
+        written.append(resource["reason"])
+        return resource
+
+    monkeypatch.setattr(api, "create", picky)
+    for reason in ("Good", "Bad", "Better"):
+        waiting.note(GroupEvent("Normal", reason, ""), about)
+    with pytest.raises(ApiRefusalError):
+        await waiting.write()
+    assert written == ["Good", "Better"]
+    assert registry.get_sample_value("popwheel_controller_events_left_out_total") == 1
+    await waiting.write()
+
+
+def test_a_master_that_comes_back_was_not_elected() -> None:
+    state = GroupState(GROUP, 7, 3, 1, frozenset({1}), {})
+    gone, leads = _Leader(3, gone=True), _Leader(3, gone=False)
+    found = [_news(state, before, leads, "") for before in (gone, _Leader(2, gone=True), _Leader(2, gone=False), leads)]
+    assert [each and each.reason for each in found] == ["MasterReturned", "Elected", "Elected", None]
+
+
+def test_an_event_is_as_kubernetes_takes_it() -> None:
+    about: Any = {"metadata": {"name": GROUP, "namespace": "n", "uid": "u"}}
+    made = event_resource(GroupEvent("Warning", "NoMaster", "ä" * 2_000), about, 1_700_000_000_123, 7)
+    kubernetes_validate.validate(dict(made), "1.37", strict=True)
+    assert len(made["message"].encode()) <= MESSAGE_LENGTH_MAX
+    assert made["firstTimestamp"] == "2023-11-14T22:13:20Z"
+    other = event_resource(GroupEvent("Warning", "NoMaster", ""), about, 1_700_000_000_123, 8)
+    assert made["metadata"]["name"] != other["metadata"]["name"]

@@ -13,25 +13,25 @@ from typing import Any
 
 import pytest
 
-from services.common.disk import SystemDisk
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.controller.broker_groups.broker_group import (
+from popwheel_common.disk import SystemDisk
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_controller.broker_groups.broker_group import (
     NO_MASTER,
     GroupState,
     ReplicaRecord,
     group_document,
     group_of,
 )
-from services.controller.broker_groups.group_keeper import GroupKeeper
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
-from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.leadership.lease import Lease
-from services.controller.options import ControllerOptions
-from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.private_disk import folder_lock
-from services.controller.store.state_store import CLUSTER, LEASE, ConflictError, StateStore, group_document_name
+from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.leadership.lease import Lease
+from popwheel_controller.options import ControllerOptions
+from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.private_disk import folder_lock
+from popwheel_controller.store.state_store import CLUSTER, LEASE, ConflictError, StateStore, group_document_name
 from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_api import MemoryApi
@@ -49,6 +49,12 @@ def cluster(topics: int, key: bytes = KEY) -> ClusterState:
     for number in range(topics):
         state = state.after(state.create_topic(ControllerOptions(), f"t-{number}", TopicType.NORMAL))
     return state
+
+
+@pytest.fixture(autouse=True)
+def quiet_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is shown of broker groups: what is looked at here is written by the store."""
+    monkeypatch.setattr("popwheel_controller.kubernetes.mirror._REST_S", 60.0)
 
 
 @pytest.fixture
@@ -264,7 +270,7 @@ async def test_watches_end_lag_and_are_forgotten(api: MemoryApi, store: Kubernet
 async def test_a_watch_that_cannot_begin_anew_does_not_run_in_circles(
     api: MemoryApi, store: KubernetesStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.controller.kubernetes.resource_watch._PAUSE_S", 0.05)
+    monkeypatch.setattr("popwheel_controller.kubernetes.resource_watch._PAUSE_S", 0.05)
     await store.versions()
     began = api.lists
     api.lists_fail = True

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.common.clock import SystemClock
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.controller.leadership.leadership import Leadership
-from services.controller.leadership.lease import LeaseHolder
-from services.controller.store.state_store import LEASE, Document
+from popwheel_common.clock import SystemClock
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.leadership.leadership import Leadership
+from popwheel_controller.leadership.lease import LeaseHolder
+from popwheel_controller.store.state_store import LEASE, Document
 from tests.unit.controller.fake_replicas import until
 from tests.unit.controller.memory_store import MemoryStore
 

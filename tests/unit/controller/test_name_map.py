@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.controller.cluster import name_map
-from services.controller.cluster.name_map import NameMap
+from popwheel_controller.cluster import name_map
+from popwheel_controller.cluster.name_map import NameMap
 
 NAMES = st.text("abc", max_size=3)
 CHANGES = st.lists(st.tuples(st.dictionaries(NAMES, st.integers(0, 9), max_size=6), st.sets(NAMES, max_size=6)))

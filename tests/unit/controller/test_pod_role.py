@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from services.controller.kubernetes.pod_role import pod_change, replica_of
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
+from popwheel_controller.kubernetes.pod_role import pod_change, replica_of
 
 STATES = {
     name: GroupState(name, 7, 3, master, frozenset((1,)), {n: ReplicaRecord(n, "a:1", b"i") for n in (0, 1, 12)})

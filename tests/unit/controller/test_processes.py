@@ -1,7 +1,7 @@
 """What operators are told of brokers and proxies."""
 
-from services.common.pb.popwheel.v1.controller_pb2 import WatchRequest
-from services.controller.cluster.processes import Member, Processes, Registration
+from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_controller.cluster.processes import Member, Processes, Registration
 
 ADDRESS = "10.0.0.1:8082"
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.state_keeper import Decision, StateKeeper
-from services.controller.store.state_store import ConflictError
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.state_keeper import Decision, StateKeeper
+from popwheel_controller.store.state_store import ConflictError
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, snapshot_of
 
 
@@ -107,7 +107,7 @@ async def test_changes_that_wait_share_the_next_save(bench: Bench) -> None:
 
 
 async def test_no_more_changes_are_decided_at_once_than_may(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.cluster.state_keeper._TOGETHER_MAX", 2)
+    monkeypatch.setattr("popwheel_controller.cluster.state_keeper._TOGETHER_MAX", 2)
     await asyncio.gather(*(bench.keeper.change(topic(name)) for name in "abcd"))
     assert [saved.version for saved in bench.saved] == [2, 4]
     assert [update.version for update in bench.published] == [1, 2, 3, 4]

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import CorruptDataError, StatusError, UnknownFormatError
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Topic, TopicType
-from services.controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.metrics import ClusterMetrics
-from services.controller.cluster.state_keeper import StateKeeper
-from services.controller.cluster.stored_cluster import StoredCluster
-from services.controller.kubernetes.state_store import KubernetesStateStore
-from services.controller.options import ControllerOptions
-from services.controller.store.file_state_store import FileStateStore
-from services.controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
+from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Topic, TopicType
+from popwheel_controller.cluster.alteration import TopicSettings, alter_topic
+from popwheel_controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.metrics import ClusterMetrics
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.stored_cluster import StoredCluster
+from popwheel_controller.kubernetes.state_store import KubernetesStateStore
+from popwheel_controller.options import ControllerOptions
+from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.state_store import CLUSTER, ConflictError, StateStore, page_document_name
 from tests.harness.manual_clock import ManualClock
 from tests.unit.controller.changes import contents, document_of
 from tests.unit.controller.fault_disk import CrashError, FaultDisk
@@ -32,13 +33,14 @@ OPTIONS = ControllerOptions(topics_max=60, groups_max=60)
 PAGE_BYTES = 400
 FOLDER = Path("/data/controller")
 
-STEPS = st.lists(st.tuples(st.sampled_from("tttgTTG"), st.integers(0, 30)), max_size=60)
-"""Each makes a topic or group of that number, or deletes it if it is there (a capital letter: more likely)."""
+STEPS = st.lists(st.tuples(st.sampled_from("tttgTTGqq"), st.integers(0, 30)), max_size=60)
+"""Each makes a topic or group of that number, or deletes it if it is there (a capital letter: more likely); or
+gives a topic one queue more."""
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.cluster.stored_cluster._READ_AGAIN_S", 0)
+    monkeypatch.setattr("popwheel_controller.cluster.stored_cluster._READ_AGAIN_S", 0)
 
 
 def hold(store: StateStore, seed: int = 1, *, alone: bool = True, page_bytes: int = PAGE_BYTES) -> StoredCluster:
@@ -59,9 +61,13 @@ def stepped(state: ClusterState, step: tuple[str, int]) -> ClusterState:
         if name in state.groups:
             return state.after(state.delete_group(name))
         return state.after(state.create_group(OPTIONS, name)) if kind == "g" else state
+    if kind == "q":
+        topic = state.topics.get(name)
+        update = None if topic is None else alter_topic(state, name, TopicSettings(queues=topic.queues + 1))
+        return state if update is None else state.after(update)
     if name in state.topics:
         return state.after(state.delete_topic(name))
-    return state.after(state.create_topic(OPTIONS, name, TopicType.FIFO)) if kind == "t" else state
+    return state.after(state.create_topic(OPTIONS, name, TopicType.NORMAL)) if kind == "t" else state
 
 
 def with_topics(state: ClusterState, *numbers: int) -> ClusterState:

@@ -5,15 +5,15 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
-from services.controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document
-from services.controller.broker_groups.group_keeper import GroupKeeper
-from services.controller.cluster.cluster_book import cluster_of
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.store.state_store import CLUSTER, group_document_name
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
+from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document
+from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.cluster.cluster_book import cluster_of
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.store.state_store import CLUSTER, group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 from tests.unit.controller.test_stored_cluster import hold
 

@@ -11,25 +11,25 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.contract import recall_handle
-from services.common.contract.recall_handle import RecallHandle
-from services.common.errors import StatusError
-from services.common.http import make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import TimerStatsRequest, TimerStatsResponse
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
-from services.controller.app import ControllerApp
-from services.controller.cluster.cluster_state import ClusterState
-from services.controller.cluster.state_keeper import StateKeeper
-from services.controller.http import timer_routes
-from services.controller.http.inquiry import Answers, Inquiry, Silence
-from services.controller.http.timers import Timers
-from services.controller.options import ControllerOptions
-from services.rpc.local import LocalChannel
-from services.rpc.membership.registrar import BrokerRegistrar
-from services.rpc.methods import TIMER_STATS
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract import recall_handle
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.errors import StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import TimerStatsRequest, TimerStatsResponse
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from popwheel_controller.app import ControllerApp
+from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.http import timer_routes
+from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.timers import Timers
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.membership.registrar import BrokerRegistrar
+from popwheel_rpc.methods import TIMER_STATS
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.controller.fake_timer_broker import NOW_MS, FakeTimerBroker
 from tests.unit.controller.test_app import until
 

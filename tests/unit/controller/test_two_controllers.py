@@ -15,22 +15,22 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import ConfigurationError, StatusError
-from services.common.http import make_http_app
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureTopicRequest, TopicType, WatchRequest
-from services.controller.broker_groups.broker_group import (
+from popwheel_common.errors import ConfigurationError, StatusError
+from popwheel_common.http import make_http_app
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, EnsureTopicRequest, TopicType, WatchRequest
+from popwheel_controller.broker_groups.broker_group import (
     NO_MASTER,
     GroupState,
     ReplicaRecord,
     group_document,
     group_of,
 )
-from services.controller.leadership.lease import Lease
-from services.controller.store.state_store import CLUSTER, group_document_name
-from services.rpc.local import LocalChannel
-from services.rpc.methods import ENSURE_TOPIC, WATCH
-from services.rpc.service import ClientStream
+from popwheel_controller.leadership.lease import Lease
+from popwheel_controller.store.state_store import CLUSTER, group_document_name
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import ENSURE_TOPIC, WATCH
+from popwheel_rpc.service import ClientStream
 from tests.unit.controller.changes import document_of, state_of
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Machines, make_controller, scene, until
 from tests.unit.controller.memory_store import MemoryStore

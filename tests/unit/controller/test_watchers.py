@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.cluster_view import ClusterView
-from services.common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
-from services.controller.cluster.watchers import Snapshot, Watcher, Watchers
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
+from popwheel_controller.cluster.watchers import Snapshot, Watcher, Watchers
 from tests.unit.controller.changes import CHANGES, Change, contents, fresh_state, snapshot_of, try_change
 
 

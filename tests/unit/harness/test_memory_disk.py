@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.disk import replace_file
+from popwheel_common.disk import replace_file
 from tests.harness.memory_disk import SECTOR_BYTES, DeadFileError, MemoryDisk
 
 FOLDER = Path("/data")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
+from popwheel_common.pb.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from tests.harness.programs import run_program
 from tests.unit.protocol.describe import describe
 

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.contract import names, recall_handle, receipt, transaction_id
-from services.common.contract.pop_answer import PopAnswer
-from services.common.contract.put import MessageRun, PutResult
-from services.common.contract.recall_handle import RecallHandle
-from services.common.contract.send_id import without_send_id
-from services.common.contract.transaction_id import TransactionId
-from services.common.contract.wire_format import field as wire_field
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
-from services.common.pb.popwheel.v1 import broker_pb2 as pb
-from services.rpc import methods
-from services.rpc.service import Call, Service, Stream
-from services.rpc.status import RpcError
+from popwheel_common.contract import names, recall_handle, receipt, transaction_id
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.contract.send_id import without_send_id
+from popwheel_common.contract.transaction_id import TransactionId
+from popwheel_common.contract.wire_format import field as wire_field
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service, Stream
+from popwheel_rpc.status import RpcError
 from tests.unit.proxy.fake_controller import KEY
 
 
@@ -62,6 +62,8 @@ class FakeBroker:
         self.calls: list[tuple[str, object]] = []
         self.watchers: list[Watcher] = []
         self.registrations: list[pb.NotifyInterest] = []
+        self.readers: list[tuple[str, str]] = []
+        """Groups and the topics that they read, as proxies have said."""
         self.put_error: StatusError | RpcError | None = None
         self.put_results: list[PutResult] = []
         self.deleted: set[int] = set()
@@ -370,6 +372,9 @@ class FakeBroker:
         self.watchers.append(watcher)
         try:
             while (interest := await stream.receive()) is not None:
+                if interest.reads:
+                    self.readers.append((interest.group, interest.topic))
+                    continue
                 if interest.cancel:
                     watcher.interests.pop(interest.id, None)
                     continue

@@ -1,12 +1,13 @@
 """A controller in memory: hands out topics, groups and brokers, and makes them when asked."""
 
 import asyncio
+from collections.abc import Callable
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import controller_pb2 as pb
-from services.rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
-from services.rpc.service import Call, Service, Stream
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
+from popwheel_rpc.service import Call, Service, Stream
 
 KEY = b"key of the tests"
 
@@ -22,6 +23,17 @@ class FakeController:
         self.gone: set[str] = set()
         """Brokers that left and may come back."""
         self.away = False
+        self.answers_after_s = 0.0
+        """The time that it takes to make a name."""
+        self.resting: set[str] = set()
+        """Names that were deleted by hand, and are not made on first use."""
+        self.after_refusal: Callable[[], None] = lambda: None
+        """Called between a refusal and its answer."""
+        self.gate = asyncio.Event()
+        """Names are made while it is set."""
+        self.gate.set()
+        self.ensured = 0
+        """The number of times that a name was asked for."""
         self._watchers: list[asyncio.Queue[pb.ClusterUpdate]] = []
         self.service = Service()
         self.service.stream(WATCH, self._watch)
@@ -36,7 +48,9 @@ class FakeController:
 
     def add_group(self, name: str, *, fifo: bool = False) -> pb.Group:
         """Make a group."""
-        group = self.groups[name] = pb.Group(name=name, max_attempts=5, fifo=fifo, backoff_ms=[1000, 5000])
+        group = self.groups[name] = pb.Group(
+            name=name, max_attempts=5, fifo=fifo, backoff_ms=[1000, 5000], id=self.version + 1
+        )
         self.publish(pb.ClusterUpdate(groups=[group]))
         return group
 
@@ -86,13 +100,23 @@ class FakeController:
             await stream.send((await updates.get(),))
 
     async def _ensure_topic(self, call: Call, request: pb.EnsureTopicRequest) -> pb.EnsureTopicResponse:
-        self._check_there()
+        await self._check_there()
+        if request.name in self.resting:
+            raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {request.name} was deleted by an operator")
         return pb.EnsureTopicResponse(topic=self.topics.get(request.name) or self.add_topic(request.name, request.type))
 
     async def _ensure_group(self, call: Call, request: pb.EnsureGroupRequest) -> pb.EnsureGroupResponse:
-        self._check_there()
+        await self._check_there()
+        if self.answers_after_s:
+            await asyncio.sleep(self.answers_after_s)
+        if request.name in self.resting:
+            self.after_refusal()
+            await asyncio.sleep(0.01)
+            raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, f"the group {request.name} was deleted by an operator")
         return pb.EnsureGroupResponse(group=self.groups.get(request.name) or self.add_group(request.name))
 
-    def _check_there(self) -> None:
+    async def _check_there(self) -> None:
+        self.ensured += 1
+        await self.gate.wait()
         if self.away:
             raise StatusError(Code.HA_NOT_AVAILABLE, "the controller is away")

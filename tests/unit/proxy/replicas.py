@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from services.common.clock import Clock
-from services.common.contract.put import MessageRun, PutResult
-from services.common.contract.send_id import send_id_of
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from services.proxy import protocol
-from services.proxy.options import ProxyOptions
-from services.rpc.local import LocalChannel
-from services.rpc.methods import PUT
-from services.rpc.service import Call, Channel, ClientStream, Method, Service
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.clock import Clock
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.send_id import send_id_of
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
+from popwheel_proxy import protocol
+from popwheel_proxy.options import ProxyOptions
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import PUT
+from popwheel_rpc.service import Call, Channel, ClientStream, Method, Service
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, arrive
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until

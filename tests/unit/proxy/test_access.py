@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.common.audit_log import LINES_PER_S_MAX, AuditLog
-from services.common.errors import ConfigurationError, StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.settings.access_options import AccessOptions
-from services.proxy import protocol
-from services.proxy.access.access_file import access_file
-from services.proxy.access.demands import DEMANDS
-from services.proxy.access.document import users_of
-from services.proxy.access.signature import Credentials, signed_headers
-from services.proxy.access.users import Right, Sort
-from services.rpc.service import Method
+from popwheel_common.audit_log import LINES_PER_S_MAX, AuditLog
+from popwheel_common.errors import ConfigurationError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.settings.access_options import AccessOptions
+from popwheel_proxy import protocol
+from popwheel_proxy.access.access_file import access_file
+from popwheel_proxy.access.demands import DEMANDS
+from popwheel_proxy.access.document import users_of
+from popwheel_proxy.access.signature import Credentials, signed_headers
+from popwheel_proxy.access.users import Right, Sort
+from popwheel_rpc.service import Method
+from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.test_telemetry import PRODUCER, answer_to, consumer, open_stream
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
 from tests.unit.source import ROOT
@@ -267,6 +268,18 @@ async def test_a_namespace_is_part_of_the_name(tmp_path: Path) -> None:
         assert (await w.send(named, metadata=signed(w))).status.code == Code.OK
 
 
+async def test_a_pull_of_a_tool_demands_topic_and_group_though_none_is_made(tmp_path: Path) -> None:
+    tools = {"group": "TOOLS_CONSUMER", "allow": ["subscribe"]}
+    async with guarded(tmp_path, [SUBSCRIBE[0], tools]) as (w, file):
+        pull = pb.PullMessageRequest(group=d.Resource(name="TOOLS_CONSUMER"), message_queue=QUEUE, batch_size=1)
+        await w.channel.call(protocol.PULL_RECORDS, pull, metadata=signed(w))
+        for rules in ([tools], SUBSCRIBE):
+            await change(w, file, document(orders=rules))
+            with pytest.raises(StatusError) as refused:
+                await w.channel.call(protocol.PULL_RECORDS, pull, metadata=signed(w))
+            assert refused.value.code == Code.FORBIDDEN
+
+
 async def test_dead_letters_and_retries_go_with_their_group(tmp_path: Path) -> None:
     async with guarded(tmp_path, [{"group": "group", "allow": ["subscribe"]}]) as (w, file):
 
@@ -440,3 +453,19 @@ async def test_settings_have_a_limit_of_topics(tmp_path: Path) -> None:
     async with guarded(tmp_path, [{"topic": "*", "allow": ["publish"]}]) as (w, _):
         many = d.Settings(publishing=d.Publishing(topics=[d.Resource(name="a")] * 10_001))
         assert (await answer_to(open_stream(w, signed(w)), many)).status.code == Code.INVALID_CLIENT_PROPERTIES
+
+
+async def test_settings_with_too_many_topics_are_refused_the_same_way_without_a_look_at_them(tmp_path: Path) -> None:
+    """The seen fault: where access is checked, lists of 125,000 empty entries were made first, for 127 ms."""
+    subscriptions = [d.SubscriptionEntry()] * 125_000
+    many = d.Settings(subscription=d.Subscription(group=d.Resource(name="group"), subscriptions=subscriptions))
+    sentences = set()
+    async with guarded(tmp_path) as (checked, _), world() as open_to_all:
+        for w in (checked, open_to_all):
+            with measured_turns() as turns:
+                answer = await answer_to(open_stream(w, signed(w)), many)
+            assert turns.longest_s < TURN_S_MAX, str(turns)
+            assert answer.status.code == Code.INVALID_CLIENT_PROPERTIES
+            sentences.add(answer.status.message)
+            assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "settings_entries_max"}) == 1
+    assert len(sentences) == 1

@@ -3,12 +3,12 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.contract import receipt
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.proxy import protocol
+from popwheel_common.contract import receipt
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_proxy import protocol
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
 

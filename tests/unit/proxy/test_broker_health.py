@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.proxy.send.broker_health import (
+from popwheel_proxy.send.broker_health import (
     FORGIVEN_AFTER_S,
     PAUSE_MAX_S,
     PROBE_EVERY_S,

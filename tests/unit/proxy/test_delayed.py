@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.contract import recall_handle
-from services.common.contract.put import MessageRun, PutResult
-from services.common.contract.recall_handle import RecallHandle
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.contract import recall_handle
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.world import CLIENT, World, message, until, world
 

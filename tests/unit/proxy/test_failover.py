@@ -6,16 +6,16 @@ from collections import Counter
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.contract.put import MessageRun
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from services.proxy import protocol
-from services.proxy.failover.brokers import CLOSE_AFTER_S
-from services.proxy.failover.retry_policy import LEFT_S
-from services.proxy.receive.long_poll import SLICE_S, SLICES_MAX
-from services.rpc.methods import PUT
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
+from popwheel_proxy import protocol
+from popwheel_proxy.failover.brokers import CLOSE_AFTER_S
+from popwheel_proxy.failover.retry_policy import LEFT_S
+from popwheel_proxy.receive.long_poll import SLICE_S, SLICES_MAX
+from popwheel_rpc.methods import PUT
 from tests.unit.proxy.replicas import Groups, groups, names, popped, send
 from tests.unit.proxy.test_many_brokers import codes
 from tests.unit.proxy.virtual import arrive, now, run
@@ -54,6 +54,8 @@ def test_sends_go_to_another_group_at_once() -> None:
     async def scenario() -> None:
         async with groups("a", "b") as w:
             await w.kill_master("a")
+            without = "popwheel_proxy_broker_without_master"
+            assert [w.metric(without, {"broker": name}) for name in "ab"] == [1, 0], "an alert names the group"
             for one in names(20):
                 began = now()
                 assert (await send(w, one)).status.code == Code.OK
@@ -389,7 +391,7 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
 
 def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 3)
+        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 3)
         async with groups("a") as w:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(5)]
@@ -400,7 +402,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
-        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 1)
+        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 1)
         async with groups("a") as w:
             await w.kill_master("a")
             held = asyncio.create_task(send(w, "held"))
@@ -417,7 +419,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
         monkeypatch.undo()
-        monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
+        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
         async with groups("a") as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()

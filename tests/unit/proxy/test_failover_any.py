@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy import protocol
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy import protocol
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.replicas import Groups, groups
 from tests.unit.proxy.virtual import now, run
 from tests.unit.proxy.world import CLIENT, message, poll_request

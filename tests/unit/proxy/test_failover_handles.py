@@ -4,13 +4,13 @@ import asyncio
 
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.contract import recall_handle
-from services.common.contract.recall_handle import RecallHandle
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import AckRequest
-from services.proxy import protocol
+from popwheel_common.contract import recall_handle
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import AckRequest
+from popwheel_proxy import protocol
 from tests.unit.proxy.fake_broker import Timer
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.replicas import groups, names, popped, send

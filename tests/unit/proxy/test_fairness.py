@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interest import Ticket
-from services.proxy.receive.interest_book import InterestBook
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
+from popwheel_proxy.receive.interest import Ticket
+from popwheel_proxy.receive.interest_book import InterestBook
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
-from services.proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
+from popwheel_proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import World, poll_request, until, world

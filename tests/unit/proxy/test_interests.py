@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from services.common.errors import StatusError
-from services.common.pb.popwheel.v1.broker_pb2 import Filter
-from services.proxy.receive.interest import POPS_AT_ONCE_MAX, Interest, Ticket
-from services.proxy.receive.interest_book import FRUITLESS_MAX, InterestBook
-from services.proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
+from popwheel_proxy.receive.interest import POPS_AT_ONCE_MAX, Interest, Ticket
+from popwheel_proxy.receive.interest_book import FRUITLESS_MAX, InterestBook
+from popwheel_proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
 
 ALL = Filter()
 

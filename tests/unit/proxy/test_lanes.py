@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, TopicType
-from services.proxy.send.lanes import Lanes, place_of
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, TopicType
+from popwheel_proxy.send.lanes import Lanes, place_of
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.replicas import Groups, groups
 from tests.unit.proxy.test_failover import runs_of
 from tests.unit.proxy.virtual import now, run

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy import protocol
-from services.proxy.options import ProxyOptions
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy import protocol
+from popwheel_proxy.options import ProxyOptions
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
 
 NEW = "made-on-first-use"
@@ -178,6 +178,11 @@ CASES = [
     Case(
         "settings_bytes_max",
         settings(d.Settings(publishing=d.Publishing(topics=[d.Resource(name="t" * MIB)]))),
+        Code.INVALID_CLIENT_PROPERTIES,
+    ),
+    Case(
+        "settings_entries_max",
+        settings(d.Settings(publishing=d.Publishing(topics=[d.Resource(name="t")] * 2_001))),
         Code.INVALID_CLIENT_PROPERTIES,
     ),
     Case(

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.contract.put import MessageRun, PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, MessageType
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptionAction as Action
-from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.proxy.send.lanes import place_of
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, MessageType
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptionAction as Action
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_proxy.send.lanes import place_of
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, turns, until, world
 
@@ -278,6 +278,24 @@ async def test_a_broker_whose_stream_broke_is_told_again() -> None:
         assert (await poll).bodies == [b"1"]
 
 
+async def test_what_is_told_again_says_when_the_client_said_it() -> None:
+    """It may have said something else to another proxy since."""
+    async with lite_world() as w:
+        await sync(w, Action.PARTIAL_ADD, "x")
+        asked: list[Any] = w.broker.asked("SyncLite")
+        said_ms = asked[-1].said_ms
+        w.broker.forget_readers()
+        poll = w.poll(poll_lite())
+        await until(lambda: known(w) == {"x"})
+        again: Any = w.broker.asked("SyncLite")[-1]
+        assert (again.action, again.is_repeat, again.said_ms) == (broker.LITE_SET, True, said_ms)
+        await w.send(lite("x", b"1"))
+        await poll
+        await sync(w, Action.COMPLETE_ADD, "y")
+        last: Any = w.broker.asked("SyncLite")[-1]
+        assert not last.is_repeat and last.said_ms > said_ms > 0
+
+
 async def test_a_broker_that_comes_is_told_of_all_readers() -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x")
@@ -285,6 +303,32 @@ async def test_a_broker_that_comes_is_told_of_all_readers() -> None:
         w.controller.add_broker("b2")
         await until(lambda: "b2" in w.brokers and known(w, "client-2", "b2") == {"y"})
         assert known(w, name="b2") == {"x"}
+
+
+async def test_a_broker_that_was_away_learns_what_a_reader_it_still_knows_reads_now() -> None:
+    async with lite_world("a", "b") as w:
+        await sync(w, Action.PARTIAL_ADD, "x")
+        w.controller.remove_broker("b", is_known=True)
+        await until(lambda: "b" not in w.app._brokers.led)
+        assert (await sync(w, Action.COMPLETE_ADD, "y")).code == Code.OK
+        assert known(w, name="b") == {"x"}
+        w.controller.add_broker("b")
+        await until(lambda: known(w, name="b") == {"y"})
+
+
+async def test_a_broker_that_could_not_be_told_when_it_was_back_is_told_with_the_next_sign_of_life() -> None:
+    async with lite_world("a", "b") as w:
+        await sync(w, Action.PARTIAL_ADD, "x")
+        w.controller.remove_broker("b", is_known=True)
+        await until(lambda: "b" not in w.app._brokers.led)
+        assert (await sync(w, Action.COMPLETE_ADD, "y")).code == Code.OK
+        w.brokers["b"].sync_error = StatusError(QUOTA, "no room")
+        w.controller.add_broker("b")
+        await until(lambda: w.metric("popwheel_proxy_lite_failures_total") == 1)
+        w.brokers["b"].sync_error = None
+        w.clock.shift_s += 40
+        await w.channel.call(protocol.HEARTBEAT, pb.HeartbeatRequest(), metadata=ANNA)
+        await until(lambda: known(w, name="b") == {"y"})
 
 
 async def test_brokers_hear_of_readers_that_live_and_the_others_are_forgotten() -> None:

@@ -5,9 +5,9 @@ from collections import defaultdict
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.errors import LimitError
-from services.proxy.lite.lite_subscriptions import LiteSubscriptions, Reader
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.lite.lite_subscriptions import PAIRS_OF_CLIENT_MAX, LiteSubscriptions, Reader
 
 ANNA = Reader("chat", "Sessions", "anna")
 BERT = Reader("chat", "Sessions", "bert")
@@ -27,12 +27,29 @@ def test_what_a_reader_reads() -> None:
     assert BERT not in book, "who reads nothing was put down"
     book.replace(BERT, [], 4.0)
     assert (book.readers, book.of_client("bert"), len(book)) == ([ANNA, BERT], [BERT], 1)
-    assert book.not_said_since(3.9) == []
+    assert book.not_said_since(3.9, 9) == []
+    assert (book.not_said_since(4.0, 1), book.not_said_since(4.0, 9)) == ([ANNA], [ANNA, BERT])
+    book.told(ANNA, 9.0)
+    assert book.not_said_since(4.0, 9) == [BERT]
     book.told(BERT, 9.0)
-    assert book.not_said_since(4.0) == [ANNA]
+    book.add(ANNA, ["y"], 9.5)
+    assert book.not_said_since(9.2, 9) == [BERT]
     for reader in (ANNA, BERT, BERT):
         book.end(reader)
     assert (book.readers, book.of_client("bert"), len(book)) == ([], [], 0)
+
+
+def test_of_many_readers_those_of_whom_nothing_was_said_for_longest_come_first_and_in_parts() -> None:
+    book = LiteSubscriptions(each_max=3, total_max=100_000)
+    readers = [Reader("chat", "Sessions", f"client {number}") for number in range(1_500)]
+    for reader in readers:
+        book.add(reader, ["a"], 1.0)
+    book.add(readers[0], ["b"], 2.0)
+    assert book.not_said_since(1.0, 1_000) == readers[1:1_001]
+    for reader in readers[1:1_001]:
+        book.told(reader, 2.0)
+    assert book.not_said_since(1.0, 1_000) == readers[1_001:]
+    assert book.not_said_since(2.0, 1_000)[:499] == readers[1_001:]
 
 
 def test_a_client_reads_no_more_than_it_may() -> None:
@@ -46,9 +63,27 @@ def test_a_client_reads_no_more_than_it_may() -> None:
             "lite_subscriptions_max",
         )
         assert book.names(ANNA) == {"a", "b"}
-        assert book.not_said_since(1.0) == [ANNA]
+        assert book.not_said_since(1.0, 9) == [ANNA]
     book.replace(ANNA, ["c", "d", "e"], 2.0)
     assert book.names(ANNA) == {"c", "d", "e"}
+
+
+def test_a_client_reads_for_a_limited_number_of_groups_and_topics() -> None:
+    """So its goodbye is short."""
+    book = LiteSubscriptions(each_max=3, total_max=10_000)
+    for number in range(PAIRS_OF_CLIENT_MAX):
+        book.add(Reader(f"g{number}", "Sessions", "anna"), "a", 1.0)
+    for act in (book.add, book.replace):
+        with pytest.raises(LimitError) as refused:
+            act(ANNA, ["a"], 2.0)
+        assert (refused.value.code, refused.value.limit) == (
+            Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+            "lite_pairs_per_client_max",
+        )
+    book.replace(Reader("g1", "Sessions", "anna"), ["b"], 2.0)
+    book.add(BERT, ["a"], 2.0)
+    book.end(Reader("g1", "Sessions", "anna"))
+    book.add(ANNA, ["a"], 2.0)
 
 
 def test_one_group_leaves_room_for_others() -> None:

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.common.transitions import IllegalTransitionError
-from services.proxy.receive.long_poll import (
+from popwheel_common.transitions import IllegalTransitionError
+from popwheel_proxy.receive.long_poll import (
     SLICE_S,
     SLICES_MAX,
     Do,

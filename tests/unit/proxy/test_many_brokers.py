@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.common.contract.put import MessageRun, PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.proxy.options import ProxyOptions
-from services.proxy.payload import messages_of
-from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Channel
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.payload import messages_of
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Call, Channel
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import World, message, turns, until

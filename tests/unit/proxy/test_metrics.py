@@ -1,6 +1,6 @@
 """What the proxy counts by topic and group, when these are deleted."""
 
-from services.common.series import OTHER, SERIES_MAX
+from popwheel_common.series import OTHER, SERIES_MAX
 from tests.unit.proxy.world import World, message, poll_request, until, world
 
 LABELS = {"topic": "orders", "consumer_group": "group"}
@@ -44,7 +44,7 @@ async def test_what_a_poll_counts_after_the_deletion_is_not_shown() -> None:
         await use(w)
         w.controller.delete_topic("orders")
         await until(lambda: "orders" not in w.app.view.topics)
-        w.app.poll_metrics.short_polling_hits.labels("orders", "group").inc()
+        w.app.poll_metrics.short_polling_hits.inc("orders", "group")
         assert shown(w) == [None, None]
 
 
@@ -52,6 +52,6 @@ async def test_made_up_names_make_no_more_series_than_allowed() -> None:
     async with world() as w:
         w.app.poll_metrics.long_polls.known = lambda topic, group: True
         for number in range(SERIES_MAX + 5):
-            w.app.poll_metrics.long_polls.labels("orders", f"group-{number}").inc()
+            w.app.poll_metrics.long_polls.inc("orders", f"group-{number}")
         others = {"topic": OTHER, "consumer_group": OTHER}
         assert w.registry.get_sample_value("is_long_polling_total", others) == 5

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.proxy.receive.long_poll import Mode
-from services.proxy.receive.mode_choice import WINDOW_S, ModeChoice
+from popwheel_proxy.receive.long_poll import Mode
+from popwheel_proxy.receive.mode_choice import WINDOW_S, ModeChoice
 from tests.unit.proxy.virtual import LoopClock, run
 from tests.unit.proxy.world import poll_request, world
 

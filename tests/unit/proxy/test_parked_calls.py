@@ -5,14 +5,14 @@ from typing import NoReturn
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.contract.cluster_view import ClusterView
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.proxy.background import Background
-from services.proxy.errors import LimitError
-from services.proxy.failover.brokers import Brokers
-from services.proxy.failover.metrics import FailoverMetrics
-from services.proxy.failover.parked_calls import ParkedCalls
-from services.proxy.options import FailoverOptions
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_proxy.background import Background
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.failover.metrics import FailoverMetrics
+from popwheel_proxy.failover.parked_calls import ParkedCalls
+from popwheel_proxy.options import FailoverOptions
 from tests.unit.proxy.virtual import LoopClock, run
 
 
@@ -21,8 +21,8 @@ def no_way(info: BrokerInfo) -> NoReturn:
 
 
 def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_CALLS_MAX", 2)
-    monkeypatch.setattr("services.proxy.failover.parked_calls.HELD_BYTES_MAX", 100)
+    monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 2)
+    monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_BYTES_MAX", 100)
 
     async def scenario() -> None:
         view, registry = ClusterView(), CollectorRegistry()

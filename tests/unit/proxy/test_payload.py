@@ -1,18 +1,19 @@
 """Cutting messages: what is stored reads as what was sent, and garbage is refused with a status."""
 
 import random
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.wire_format import field, varint
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-from services.proxy.errors import LimitError
-from services.proxy.payload import ClientMessage, messages_of
+from popwheel_common.contract.wire_format import field, varint
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.payload import ClientMessage, messages_of
 
 texts = st.text(max_size=20)
 system_properties = st.builds(
@@ -181,6 +182,26 @@ def test_millions_of_empty_fields_are_refused_before_they_are_read(request_bytes
     with pytest.raises(LimitError) as refused:
         messages_of(request_bytes + bytes(1), 128)  # the last byte is garbage, and must not be come to
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("head", [b"", field(1, b"")])
+def test_messages_of_many_fields_are_refused_before_all_of_them_are_read(head: bytes) -> None:
+    own, body = field(3, field(3, b"m")), field(4, b"b")
+    messages = [
+        head + field(1, b"\x12\x01t") + (b"" if head else own) + body + field(9, b"") * 4_000 for _ in range(128)
+    ]
+    began_s = time.thread_time()
+    with pytest.raises(LimitError, match="send them in several requests"):
+        messages_of(b"".join(field(1, each) for each in messages), 128)
+    assert time.thread_time() - began_s < 0.05
+    few = field(1, messages[0]) * 8
+    assert len(messages_of(few, 128)) == 8
+
+
+def test_messages_with_as_many_properties_as_are_taken_are_read() -> None:
+    sent = d.Message(body=b"b", user_properties={str(number): "v" for number in range(128)})
+    data = field(3, field(3, b"m")) + sent.SerializeToString()  # out of the usual order
+    assert len(messages_of(field(1, data) * 128, 128)) == 128
 
 
 def test_long_system_properties_are_read_by_protobuf() -> None:

@@ -5,9 +5,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.contract.wire_format import field
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.proxy.plain_properties import plain_properties
+from popwheel_common.contract.times import NANOS_PER_S, is_time
+from popwheel_common.contract.wire_format import field
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_proxy.plain_properties import plain_properties
 
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=40)
 timestamps = st.builds(Timestamp, seconds=st.integers(0, 2**35), nanos=st.integers(0, 999_999_999))
@@ -39,6 +40,7 @@ def agrees(data: bytes) -> bool:
     assert found.message_type == meant.message_type
     assert found.has_birth == meant.HasField("born_timestamp")
     assert found.born_host == meant.born_host
+    assert is_time(meant.born_timestamp), "what is no time is left to protobuf, to be refused"
     for name in ("tag", "keys", "message_id", "body_digest", "body_encoding", "message_type", "born_timestamp"):
         meant.ClearField(name)
     meant.ClearField("born_host")
@@ -51,6 +53,12 @@ def agrees(data: bytes) -> bool:
 @given(ordinary)
 def test_ordinary_ones_are_read_by_hand(properties: d.SystemProperties) -> None:
     assert agrees(properties.SerializeToString()) or properties.born_timestamp.seconds >= 2**35
+
+
+@given(st.integers(-(2**31), 2**31 - 1) | st.integers(NANOS_PER_S - 300, NANOS_PER_S + 300))
+def test_any_nanoseconds_of_a_second_are_read_by_hand_and_no_others(nanos: int) -> None:
+    data = d.SystemProperties(born_timestamp=Timestamp(seconds=1, nanos=nanos)).SerializeToString()
+    assert agrees(data) is (0 <= nanos < NANOS_PER_S)
 
 
 @given(ordinary, ordinary, st.data())

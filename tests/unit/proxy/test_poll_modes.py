@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.proxy.poll_counts.shared_count import Sums
-from services.proxy.receive.long_poll import SLICE_S, SLICES_MAX
-from services.proxy.receive.mode_choice import PATIENCE_S, Key
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_proxy.poll_counts.shared_count import Sums
+from popwheel_proxy.receive.long_poll import SLICE_S, SLICES_MAX
+from popwheel_proxy.receive.mode_choice import PATIENCE_S, Key
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world
 
@@ -140,7 +140,7 @@ def test_notify_finds_a_message_at_any_broker() -> None:
                 assert now() - began < SOON_S
             polled = {"topic": "orders", "consumer_group": "group"}
             assert w.metric("is_pop_with_notify_total", polled) == 4
-            assert w.metric("popwheel_proxy_notification_round_trip_ms_count") == 4
+            assert w.metric("popwheel_proxy_notification_round_trip_seconds_count") == 4
             assert w.metric("popwheel_proxy_poll_mode", polled | {"mode": "notify"}) == 1
 
     run(body())

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from services.common.contract.priority import level_of
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
+from popwheel_common.contract.priority import level_of
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
 from tests.unit.proxy.replicas import groups
 from tests.unit.proxy.test_failover import runs_of
 from tests.unit.proxy.virtual import run

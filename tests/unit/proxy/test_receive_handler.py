@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.proxy import app, protocol
-from services.rpc.service import Call
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_proxy import app, protocol
+from popwheel_rpc.service import Call
+from popwheel_rpc.status import GrpcStatus, RpcError
+from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.fake_broker import StoredMessage
 from tests.unit.proxy.world import CLIENT, message, poll_request, turns, until, world
 
@@ -283,6 +284,21 @@ async def test_an_sql_filter_goes_to_the_broker_as_it_is() -> None:
         assert (pop.filter.kind, pop.filter.expression) == (broker.FilterKind.SQL92, " a > 1 ")
 
 
+async def test_long_filters_are_read_in_short_turns() -> None:
+    """100 polls at once, each with a filter of its own as long as it may be."""
+    async with world() as w:
+        with measured_turns() as turns_:
+            terms = [" OR ".join([f"a<{number}"] * 249) for number in range(100, 200)]
+            polls = [
+                poll_request(wait_s=0, filter_expression=d.FilterExpression(type=d.FilterType.SQL, expression=each))
+                for each in terms
+            ]
+            answers = await asyncio.gather(*map(w.receive, polls))
+        assert {each.code for each in answers} == {Code.MESSAGE_NOT_FOUND}
+        assert len(w.broker.asked("Pop")) == 100
+        assert turns_.longest_s <= TURN_S_MAX, str(turns_)
+
+
 async def test_a_group_is_made_on_first_use_only_where_that_is_allowed() -> None:
     fresh = poll_request(wait_s=0, group=d.Resource(name="fresh"))
     async with world() as w:
@@ -391,6 +407,7 @@ async def test_the_broker_is_asked_for_what_the_client_wants() -> None:
         (pop,) = w.broker.asked("Pop")
         assert pop == broker.PopRequest(
             group="group",
+            group_id=w.app.view.groups["group"].id,
             topic="orders",
             queue_id=-1,
             max_messages=32,

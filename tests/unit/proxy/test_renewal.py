@@ -2,18 +2,13 @@
 
 import pytest
 
-from services.common.errors import StatusError
-from services.proxy.ack.renewal import RenewalBook
-from services.proxy.options import RenewalOptions
-from services.proxy.session.clients import Clients
-
-
-def everybody(client_id: str) -> bool:
-    return True
+from popwheel_common.errors import StatusError
+from popwheel_proxy.ack.renewal import RenewalBook
+from popwheel_proxy.options import RenewalOptions
 
 
 def due_handles(book: RenewalBook, now: float) -> list[str]:
-    return [entry.receipt_handle for entries in book.due(now, everybody).values() for entry in entries]
+    return [entry.receipt_handle for entries in book.due(now).values() for entry in entries]
 
 
 def test_a_handle_is_due_every_third_of_its_invisible_duration() -> None:
@@ -30,27 +25,39 @@ def test_batches_are_made_by_broker() -> None:
     book = RenewalBook(RenewalOptions())
     book.add("c", "b1", "g", "t", ["h1"], 0.0)
     book.add("c", "b2", "g", "t", ["h2"], 0.0)
-    assert {name: len(entries) for name, entries in book.due(30.0, everybody).items()} == {"b1": 1, "b2": 1}
+    assert {name: len(entries) for name, entries in book.due(30.0).items()} == {"b1": 1, "b2": 1}
 
 
-def test_handles_of_clients_that_are_gone_are_dropped() -> None:
+def test_what_a_client_holds_is_taken_a_part_at_a_time() -> None:
     book = RenewalBook(RenewalOptions())
-    book.add("gone", "b1", "g", "t", ["h1"], 0.0)
-    book.add("here", "b1", "g", "t", ["h2"], 0.0)
-    (entries,) = book.due(30.0, lambda client_id: client_id == "here").values()
-    assert [entry.receipt_handle for entry in entries] == ["h2"]
-    assert len(book) == 1
+    book.add("gone", "b1", "g", "t", [f"h{number}" for number in range(1_500)], 0.0)
+    book.add("here", "b1", "g", "t", ["h"], 0.0)
+    assert [len(book.take("gone", 1_000)) for _ in range(3)] == [1_000, 500, 0]
+    assert due_handles(book, 30.0) == ["h"]
+    assert book.take("unknown", 1) == []
+
+
+def test_what_is_due_comes_a_part_at_a_time() -> None:
+    book = RenewalBook(RenewalOptions())
+    book.add("c", "b1", "g", "t", [f"h{number}" for number in range(1_500)], 0.0)
+    assert [len(due_handles(book, 30.0)) for _ in range(3)] == [1_000, 500, 0]
+
+
+def test_the_end_of_one_try_takes_nothing_from_another() -> None:
+    book = RenewalBook(RenewalOptions())
+    book.add("c", "b1", "g", "t", ["h1", "h2"], 0.0, receive=1)
+    book.add("c", "b1", "g", "t", ["h1"], 0.0, receive=2)
+    book.drop_of(1, ["h1", "h2"])
+    assert [(each.entry.receipt_handle, each.receive) for each in book.take("c", 9)] == [("h1", 2)]
 
 
 def test_nothing_is_renewed_for_ever() -> None:
     book = RenewalBook(RenewalOptions(invisible_ms=60_000, longest_ms=50_000))
     book.add("c", "b1", "g", "t", ["h"], 0.0)
     assert [due_handles(book, now) for now in (20.0, 40.0)] == [["h"], ["h"]]
-    (entry,) = book.due(60.0, everybody)["b1"]
+    (entry,) = book.due(60.0)["b1"]
     assert entry.back_off, "it comes again when its group's back-off is over"
     assert len(book) == 0
-    book.add("gone", "b1", "g", "t", ["h"], 0.0)
-    assert book.due(60.0, lambda client_id: False) == {}
 
 
 def test_there_is_a_limit() -> None:
@@ -65,18 +72,3 @@ def test_there_is_a_limit() -> None:
     book.check_room("c", 4)
     assert due_handles(book, 1e9) == ["h3"]
     book.check_room("c", 5)
-
-
-def test_clients_are_gone_when_they_have_not_been_heard_of() -> None:
-    clients = Clients(2, 60.0)
-    clients.seen("a", 0.0)
-    clients.seen("b", 10.0)
-    with pytest.raises(StatusError):
-        clients.seen("c", 10.0)
-    clients.seen("a", 50.0)
-    assert clients.is_alive("a", 100.0)
-    assert not clients.is_alive("b", 100.0)
-    clients.expire(100.0)
-    assert len(clients) == 1
-    clients.gone("a")
-    assert not clients.is_alive("a", 51.0)

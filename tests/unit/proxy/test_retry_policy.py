@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.store.refusals import WriterStoppedError
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.proxy.errors import NoMasterError
-from services.proxy.failover.group_gate import ANYWHERE, for_sends
-from services.proxy.failover.retry_policy import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_broker.store.refusals import WriterStoppedError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_proxy.errors import NoMasterError
+from popwheel_proxy.failover.group_gate import ANYWHERE, for_sends
+from popwheel_proxy.failover.retry_policy import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 GROUPS = ("a", "b", "c")
 

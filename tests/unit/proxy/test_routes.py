@@ -2,13 +2,14 @@
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import AddressScheme, Code, MessageType, Permission
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.proxy.options import ProxyOptions
-from services.proxy.session.routes import advertised_endpoints
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import AddressScheme, Code, MessageType, Permission
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.session.routes import advertised_endpoints
+from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.world import CLIENT, World, until, world
 
 ASKED = d.Endpoints(scheme=AddressScheme.DOMAIN_NAME, addresses=[d.Address(host="mq.example.org", port=8081)])
@@ -38,6 +39,19 @@ async def test_every_queue_of_every_broker_is_in_the_route() -> None:
             assert queue.broker.id == 0
             assert queue.broker.endpoints == ASKED
             assert list(queue.accept_message_types) == [MessageType.NORMAL]
+
+
+async def test_a_long_route_leaves_the_loop_to_others() -> None:
+    async with world(*(f"b{number}" for number in range(8))) as w:
+        w.controller.add_topic("wide", queues=1024)
+        await until(lambda: "wide" in w.app.view.topics)
+        addresses = [d.Address(host=f"10.0.0.{number}", port=8081) for number in range(64)]
+        endpoints = d.Endpoints(scheme=AddressScheme.IPv4, addresses=addresses)
+        request = pb.QueryRouteRequest(topic=d.Resource(name="wide"), endpoints=endpoints)
+        with measured_turns() as turns:
+            answer = await w.channel.call(protocol.QUERY_ROUTE, request, metadata=CLIENT)
+        assert len({(each.broker.name, each.id) for each in answer.message_queues}) == 8 * 1024
+        assert turns.longest_s < TURN_S_MAX, str(turns)
 
 
 async def test_a_mixed_topic_takes_every_type() -> None:

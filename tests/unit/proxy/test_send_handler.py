@@ -3,16 +3,21 @@
 import asyncio
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.common.contract.put import PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.proxy.validation import _check_tag
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_broker.records.record import hash_tag
+from popwheel_broker.records.tag import wanted_hashes
+from popwheel_common.contract.put import PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_proxy.validation import _check_tag, filter_of
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker, decoded
 from tests.unit.proxy.world import CLIENT, message, turns, until, world
 
@@ -186,6 +191,10 @@ def with_property(name: str) -> d.Message:
     return made
 
 
+def born(seconds: int, nanos: int = 0) -> d.Message:
+    return message(born_timestamp=Timestamp(seconds=seconds, nanos=nanos))
+
+
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
@@ -202,6 +211,15 @@ def with_property(name: str) -> d.Message:
         (message(tag=""), Code.ILLEGAL_MESSAGE_TAG),
         (message(tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
         (message(tag="a\nb"), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="*"), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="a "), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="\u00a0a"), Code.ILLEGAL_MESSAGE_TAG),
+        (message(tag="t" * 8_193), Code.ILLEGAL_MESSAGE_TAG),
+        (born(seconds=2**63 - 1), Code.BAD_REQUEST),
+        (born(seconds=253_402_300_800), Code.BAD_REQUEST),
+        (born(seconds=-62_135_596_801), Code.BAD_REQUEST),
+        (born(seconds=5, nanos=-1), Code.BAD_REQUEST),
+        (born(seconds=5, nanos=1_000_000_000), Code.BAD_REQUEST),
         (message(keys=["good", " "]), Code.ILLEGAL_MESSAGE_KEY),
         (message(keys=["a\x00"]), Code.ILLEGAL_MESSAGE_KEY),
         (message(message_id=""), Code.ILLEGAL_MESSAGE_ID),
@@ -232,6 +250,27 @@ async def test_a_tag_that_is_too_long_is_not_remembered() -> None:
         kept = _check_tag.cache_info().currsize
         assert (await w.send(message(tag="long" * 5_000))).status.code == Code.MESSAGE_PROPERTIES_TOO_LARGE
         assert _check_tag.cache_info().currsize == kept
+
+
+@given(tag=st.text(max_size=5) | st.text(alphabet="a |*\t\u00a0", max_size=4))
+def test_a_tag_is_taken_if_a_consumer_can_ask_for_it(tag: str) -> None:
+    """For it alone, and beside another."""
+
+    def finds(expression: str) -> bool:
+        try:
+            found = filter_of(d.FilterExpression(type=d.FilterType.TAG, expression=expression))
+        except StatusError:
+            return False
+        return wanted_hashes(found) == frozenset(map(hash_tag, {tag} if expression == tag else {tag, "b"}))
+
+    try:
+        _check_tag(tag)
+    except StatusError as refusal:
+        assert refusal.code == Code.ILLEGAL_MESSAGE_TAG
+        assert not (finds(tag) and finds(f"b || {tag}"))
+    else:
+        assert finds(tag)
+        assert finds(f"b || {tag}")
 
 
 @pytest.mark.parametrize("good", [with_properties(128, 100), with_properties(1, 16 * 1024 - 4), message(keys=["a b"])])

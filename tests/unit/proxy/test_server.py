@@ -3,13 +3,13 @@
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
-from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.proxy import protocol
-from services.proxy.statuses import is_old
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_proxy import protocol
+from popwheel_proxy.statuses import is_old
 from tests.unit.proxy.fake_broker import RECORDS
 from tests.unit.proxy.world import CLIENT, World, message, world
 
@@ -76,6 +76,20 @@ async def test_a_pull_that_breaks_a_rule(fields: dict[str, object], code: int) -
             await pull_records(w, **fields)
         assert refused.value.code == code
         assert w.broker.asked("Pull") == w.broker.asked("PullRecords") == []
+
+
+@pytest.mark.parametrize("makes", [True, False])
+async def test_a_pull_of_a_tool_makes_no_group(makes: bool) -> None:
+    async with world(auto_create_groups=makes) as w:
+        await w.send(message(body=b"0"))
+        tool = d.Resource(name="TOOLS_CONSUMER")
+        status, read, _ = await pull(w, group=tool)
+        assert (status.status.code, read.message.body) == (Code.OK, b"0")
+        await pull_records(w, group=tool)
+        assert "TOOLS_CONSUMER" not in w.controller.groups
+        if makes:
+            await pull(w, group=d.Resource(name="others"))
+            assert "others" in w.controller.groups
 
 
 async def test_records_are_passed_on_as_the_broker_answers_them() -> None:
@@ -170,7 +184,10 @@ async def test_an_unexpected_error_of_a_pull_of_records_is_told_in_trailers(caps
 
 @pytest.mark.parametrize(
     ("version", "old"),
-    [("5.0.0", True), ("5.0.2", True), ("5.0.3", False), ("v5.1.4", False), ("5.2.0-SNAPSHOT", False), ("", True)],
+    [
+        *(("5.0.0", True), ("5.0.2", True), ("5.0.3", False), ("v5.1.4", False), ("5.2.0-SNAPSHOT", False), ("", True)),
+        (f"5.{'9' * 5_000}.1", True),
+    ],
 )
 def test_which_clients_are_old(version: str, old: bool) -> None:
     assert is_old({"x-mq-client-version": version}) is old

@@ -2,8 +2,9 @@
 
 import pytest
 
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, SystemProperties
-from services.proxy.send.system_properties import has_server_fields, without_server_fields
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, SystemProperties
+from popwheel_proxy.errors import LimitError
+from popwheel_proxy.send.system_properties import has_server_fields, without_server_fields
 
 
 def _forged() -> SystemProperties:
@@ -35,3 +36,10 @@ def test_each_is_noticed_and_dropped_and_the_rest_stays(field: str) -> None:
     for data in (kept + added, added + kept, added + kept + added):
         assert has_server_fields(SystemProperties.FromString(data))
         assert without_server_fields(data) == kept
+
+
+def test_thousands_of_fields_are_not_gone_over() -> None:
+    with pytest.raises(LimitError, match="more than 512 system properties"):
+        without_server_fields(SystemProperties(receipt_handle="h", keys=["k"] * 512).SerializeToString())
+    few = SystemProperties(receipt_handle="h", keys=["k"] * 511).SerializeToString()
+    assert len(SystemProperties.FromString(without_server_fields(few)).keys) == 511

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from pydantic import ValidationError
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
-from services.common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group
-from services.proxy import protocol
-from services.proxy.session import telemetry
-from services.rpc.service import ClientStream
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group
+from popwheel_common.settings.otel_options import OtelOptions
+from popwheel_proxy import protocol
+from popwheel_proxy.session import telemetry
+from popwheel_rpc.service import ClientStream
 from tests.unit.proxy.world import CLIENT, World, until, world
 
 TelemetryStream = ClientStream[pb.TelemetryCommand, pb.TelemetryCommand]
@@ -68,6 +70,44 @@ async def test_a_producer_is_told_its_backoff_and_limits() -> None:
     assert backoff.exponential_backoff.initial.ToMilliseconds() == 10
     assert backoff.exponential_backoff.max.ToMilliseconds() == 1000
     assert backoff.exponential_backoff.multiplier == 2
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "scheme", "host"),
+    [
+        ("collector.example.com:4317", d.AddressScheme.DOMAIN_NAME, "collector.example.com"),
+        ("127.0.0.1:4317", d.AddressScheme.IPv4, "127.0.0.1"),
+        ("[::1]:4317", d.AddressScheme.IPv6, "::1"),
+    ],
+)
+@pytest.mark.parametrize("settings", [PRODUCER, consumer()], ids=["producer", "consumer"])
+async def test_clients_are_told_where_their_metrics_go(
+    settings: d.Settings, endpoint: str, scheme: d.AddressScheme.ValueType, host: str
+) -> None:
+    asked = d.Settings()
+    asked.CopyFrom(settings)
+    asked.metric.endpoints.addresses.add(host="of.the.client", port=1)  # what it says of it does not count
+    metric = (await told(asked, otel=OtelOptions(client_metrics_endpoint=endpoint))).metric
+    assert metric.on
+    assert metric.endpoints == d.Endpoints(scheme=scheme, addresses=[d.Address(host=host, port=4317)])
+
+
+async def test_clients_send_no_metrics_if_nobody_collects_them() -> None:
+    settings = await told(PRODUCER)
+    assert settings.HasField("metric")
+    assert settings.metric == d.Metric(on=False)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("collector", "collector:", ":4317", "collector:0", "collector:65536", "collector:4317:1", "::1:4317"),
+        *("http://collector:4317", "collector:4317/v1/metrics", "collector:٤٣١٧", "a b:4317", "[]:4317"),
+    ],
+)
+def test_an_endpoint_of_metrics_must_be_host_and_port(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match="must be host:port, such as"):
+        OtelOptions(client_metrics_endpoint=endpoint)
 
 
 async def test_a_consumer_is_told_its_groups_backoff() -> None:

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from services.common.contract.cluster_view import VERSIONS_PER_INCARNATION
-from services.common.contract.put import MessageRun
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.test_many_brokers import Cluster, cluster
 from tests.unit.proxy.virtual import now, run
 from tests.unit.proxy.world import message

@@ -3,18 +3,19 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from services.common.contract.put import MessageRun, PutResult
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, MessageType
-from services.common.pb.popwheel.v1 import broker_pb2 as broker
-from services.common.pb.popwheel.v1.controller_pb2 import TopicType
-from services.proxy import protocol
-from services.proxy.session import producer_book as book_module
-from services.proxy.session.producer_book import ProducerBook
-from services.rpc.service import ClientStream
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, MessageType
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_proxy import protocol
+from popwheel_proxy.session import producer_book as book_module
+from popwheel_proxy.session import telemetry
+from popwheel_proxy.session.producer_book import Producer, ProducerBook
+from popwheel_rpc.service import ClientStream
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.world import CLIENT, World, message, until, world
 
 OTHER = {**CLIENT, "x-mq-client-id": "client-2"}
@@ -205,6 +206,79 @@ async def test_who_sends_half_messages_is_asked_though_its_settings_do_not_say_s
         assert (await asked_of(stream)).message.topic.name == "pledged"
 
 
+async def test_half_messages_that_come_before_the_settings_count() -> None:
+    async with world() as w:
+        await add_topics(w)
+        stream = w.channel.open(protocol.TELEMETRY, metadata=CLIENT)
+        await until(lambda: w.metric("popwheel_proxy_telemetry_streams") == 1)
+        await w.send(half("pledged"))
+        await stream.send((pb.TelemetryCommand(settings=d.Settings(publishing=d.Publishing())),))
+        await until(lambda: w.broker.producer_topics == {"pledged"})
+        await check(w, "pledged")
+        assert (await asked_of(stream)).message.topic.name == "pledged"
+
+
+async def name(stream: TelemetryStream, *topics: str) -> None:
+    """Send a producer's settings once more."""
+    publishing = d.Publishing(topics=[d.Resource(name=topic) for topic in topics])
+    settings = d.Settings(client_type=ClientType.PRODUCER, publishing=publishing)
+    await stream.send((pb.TelemetryCommand(settings=settings),))
+    answer = await stream.receive()
+    assert answer is not None and answer.status.code == Code.OK
+
+
+async def test_a_stream_is_asked_by_its_latest_settings_only() -> None:
+    """The seen fault: settings only added topics, so a stream's end took as long as all that it ever named."""
+    async with world() as w:
+        await add_topics(w)
+        stream = await produce(w, "mixed", "later")
+        assert (await w.send(half("pledged"))).status.code == Code.OK
+        book = w.app._telemetry._producers
+        assert sorted(book) == ["later", "mixed", "pledged"]
+        await name(stream, "mixed")
+        assert sorted(book) == ["mixed", "pledged"], "what it sent half messages to stays"
+        await name(stream)
+        assert sorted(book) == ["pledged"]
+        for number in range(3):
+            await name(stream, *(f"t{number}-{each}" for each in range(2_000)))
+            assert book.pairs == 2_001
+
+
+async def test_the_topics_of_half_messages_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "_HALF_TOPICS_MAX", 1)
+    async with world() as w:
+        await add_topics(w)
+        await produce(w)
+        for topic in ("mixed", "pledged", "mixed"):
+            assert (await w.send(half(topic))).status.code == Code.OK
+        assert list(w.app._telemetry._producers) == ["mixed"]
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "producer_topics_max"}) == 1
+
+
+async def test_each_stream_of_a_client_id_is_asked_by_its_own_settings() -> None:
+    async with world() as w:
+        await add_topics(w)
+        producer = await produce(w, "mixed")
+        other = await produce(w, "pledged")
+        consumer = w.channel.open(protocol.TELEMETRY, metadata=CLIENT)
+        subscription = d.Subscription(group=d.Resource(name="group"))
+        await consumer.send((pb.TelemetryCommand(settings=d.Settings(subscription=subscription)),))
+        silent = w.channel.open(protocol.TELEMETRY, metadata=CLIENT)
+        await until(lambda: w.broker.producer_topics == {"mixed", "pledged"})
+        for _ in range(3):
+            await check(w, "mixed")
+            assert (await asked_of(producer)).message.topic.name == "mixed"
+        await check(w, "pledged")
+        assert (await asked_of(other)).message.topic.name == "pledged"
+        other.cancel()
+        await until(lambda: w.broker.producer_topics == {"mixed"})
+        await check(w, "mixed")
+        assert (await asked_of(producer)).message.topic.name == "mixed"
+        for stream in (producer, consumer, silent):
+            stream.cancel()
+        await until(lambda: w.broker.producer_topics == set())
+
+
 async def test_a_stream_that_breaks_is_opened_again_with_all_topics() -> None:
     async with world() as w:
         await add_topics(w)
@@ -225,14 +299,19 @@ async def test_a_stream_that_breaks_is_opened_again_with_all_topics() -> None:
 def test_producers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "PAIRS_MAX", 3)
     book = ProducerBook()
+    one, another, two, three = (Producer(*each) for each in (("one", 1), ("one", 2), ("two", 3), ("three", 4)))
     told: list[tuple[list[str], list[str]]] = []
     book.subscribe(lambda new, gone: told.append((new, gone)))
-    assert not book.add("one", ["a", "b", "c"])
-    assert book.add("two", ["a"])
-    assert not book.add("three", ["d"])
+    assert not book.add(one, ["a", "b", "c"])
+    assert book.add(two, ["a"])
+    assert not book.add(three, ["d"])
+    assert not book.add(another, ["a"]), "streams of one client have one share"
     assert (book.pairs, told) == (3, [(["a", "b"], [])])
-    assert [book.next_of("a") for _ in range(3)] == ["one", "two", "one"]
-    book.remove("three")
-    book.remove("one")
+    assert [book.next_of("a") for _ in range(3)] == [one, two, one]
+    book.remove(three)
+    book.remove(two, ["b", "x"])
+    book.remove(one)
     assert told[1:] == [([], ["b"])]
-    assert (book.next_of("b"), book.next_of("a"), list(book)) == (None, "two", ["a"])
+    assert (book.next_of("b"), book.next_of("a"), list(book)) == (None, two, ["a"])
+    book.remove(two, ["a"])
+    assert (book.pairs, list(book), told[2:]) == (0, [], [([], ["a"])])

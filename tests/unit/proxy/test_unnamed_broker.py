@@ -1,10 +1,15 @@
 """Polls that name no broker go to all of them, also where they come in step with others."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from services.common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_proxy.receive import notifications
 from tests.unit.proxy.virtual import LoopClock, run
-from tests.unit.proxy.world import poll_request, world
+from tests.unit.proxy.world import poll_request, turns, until, world
 
 BROKERS = ("b1", "b2", "b3", "b4")
 
@@ -50,3 +55,62 @@ def test_polls_of_one_group_go_round_the_brokers_however_many_others_poll_in_bet
             assert asked == [4, 4, 4]
 
     run(body())
+
+
+def test_polls_that_do_not_wait_ask_all_brokers_alike_if_each_reaches_some_only() -> None:
+    """The first by name were asked by each poll, and the last by few."""
+
+    async def slow() -> None:
+        await asyncio.sleep(0.15)
+
+    async def body() -> None:
+        async with world(*BROKERS, clock=LoopClock()) as w:
+            for broker in w.brokers.values():
+                broker.pop_gate = cast("asyncio.Event", SimpleNamespace(wait=slow))
+            for _ in range(20):
+                await w.receive(poll_request(wait_s=0.0, broker=""))
+            asked = [len(broker.asked("Pop")) for broker in w.brokers.values()]
+            assert sum(asked) == 40, "each poll has time for two"
+            assert min(asked) >= 8, asked
+
+    run(body())
+
+
+@pytest.mark.parametrize("mode", ["notify", "plain"])
+def test_all_brokers_hear_once_a_minute_what_a_group_reads_wherever_it_is_polled(mode: str) -> None:
+    """Messages at the others count as its lag, also if it never waits for anything and polls only one."""
+
+    async def body() -> None:
+        async with world("b1", "b2", clock=LoopClock(), poll_mode=mode) as w:
+            for _ in range(3):
+                await w.receive(poll_request(wait_s=0.0, broker="b1"))
+            await turns()
+            assert [broker.readers for broker in w.brokers.values()] == [[("group", "orders")]] * 2
+            await asyncio.sleep(61)
+            await w.receive(poll_request(wait_s=0.0, broker="b1"))
+            await turns()
+            assert [broker.readers for broker in w.brokers.values()] == [[("group", "orders")] * 2] * 2
+
+    run(body())
+
+
+async def test_a_group_reads_a_topic_that_is_made_anew_and_too_many_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as w:
+        await w.receive(poll_request(wait_s=0.0))
+        w.controller.delete_group("group")
+        await until(lambda: "group" not in w.app.view.groups)
+        w.controller.add_group("group")
+        await until(lambda: "group" in w.app.view.groups)
+        await w.receive(poll_request(wait_s=0.0))
+        await turns()
+        assert w.broker.readers == [("group", "orders")] * 2
+        monkeypatch.setattr(notifications, "_READERS_MAX", 1)
+        w.controller.add_topic("others")
+        await until(lambda: "others" in w.app.view.topics)
+        request = poll_request(wait_s=0.0)
+        request.message_queue.topic.name = "others"
+        await w.receive(request)
+        assert w.metric("popwheel_proxy_limit_hits_total", {"limit": "readers_max"}) == 1
+        assert w.broker.readers == [("group", "orders")] * 2

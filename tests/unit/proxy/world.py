@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from services.common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from services.common.settings.access_options import AccessOptions
-from services.proxy import protocol
-from services.proxy.app import ProxyApp
-from services.proxy.options import ProxyOptions
-from services.proxy.poll_counts.shared_count import CountStore
-from services.rpc.local import LocalChannel
-from services.rpc.service import Channel, ClientStream
+from popwheel_common.clock import SystemClock
+from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
+from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_common.settings.access_options import AccessOptions
+from popwheel_common.settings.otel_options import OtelOptions
+from popwheel_proxy import protocol
+from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.poll_counts.shared_count import CountStore
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Channel, ClientStream
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.fake_controller import FakeController
 
@@ -90,6 +91,7 @@ class World:
         clock: ShiftedClock | None = None,
         count_store: CountStore | None = None,
         access: AccessOptions | None = None,
+        otel: OtelOptions | None = None,
     ) -> None:
         self.clock = clock or ShiftedClock()
         self.controller = FakeController(*brokers)
@@ -100,10 +102,11 @@ class World:
             self.clock,
             random.Random(1),
             self.registry,
-            LocalChannel(self.controller.service),
+            LocalChannel(self.controller.service, clock=self.clock),
             self._connect,
             count_store=count_store,
             access=access or AccessOptions(),
+            otel=otel or OtelOptions(),
         )
         self.polls: list[asyncio.Task[Received]] = []
         self.channel: Channel = LocalChannel(self.app.service, clock=self.clock)
@@ -200,11 +203,17 @@ async def world(
     clock: ShiftedClock | None = None,
     count_store: CountStore | None = None,
     access: AccessOptions | None = None,
+    otel: OtelOptions | None = None,
     **options: object,
 ) -> AsyncIterator[World]:
     """A proxy that serves, with the topic `orders` and the group `group`."""
     made = World(
-        ProxyOptions.model_validate(options), *(brokers or ("b1",)), clock=clock, count_store=count_store, access=access
+        ProxyOptions.model_validate(options),
+        *(brokers or ("b1",)),
+        clock=clock,
+        count_store=count_store,
+        access=access,
+        otel=otel,
     )
     made.controller.add_topic("orders")
     made.controller.add_group("group")

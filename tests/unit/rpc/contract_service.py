@@ -2,11 +2,11 @@
 
 import asyncio
 
-from services.common.errors import NotLeadingError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
-from services.rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError, protobuf
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import GetOffsetRequest
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError, protobuf
+from popwheel_rpc.status import GrpcStatus, RpcError
 
 
 def _raw(name: str) -> Method[bytes, bytes]:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from services.rpc.http2 import frames, hpack
-from services.rpc.http2.connection import Connection
-from services.rpc.http2.events import ConnectionFailed, Event, StreamReset
-from services.rpc.limits import Limits
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.http2.connection import Connection
+from popwheel_rpc.http2.events import ConnectionFailed, Event, StreamReset
+from popwheel_rpc.limits import Limits
 
 REQUEST = hpack.encode(
     [

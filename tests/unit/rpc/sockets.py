@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from services.rpc.server.server_connection import ServerConnection
-from services.rpc.status import GrpcStatus
+from popwheel_rpc.server.server_connection import ServerConnection
+from popwheel_rpc.status import GrpcStatus
 
 
 class Observer:

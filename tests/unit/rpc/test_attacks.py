@@ -5,13 +5,13 @@ import tracemalloc
 
 import pytest
 
-from services.cli.process.listeners import client_limits
-from services.proxy.options import ProxyOptions
-from services.rpc.http2 import frames
-from services.rpc.http2.outbox import Outbox
-from services.rpc.http2.streams import Stream
-from services.rpc.server.server import Server
-from services.rpc.server.server_connection import ServerConnection
+from popwheel_cli.process.listeners import client_limits
+from popwheel_proxy.options import ProxyOptions
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.http2.outbox import Outbox
+from popwheel_rpc.http2.streams import Stream
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_connection import ServerConnection
 from tests.harness.attacks import ATTACKS, Attack, Target
 from tests.harness.manual_clock import ManualClock
 from tests.unit.rpc.contract_service import ECHO, LISTEN, ContractService

@@ -2,7 +2,7 @@
 
 import random
 
-from services.rpc.backoff import Backoff
+from popwheel_rpc.backoff import Backoff
 
 
 def test_waits_grow_to_a_bound_and_begin_anew() -> None:

@@ -12,10 +12,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.rpc.socket import certificate_files
-from services.rpc.socket.certificate_files import CertificateFiles, CertificateMetrics
-from services.rpc.socket.certificates import KeyPair
-from services.rpc.socket.tls import server_context
+from popwheel_rpc.socket import certificate_files
+from popwheel_rpc.socket.certificate_files import CertificateFiles, CertificateMetrics
+from popwheel_rpc.socket.certificates import KeyPair
+from popwheel_rpc.socket.tls import server_context
 from tests.harness.certificates import CertificateVolume, certificate_by, new_authority, now
 from tests.harness.manual_clock import ManualClock
 

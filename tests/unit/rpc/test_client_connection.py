@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from services.common.clock import SystemClock
-from services.rpc.client.client_connection import ClientConnection
-from services.rpc.client.socket_channel import SocketChannel
-from services.rpc.deadline_timer import DeadlineTimer
-from services.rpc.http2.frames import STREAM_ID_MAX
-from services.rpc.limits import Limits
-from services.rpc.server.server import Server
-from services.rpc.status import RpcError
+from popwheel_common.clock import SystemClock
+from popwheel_rpc.client.client_connection import ClientConnection
+from popwheel_rpc.client.socket_channel import SocketChannel
+from popwheel_rpc.deadline_timer import DeadlineTimer
+from popwheel_rpc.http2.frames import STREAM_ID_MAX
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.status import RpcError
 from tests.unit.rpc.contract_service import ECHO, WAIT, ContractService
 
 

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.rpc.http2 import frames
-from services.rpc.http2.connection import Connection
-from services.rpc.http2.events import Event
-from services.rpc.limits import Limits
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.http2.connection import Connection
+from popwheel_rpc.http2.events import Event
+from popwheel_rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, block, headers
 
 SMALL = Limits(

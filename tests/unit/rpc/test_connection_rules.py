@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.rpc.http2 import frames, hpack
-from services.rpc.http2.connection import Connection
-from services.rpc.http2.events import (
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.http2.connection import Connection
+from popwheel_rpc.http2.events import (
     ConnectionFailed,
     DataReceived,
     RequestReceived,
@@ -12,8 +12,8 @@ from services.rpc.http2.events import (
     StreamFlushed,
     StreamReset,
 )
-from services.rpc.http2.frames import ErrorCode
-from services.rpc.limits import Limits
+from popwheel_rpc.http2.frames import ErrorCode
+from popwheel_rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, START, TRAILERS, Served, block, data, headers, split
 
 PROTOCOL = ErrorCode.PROTOCOL_ERROR

@@ -5,17 +5,17 @@ import random
 
 import pytest
 
-from services.common.clock import SystemClock
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import NotLeadingError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1 import controller_pb2 as pb
-from services.rpc.local import LocalChannel
-from services.rpc.membership.controller_channel import ControllerChannel, addresses_of
-from services.rpc.membership.follower import ControllerFollower
-from services.rpc.methods import ENSURE_TOPIC, WATCH
-from services.rpc.service import Call, Service, Stream
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_common.clock import SystemClock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.membership.controller_channel import ControllerChannel, addresses_of
+from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.methods import ENSURE_TOPIC, WATCH
+from popwheel_rpc.service import Call, Service, Stream
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 
 class Controller:

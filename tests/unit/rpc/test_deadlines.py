@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.rpc.deadlines import STEP_S, Deadlines
+from popwheel_rpc.deadlines import STEP_S, Deadlines
 
 
 def test_the_next_one() -> None:

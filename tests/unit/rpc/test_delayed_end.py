@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2 import frames
-from services.rpc.http2.grpc_messages import frame_message
-from services.rpc.server import delayed_end
-from services.rpc.server.delayed_end import PATIENCE_S, DelayedEnd
-from services.rpc.server.server import Server
-from services.rpc.server.server_connection import ServerConnection
-from services.rpc.service import RAW, Call, Method, Service, Stream
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.http2.grpc_messages import frame_message
+from popwheel_rpc.server import delayed_end
+from popwheel_rpc.server.delayed_end import PATIENCE_S, DelayedEnd
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_connection import ServerConnection
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock
 from tests.unit.rpc.peers import START, Frame, block, data, headers, split
 from tests.unit.rpc.sockets import Observer, Socket

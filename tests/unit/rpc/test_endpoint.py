@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from services.rpc.http2 import frames
-from services.rpc.server.server import Server
-from services.rpc.server.server_connection import ServerConnection
-from services.rpc.service import RAW, Call, Method, Service, Stream
+from popwheel_rpc.http2 import frames
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_connection import ServerConnection
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream
 from tests.unit.rpc.peers import REQUEST, block
 
 HOLD = Method("t.T", "Echo", RAW, RAW)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import NotLeadingError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.http2 import grpc_messages as grpc
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.http2 import grpc_messages as grpc
+from popwheel_rpc.status import GrpcStatus, RpcError
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.lists(st.integers(0, 500), max_size=12))

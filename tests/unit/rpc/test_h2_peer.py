@@ -9,8 +9,8 @@ import h2.events
 import h2.settings
 import pytest
 
-from services.rpc.http2.connection import Connection
-from services.rpc.http2.events import (
+from popwheel_rpc.http2.connection import Connection
+from popwheel_rpc.http2.events import (
     DataReceived,
     Event,
     GoingAway,
@@ -21,8 +21,8 @@ from services.rpc.http2.events import (
     StreamFlushed,
     StreamReset,
 )
-from services.rpc.http2.frames import ErrorCode
-from services.rpc.limits import Limits
+from popwheel_rpc.http2.frames import ErrorCode
+from popwheel_rpc.limits import Limits
 from tests.unit.rpc.peers import ANSWER, REQUEST, TRAILERS
 
 FIELDS = [

@@ -7,10 +7,10 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 
-from services.rpc.http2 import hpack
-from services.rpc.http2.frames import ProtocolError
-from services.rpc.http2.head_reader import HeadReader
-from services.rpc.http2.headers import MalformedHeadersError, RequestHead, read_field, read_request
+from popwheel_rpc.http2 import hpack
+from popwheel_rpc.http2.frames import ProtocolError
+from popwheel_rpc.http2.head_reader import HeadReader
+from popwheel_rpc.http2.headers import MalformedHeadersError, RequestHead, read_field, read_request
 
 LIST_BYTES_MAX = 700
 INDEXED, ENTERS_TABLE, LITERAL, NEVER_INDEXED = range(4)

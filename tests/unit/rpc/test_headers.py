@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.rpc.http2 import hpack
-from services.rpc.http2.frames import ProtocolError
-from services.rpc.http2.head_reader import HeadReader
-from services.rpc.http2.headers import Kind, MalformedHeadersError, RequestHead, read_field
+from popwheel_rpc.http2 import hpack
+from popwheel_rpc.http2.frames import ProtocolError
+from popwheel_rpc.http2.head_reader import HeadReader
+from popwheel_rpc.http2.headers import Kind, MalformedHeadersError, RequestHead, read_field
 
 VALUES = st.binary(max_size=6) | st.text(" \t\r\n\0ab\x7f\x80\xa0\xad\xff", max_size=6).map(
     lambda text: text.encode("latin-1")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.rpc.http2 import hpack, huffman
-from services.rpc.http2.frames import ErrorCode, ProtocolError
+from popwheel_rpc.http2 import hpack, huffman
+from popwheel_rpc.http2.frames import ErrorCode, ProtocolError
 
 REQUEST_1 = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]
 REQUEST_2 = [*REQUEST_1, (b"cache-control", b"no-cache")]

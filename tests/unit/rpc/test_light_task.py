@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.rpc.server.light_task import LightTask
+from popwheel_rpc.server.light_task import LightTask
 
 
 async def run(coroutine: Awaitable[Any]) -> Any:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.rpc.local import LocalChannel
-from services.rpc.service import RAW, Call, Method, Service
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import RAW, Call, Method, Service
+from popwheel_rpc.status import GrpcStatus, RpcError
 
 WAIT = Method("test.Local", "Wait", RAW, RAW)
 STUBBORN = Method("test.Local", "Stubborn", RAW, RAW)

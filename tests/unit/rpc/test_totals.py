@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.rpc.http2 import frames, hpack
-from services.rpc.http2.grpc_messages import TRAILERS_OK, frame_message
-from services.rpc.limits import Limits
-from services.rpc.server.metrics import RpcMetrics
-from services.rpc.server.server import Server
-from services.rpc.server.server_call import OPEN_CALL_BYTES
-from services.rpc.server.server_connection import ServerConnection
-from services.rpc.service import Method
+from popwheel_rpc.http2 import frames, hpack
+from popwheel_rpc.http2.grpc_messages import TRAILERS_OK, frame_message
+from popwheel_rpc.limits import Limits
+from popwheel_rpc.server.metrics import RpcMetrics
+from popwheel_rpc.server.server import Server
+from popwheel_rpc.server.server_call import OPEN_CALL_BYTES
+from popwheel_rpc.server.server_connection import ServerConnection
+from popwheel_rpc.service import Method
 from tests.harness.manual_clock import ManualClock
 from tests.unit.rpc.contract_service import CHAT, ECHO, WAIT, ContractService
 from tests.unit.rpc.peers import block, data, headers

@@ -4,11 +4,11 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from popwheel_proxy.access.signature import claim_of, is_by
 from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.proxies import Proxies
-from services.proxy.access.signature import claim_of, is_by
 
 SECRET = "long enough"
 

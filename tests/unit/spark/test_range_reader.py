@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from popwheel_common.contract.record_block import RecordBlock
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_spark.errors import DataLossError, UnreachableError
 from popwheel_spark.offsets import Offsets, Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
 from popwheel_spark.read_options import read_options
-from services.common.contract.record_block import RecordBlock
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)

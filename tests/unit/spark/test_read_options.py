@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from popwheel_spark.bounds import Bound, Instant
+from popwheel_spark.columns import ORIGIN
 from popwheel_spark.errors import OptionError
 from popwheel_spark.offsets import EARLIEST, LATEST, Queue
 from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.schema import COLUMNS, ORIGIN
+from popwheel_spark.schema import COLUMNS
 
 TABLE = tuple(name for name in COLUMNS if name != ORIGIN)
 

@@ -22,12 +22,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from popwheel_common.contract.names import topic_of_retry_topic
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
+from popwheel_spark.columns import ddl
 from popwheel_spark.errors import FormatError
 from popwheel_spark.offsets import Queue
 from popwheel_spark.record_rows import record_batch
-from popwheel_spark.schema import COLUMNS, arrow_schema, ddl
-from services.common.contract.names import topic_of_retry_topic
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
+from popwheel_spark.schema import COLUMNS, arrow_schema
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)

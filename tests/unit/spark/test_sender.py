@@ -6,16 +6,16 @@ from typing import TypeVar
 
 import pytest
 
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.service import Call, Channel, Service
 from popwheel_spark.errors import RefusedError
 from popwheel_spark.methods import SEND
 from popwheel_spark.proxies import Proxies
 from popwheel_spark.row_requests import RowRequest
 from popwheel_spark.sender import Sender
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
-from services.rpc.local import LocalChannel
-from services.rpc.service import Call, Channel, Service
 
 T = TypeVar("T")
 OK, AWAY, EMPTY = Code.OK, Code.HA_NOT_AVAILABLE, Code.MESSAGE_BODY_EMPTY

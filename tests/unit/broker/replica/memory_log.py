@@ -4,11 +4,11 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
-from services.broker.records import raw_records, record
-from services.broker.records.record import Record, RecordKind
-from services.broker.replica.epochs import EpochHistory
-from services.common.errors import CorruptDataError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_broker.records import raw_records, record
+from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.replica.epochs import EpochHistory
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
 class MemoryLog:

@@ -4,23 +4,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from services.broker.options import ReplicationOptions
-from services.broker.repair.peers import Peers
-from services.broker.repair.repair import RecordReader, Repairer
-from services.broker.replica.constants import ReplicationConstants
-from services.broker.replica.log_receiver import Slave
-from services.broker.replica.log_sender import Master
-from services.broker.replica.replication_master import ReplicationMaster
-from services.broker.replica.replication_slave import ReplicationSlave
-from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.replica.sync_state_set import SyncStateSet
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
-from services.rpc.local import LocalChannel
-from services.rpc.methods import CHANGE_SYNC_STATE_SET, READ_RECORDS, REPLICATE
-from services.rpc.service import Call, Channel, Service
-from services.rpc.status import GrpcStatus, RpcError
+from popwheel_broker.options import ReplicationOptions
+from popwheel_broker.repair.peers import Peers
+from popwheel_broker.repair.repair import RecordReader, Repairer
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replica.log_receiver import Slave
+from popwheel_broker.replica.log_sender import Master
+from popwheel_broker.replica.replication_master import ReplicationMaster
+from popwheel_broker.replica.replication_slave import ReplicationSlave
+from popwheel_broker.replica.statistics import ReplicationStatistics
+from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, READ_RECORDS, REPLICATE
+from popwheel_rpc.service import Call, Channel, Service
+from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import MemoryLog
 
@@ -32,6 +32,10 @@ class KnownPeers(Peers):
 
     def __init__(self, ways: Callable[[], list[tuple[int, Any]]]) -> None:
         self._ways = ways
+
+    @property
+    def is_told(self) -> bool:
+        return True
 
     def others(self) -> Iterator[tuple[int, Channel]]:
         return iter(self._ways())

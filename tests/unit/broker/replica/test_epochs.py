@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.replica import epochs
-from services.broker.replica.epochs import EpochHistory, EpochStart, JoinPlan, LogOutline, join_plan
-from services.common.errors import CorruptDataError
+from popwheel_broker.replica import epochs
+from popwheel_broker.replica.epochs import EpochHistory, EpochStart, JoinPlan, LogOutline, join_plan
+from popwheel_common.errors import CorruptDataError
 
 
 def history(*starts: tuple[int, int]) -> EpochHistory:

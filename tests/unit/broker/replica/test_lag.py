@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.replica.lag import PositionTimes
+from popwheel_broker.replica.lag import PositionTimes
 
 
 def test_tells_since_when_there_is_more() -> None:

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.checkpoint_sync import master_checkpoint
-from services.broker.checkpoint_sync.checkpoint_source import CheckpointSource
-from services.broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
-from services.broker.checkpoint_sync.master_checkpoint_file import NAME, MasterCheckpointFile
-from services.broker.names.known_names import KnownNames, Names
-from services.broker.progress.merge_buffer import MergeBuffer
-from services.broker.store.consume_queue import ConsumeQueue
-from services.broker.store.queue_index import QueueIndex
-from services.common.contract.cluster_view import ClusterView
-from services.common.errors import StatusError, UnknownFormatError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import GroupOffsets, ReplicaCheckpoint, TimerProgress
+from popwheel_broker.checkpoint_sync import master_checkpoint
+from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
+from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
+from popwheel_broker.checkpoint_sync.master_checkpoint_file import NAME, MasterCheckpointFile
+from popwheel_broker.names.known_names import KnownNames, Names
+from popwheel_broker.progress.merge_buffer import MergeBuffer
+from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import StatusError, UnknownFormatError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import GroupOffsets, ReplicaCheckpoint, TimerProgress
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
 FOLDER = Path("/broker")

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from services.broker.replica.log_receiver import Slave
-from services.broker.replica.replication_slave import ReplicationSlave
-from services.common.clock import SystemClock, Uptime
-from services.rpc.client.socket_channel import connect
-from services.rpc.server.server import Server
+from popwheel_broker.replica.log_receiver import Slave
+from popwheel_broker.replica.replication_slave import ReplicationSlave
+from popwheel_common.clock import SystemClock, Uptime
+from popwheel_rpc.client.socket_channel import connect
+from popwheel_rpc.server.server import Server
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.replica.memory_log import MemoryLog
 from tests.unit.broker.replica.replicas import GROUP, World

@@ -10,10 +10,10 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.broker.records.record import HEADER_BYTES
-from services.broker.replica.sync_state_set import SyncStateSet
-from services.common.pb.popwheel.v1.broker_pb2 import LogChunk
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_broker.records.record import HEADER_BYTES
+from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.unit.broker.replica.memory_log import common_prefix
 from tests.unit.broker.replica.replicas import Replica, World

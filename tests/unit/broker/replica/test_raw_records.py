@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.records import record
-from services.broker.records.raw_records import checked_records, whole_bytes, whole_length
-from services.broker.records.record import Record, RecordKind, StoredRecord
-from services.common.errors import CorruptDataError, UnknownFormatError
+from popwheel_broker.records import record
+from popwheel_broker.records.raw_records import checked_records, whole_bytes, whole_length
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 records = st.lists(
     st.builds(

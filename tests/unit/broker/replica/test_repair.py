@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from services.broker.repair.repair import BYTES_MAX, RecordReader
-from services.broker.replica.constants import ReplicationConstants
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest
-from services.rpc.service import Call
+from popwheel_broker.repair.repair import BYTES_MAX, RecordReader
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest
+from popwheel_rpc.service import Call
 from tests.harness.manual_clock import ManualClock
 from tests.unit.broker.replica.memory_log import MemoryLog, damaged_at
 from tests.unit.broker.replica.replicas import GROUP, World
@@ -77,6 +77,23 @@ async def test_what_nobody_had_is_not_asked_for_again_at_once() -> None:
     assert not await mine.repairer.repair(position)
     clock.advance(5000)
     assert await mine.repairer.repair(position)
+
+
+async def test_who_may_have_a_record_is_known_where_all_others_say_that_they_do_not() -> None:
+    world, _ = three()
+    mine, _, third = world.replicas
+    position = mine.log.positions()[3]
+    for each in world.replicas:
+        each.log.damage(position)
+    assert not await mine.repairer.repair(position)
+    assert await mine.repairer.who_may_have(position) == []
+    world.link(0, 1).up = False
+    (one,) = await mine.repairer.who_may_have(position)
+    assert one.startswith("replica 1: ")
+    world.link(0, 1).up = True
+    third.log.data[:] = world.replicas[1].log.data[:]
+    third.log.damage(position)  # damaged twice is good again
+    assert await mine.repairer.who_may_have(position) == ["replica 2 has another record there"]
 
 
 async def test_a_record_of_another_epoch_is_not_taken() -> None:

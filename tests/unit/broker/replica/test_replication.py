@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from services.broker.replica.statistics import ReplicationStatistics
-from services.broker.replica.sync_state_set import SetChange
-from services.common.errors import StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
-from services.common.pb.popwheel.v1.controller_pb2 import BrokerGroup
-from services.rpc.local import LocalChannel
-from services.rpc.methods import REPLICATE
+from popwheel_broker.replica.statistics import ReplicationStatistics
+from popwheel_broker.replica.sync_state_set import SetChange
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_rpc.local import LocalChannel
+from popwheel_rpc.methods import REPLICATE
 from tests.unit.broker.replica.replicas import GROUP, World, in_world
 
 KIB = 1024

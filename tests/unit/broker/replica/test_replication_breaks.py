@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.common.pb.popwheel.v1.broker_pb2 import LogChunk
+from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk
 from tests.unit.broker.replica.memory_log import damaged_at
 from tests.unit.broker.replica.replicas import World, in_world
 

@@ -9,15 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.broker.files.replica_store import ReplicaStore
-from services.broker.options import BrokerOptions
-from services.broker.repair.repair import Repairer
-from services.broker.replica.log_receiver import Slave
-from services.broker.replica.metrics import ReplicationCollector
-from services.broker.replica.replication_slave import ReplicationSlave
-from services.broker.state.core import BrokerCore
-from services.broker.store.commit_log import CommitLog
-from services.common.contract.cluster_view import ClusterView
+from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.options import BrokerOptions
+from popwheel_broker.repair.repair import Repairer
+from popwheel_broker.replica.log_receiver import Slave
+from popwheel_broker.replica.metrics import ReplicationCollector
+from popwheel_broker.replica.replication_slave import ReplicationSlave
+from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.store.commit_log import CommitLog
+from popwheel_common.contract.cluster_view import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk
 from tests.unit.broker.replica.replicas import GROUP, KnownPeers, World
@@ -224,7 +224,7 @@ def test_metrics_show_both_ends() -> None:
         for line in (
             f"popwheel_replication_sent_bytes_total {size}.0",
             f'popwheel_replication_lag_bytes{{replica="1"}} {size}.0',
-            'popwheel_replication_lag_milliseconds{replica="1"} 50',
+            'popwheel_replication_lag_seconds{replica="1"} 0.5',
             "popwheel_replication_followers 1.0",
             "popwheel_replication_under_way_bytes 0.0",
             "popwheel_replication_unsafe_bytes 0.0",
@@ -236,7 +236,7 @@ def test_metrics_show_both_ends() -> None:
             f"popwheel_replication_received_bytes_total {size}.0",
             "popwheel_replication_connected 1.0",
             f"popwheel_replication_behind_bytes {size}.0",
-            "popwheel_replication_behind_milliseconds 50",
+            "popwheel_replication_behind_seconds 0.5",
         ):
             assert line in shown
         slave.log.syncs_go_on.set()

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.broker.options import ReplicationOptions
-from services.broker.replica.constants import ReplicationConstants
-from services.broker.replica.sync_state_set import SetChange, SyncStateSet
-from services.common.errors import NotLeadingError, StatusError
-from services.common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from services.rpc.membership.controller_channel import failure_of
-from services.rpc.status import GrpcStatus, NotProcessedError, RpcError
+from popwheel_broker.options import ReplicationOptions
+from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replica.sync_state_set import SetChange, SyncStateSet
+from popwheel_common.errors import NotLeadingError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_rpc.membership.controller_channel import failure_of
+from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 ME = 0
 
