@@ -2,19 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import structlog
-from starlette.types import ASGIApp, Message, Scope
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from popwheel_common.web.within import mark_within
 from popwheel_console.answer import NO_LEADER, Answer, Question, Row
 
 _PREFIX: Final = "/api/v1"
 _LEADER_TIMEOUT_S: Final = 6.0
+_STREAM_READ_S: Final = 15.0
+"""A stream of events says something every five seconds."""
 _NOBODY: Final = Answer(
     503,
     code=NO_LEADER,
@@ -32,6 +36,9 @@ class Api(Protocol):
 
     async def ask(self, question: Question) -> Answer:
         """The answer, which may be a refusal."""
+
+    def stream(self, question: Question, media_type: str) -> Response:
+        """An answer that passes on what the API sends as it comes."""
 
 
 class ApiClient:
@@ -64,9 +71,31 @@ class ApiClient:
             self.leader = answer.leader
         return await self._of_leader(question)
 
-    async def _within(self, question: Question) -> tuple[int, bytes]:
-        """Call the application, with no socket between."""
-        body = b"" if question.body is None else json.dumps(question.body).encode()
+    def stream(self, question: Question, media_type: str) -> Response:
+        """An answer that passes on what the API sends as it comes. Ask something else first: that finds the leader.
+
+        Args:
+            question: what is asked for.
+            media_type: of what the API answers with.
+        """
+        if self.leader:
+            return StreamingResponse(self._of_leader_in_parts(question), media_type=media_type)
+        return _PassedOn(self._app, self._scope(question, b""))
+
+    async def _of_leader_in_parts(self, question: Question) -> AsyncIterator[bytes]:
+        url = f"http://{self.leader}{_PREFIX}{question.path}?{_query(question)}"
+        timeout = httpx.Timeout(_LEADER_TIMEOUT_S, read=_STREAM_READ_S)
+        with suppress(httpx.HTTPError):  # the browser asks anew
+            async with _http() as client, client.stream("GET", url, headers=self._headers(), timeout=timeout) as answer:
+                if answer.status_code == 200:
+                    async for data in answer.aiter_raw():
+                        yield data
+
+    def _headers(self) -> dict[str, str]:
+        return {"authorization": self._authorization} if self._authorization else {}
+
+    def _scope(self, question: Question, body: bytes) -> Scope:
+        """A request as it comes from a socket."""
         headers = [(b"host", self._host.encode("latin-1", "replace")), (b"content-length", b"%d" % len(body))]
         if self._authorization:
             headers.append((b"authorization", self._authorization.encode("latin-1", "replace")))
@@ -87,6 +116,12 @@ class ApiClient:
             "server": None,
         }
         mark_within(scope)
+        return scope
+
+    async def _within(self, question: Question) -> tuple[int, bytes]:
+        """Call the application, with no socket between."""
+        body = b"" if question.body is None else json.dumps(question.body).encode()
+        scope = self._scope(question, body)
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         parts: list[bytes] = []
         status = 500
@@ -109,15 +144,32 @@ class ApiClient:
 
     async def _of_leader(self, question: Question) -> Answer:
         """Ask the leader over HTTP; one that leads no more is as good as none."""
-        headers = {"authorization": self._authorization} if self._authorization else {}
         url = f"http://{self.leader}{_PREFIX}{question.path}?{_query(question)}"
         try:
             async with _http() as client:
-                answer = await client.request(question.method, url, headers=headers, json=question.body)
+                answer = await client.request(question.method, url, headers=self._headers(), json=question.body)
         except httpx.HTTPError:
             return _NOBODY
         found = read(answer.status_code, answer.content)
         return _NOBODY if found.code == NO_LEADER and "leader" in found.body else found
+
+
+class _PassedOn(Response):
+    """Answers with what the application answers to another request of this process.
+
+    Args:
+        app: the application.
+        request: the other request.
+    """
+
+    def __init__(self, app: ASGIApp, request: Scope) -> None:
+        super().__init__()
+        self._app = app
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, until the browser goes."""
+        await self._app(self._request, receive, send)
 
 
 def load() -> None:

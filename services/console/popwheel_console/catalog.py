@@ -1,11 +1,12 @@
-"""All pages and forms of the console. A new page is a module in `pages`, a template, and an entry here."""
+"""All pages, forms and streams of the console. A new page is a module in `pages`, a template, and an entry here."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from popwheel_console.page import Action, Page
+from popwheel_console.page import Action, Page, Stream
 from popwheel_console.pages import (
     balance,
+    browse,
     changes,
     client,
     clients,
@@ -34,6 +35,8 @@ PAGES: Final[Sequence[Page]] = (
     overview.PAGE,
     topics.PAGE,
     topic.PAGE,
+    browse.PAGE,
+    browse.TAIL,
     send.PAGE,
     groups.PAGE,
     group.PAGE,
@@ -58,6 +61,10 @@ PAGES: Final[Sequence[Page]] = (
 ACTIONS: Final[Sequence[Action]] = (
     topics.CREATE,
     topic.DELETE,
+    topic.CHANGE,
+    groups.CREATE,
+    group.DELETE,
+    group.CHANGE,
     send.SEND,
     *pauses.ACTIONS,
     held.RELEASE,
@@ -65,7 +72,10 @@ ACTIONS: Final[Sequence[Action]] = (
     reset.RESET,
     replicas.SWITCHOVER,
     dead_letters.REDRIVE,
+    dead_letters.CHOOSE,
     dead_letters.PURGE,
     set_aside.RETRY,
     set_aside.DROP,
 )
+
+STREAMS: Final[Sequence[Stream]] = (browse.EVENTS, dead_letters.EXPORT)

@@ -16,12 +16,12 @@ from popwheel_common.web.caller import Role
 from popwheel_common.web.refusals import http_status
 from popwheel_console.answer import Answer, Question, Row
 from popwheel_console.api_client import ApiClient, load
-from popwheel_console.catalog import ACTIONS, PAGES
+from popwheel_console.catalog import ACTIONS, PAGES, STREAMS
 from popwheel_console.frame import THEMES, Frame, crumbs, filled, navigation, trouble_of
 from popwheel_console.login.logins import LIVE_HEADER, Logins
 from popwheel_console.login.pages import LoginPages
 from popwheel_console.login.session import Session
-from popwheel_console.page import Action, Page
+from popwheel_console.page import Action, Page, Stream
 from popwheel_console.static_files import KEEP, StaticFiles
 from popwheel_console.view.links import within
 from popwheel_console.view.renderer import Renderer
@@ -71,6 +71,8 @@ class Console:
             router.add_route(page.path, self._shows(page), methods=["GET"], include_in_schema=False)
         for action in ACTIONS:
             router.add_route(action.path, self._does(action), methods=["POST"], include_in_schema=False)
+        for stream in STREAMS:
+            router.add_route(stream.path, self._passes_on(stream), methods=["GET"], include_in_schema=False)
         router.add_route("/theme", self._theme, methods=["GET"], include_in_schema=False)
         router.add_route("/static/{version}/{name}", self._static, methods=["GET"], include_in_schema=False)
         router.add_route("/{path:path}", self._nowhere, methods=["GET"], include_in_schema=False)
@@ -213,6 +215,21 @@ class Console:
             may_operate=session.role >= Role.OPERATE,
             may_administer=session.role >= Role.ADMINISTER,
         )
+
+    def _passes_on(self, stream: Stream) -> Endpoint:
+        async def pass_on(request: Request) -> Response:
+            session = self._logins.session_of(request)
+            if session is None:
+                return self._to_login(request)
+            visit = self._visit(request, session)
+            path = filled(stream.of, visit.path)
+            whole = await visit.api.ask(Question(path))  # a refusal of it is one of the stream's, too
+            if not whole.is_good:
+                return Response(whole.why, whole.status or 504, media_type="text/plain")
+            query = {name: visit.asked_for(name) for name in stream.query}
+            return visit.api.stream(Question(f"{path}{stream.below}", query), stream.media_type)
+
+        return pass_on
 
     async def _theme(self, request: Request) -> Response:
         """Keep which of light and dark a browser has, where it runs no script."""

@@ -1,6 +1,6 @@
 """What a page of the console is: an address, a template, and who gathers what it shows."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from popwheel_console.visit import Visit
@@ -73,3 +73,22 @@ class Action:
     path: str
     work: Callable[[Visit], Awaitable[Done]]
     page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer of the API that a browser gets as it comes: it is not rendered.
+
+    Args:
+        path: its address, names in braces.
+        of: path of the API, below `/api/v1`, that is asked first whether there is such a thing.
+        below: what follows that path.
+        query: fields of the address that are passed on.
+        media_type: of the answer.
+    """
+
+    path: str
+    of: str
+    below: str
+    query: Sequence[str]
+    media_type: str

@@ -1,7 +1,7 @@
 """Answers of the admin API for tests of pages: plain ones, hostile ones, none at all."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -250,6 +250,35 @@ ANSWERS: Final[Mapping[str, Any]] = {
         "rests_until_ms": NOW_MS,
         "unanswered": [],
     },
+    "DELETE /groups/billing": {
+        "name": "billing",
+        "deleted": False,
+        "unread": 12,
+        "in_flight": 2,
+        "delayed": 0,
+        "half_messages": 0,
+        "dead_letters": 3,
+        "used_with": ["Orders"],
+        "used_with_total": 1,
+        "polling_proxies": 0,
+        "rests_until_ms": NOW_MS,
+        "unanswered": _SILENT,
+    },
+    "PATCH /topics/Orders": {
+        "outcome": "changed",
+        "name": "Orders",
+        "changes": [{"field": "queues", "before": 8, "after": 16}],
+    },
+    "PATCH /groups/billing": {"outcome": "unchanged", "name": "billing", "changes": []},
+    "POST /groups": {"name": "billing", "max_attempts": 3, "fifo": True},
+    "GET /topics/Orders/browse": {
+        "messages": [_MESSAGE, {**_MESSAGE, "queue_id": 4, "stored_ms": NOW_MS - 1_000, "hidden": True}],
+        "looked_through": 9,
+        "unreadable": 0,
+        "unanswered": _SILENT,
+        "next": "1.5",
+    },
+    "POST /groups/billing/dead-letters/redrive": {"redriven": 2, "kept": 0, "moved": 0, "refused": []},
     "POST /groups/billing/reset": {
         "queues": [
             {
@@ -563,6 +592,8 @@ class CannedServer:
         self.answers = dict(answers)
         self.asked: list[tuple[str, str, Any]] = []
         """Each request to the API: method and path, query, body."""
+        self.streams: dict[str, Callable[[], Response]] = {}
+        """The same of answers that come in parts."""
         router = APIRouter()
         router.add_api_route("/api/v1/{path:path}", self._answer, methods=["GET", "POST", "PATCH", "DELETE"])
         self.app: FastAPI = make_http_app("test", "0", CollectorRegistry(), {}, [router, _console().router()])
@@ -576,6 +607,8 @@ class CannedServer:
         body = await request.body()
         self.asked.append((f"{request.method} /{path}", str(request.url.query), body))
         known = re.sub(re.escape(HOSTILE), "", path)
+        if f"{request.method} /{known}" in self.streams:
+            return self.streams[f"{request.method} /{known}"]()
         found = self.answers.get(f"{request.method} /{known}")
         if isinstance(found, tuple):
             status, content = found

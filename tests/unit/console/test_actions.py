@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from popwheel_console.answer import Answer
-from popwheel_console.pages.send import draft, wanted
+from popwheel_console.pages.send import draft, lack_of, wanted
 from popwheel_console.visit import Refused
 from tests.unit.console.canned import ANSWERS, CannedServer, form_of
 
@@ -55,6 +55,31 @@ PLACE = {"broker": "broker-0", "group": "billing", "topic": "Orders", "queue_id"
             "/groups/billing",
         ),
         (
+            "/topics/Orders/change",
+            {"queues": "16", "type": "MIXED"},
+            "PATCH /topics/Orders",
+            {"queues": 16, "type": "MIXED"},
+            "/topics/Orders",
+        ),
+        (
+            "/groups",
+            {"name": "billing", "fifo": "yes", "max_attempts": "five"},
+            "POST /groups",
+            {"name": "billing", "fifo": True, "max_attempts": "five"},
+            "/groups/billing",
+        ),
+        ("/groups/billing/delete", {"typed": "billing"}, "DELETE /groups/billing", None, "/groups"),
+        (
+            "/groups/billing/dead-letters/choose",
+            {"7@broker-0": "yes", "9@a@b": "yes", "no@broker": "yes", "@b": "yes", "do": "dry_run"},
+            "POST /groups/billing/dead-letters/redrive",
+            {
+                "letters": [{"broker": "broker-0", "queue_offset": 7}, {"broker": "a@b", "queue_offset": 9}],
+                "dry_run": True,
+            },
+            "/groups/billing/dead-letters",
+        ),
+        (
             "/replicas/broker-0/switchover",
             {"to": "1"},
             "POST /brokers/broker-0/switchover",
@@ -70,7 +95,7 @@ async def test_a_form_asks_the_api_and_leads_on(
     async with server.browser() as browser:
         answer = await browser.post(address, data={**await form_of(browser), **fields})
     assert (answer.status_code, answer.headers["location"]) == (303, leads_to), answer.text
-    ((path, _, sent),) = [each for each in server.asked if each[0].startswith("POST")]
+    ((path, _, sent),) = [each for each in server.asked if not each[0].startswith("GET")]
     assert (path, json.loads(sent) if sent else None) == (asked, body)
 
 
@@ -98,6 +123,52 @@ def test_a_property_without_a_value_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         wanted({"body": "b", "properties": "=x"})
     assert isinstance(refused.value.answer, Answer) and "NAME=VALUE" in refused.value.answer.why
+
+
+@pytest.mark.parametrize(
+    ("address", "fields"),
+    [
+        ("/groups/billing/delete", {"typed": "else"}),
+        ("/topics/Orders/delete", {"typed": "else"}),
+        ("/groups/billing/dead-letters/choose", {}),
+    ],
+)
+async def test_nothing_is_done_where_nothing_was_typed_or_chosen(address: str, fields: dict[str, str]) -> None:
+    server = CannedServer()
+    async with server.browser() as browser:
+        answer = await browser.post(address, data={**await form_of(browser), **fields})
+    assert answer.status_code == 400 and "nothing was" in answer.text
+    assert [path for path, query, _ in server.asked if not path.startswith("GET") and "dry_run" not in query] == []
+
+
+async def test_what_becomes_of_chosen_dead_letters_is_said() -> None:
+    told = {
+        "redriven": 2,
+        "kept": 1,
+        "moved": 3,
+        "refused": [{"broker": "broker-0", "queue_offset": 7, "reason": "it is no dead letter (any more)"}],
+    }
+    path = "POST /groups/billing/dead-letters/redrive"
+    async with CannedServer({**ANSWERS, path: told}).browser() as browser:
+        fields = {**await form_of(browser), "7@broker-0": "yes", "do": "redrive"}
+        answer = await browser.post("/groups/billing/dead-letters/choose", data=fields, follow_redirects=True)
+    for words in ("2 dead letters will come again", "1 other will stay", "3 others", "broker-0 · 7: it is no dead"):
+        assert words in answer.text
+
+
+@pytest.mark.parametrize(
+    ("place", "lack"),
+    [
+        ({"body": "é", "body_encoding": "text", "body_bytes": 2}, ""),
+        ({"body": "AAE=", "body_encoding": "base64", "body_bytes": 2}, ""),
+        ({"body": "a", "body_encoding": "text", "body_bytes": 70_000}, "70,000 bytes"),
+        ({"body": "", "body_encoding": "text", "body_bytes": 5, "hidden": True}, "your token"),
+    ],
+)
+def test_a_message_that_is_not_whole_is_no_whole_draft(place: dict[str, Any], lack: str) -> None:
+    assert lack in lack_of(place)
+    assert bool(lack_of(place)) == bool(lack)
+    assert draft(place)["body"] == ("" if lack else place["body"])
 
 
 def test_a_message_that_is_there_is_a_draft() -> None:

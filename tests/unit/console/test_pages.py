@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from popwheel_console.catalog import PAGES
+from popwheel_console.catalog import PAGES, STREAMS
 from tests.unit.console.canned import ANSWERS, EMPTY, HOSTILE, CannedServer, hostile
 from tests.unit.console.read_page import ReadPage
 
@@ -14,11 +14,17 @@ ADDRESSES = {
     "/topics": "9,007,199,254,740,993",
     "/topics/Orders": "A topic of type normal, with 8 queues at each broker.",
     "/topics/Orders?do=delete": "5 messages that groups have yet to take",
+    "/topics/Orders?do=change": "Queues at each broker, more than now",
+    "/topics/Orders/messages": "The newest",
+    "/topics/Orders/messages?from=offset&at=5&tag=paid&queue_id=3": "9,007,199,254,740,993",
+    "/topics/Orders/tail?tag=paid": "Messages that come from now on",
     "/topics/Orders/send": "The body is",
     "/topics/Orders/send?like=01AB": "amount=100",
     "/groups/billing/reset": "the first message",
     "/groups/billing/reset?topic=Orders&to=shift&value=-3": "Reset billing in Orders",
     "/groups": "1 min 1 s",
+    "/groups/billing?do=delete": "12 messages that it has yet to take",
+    "/groups/billing?do=change": "Attempts until a message is a dead letter",
     "/groups/billing": "A message is a dead letter after 3 attempts.",
     "/held": "10 s",
     "/held?topic=Orders&group=billing&client=c@1": "01AB",
@@ -92,7 +98,8 @@ async def test_nothing_of_a_page_does_anything_by_itself(address: str, server: s
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_links_lead_to_pages(address: str) -> None:
     page = await page_of(address)
-    known = [re.sub(r"\\{\w+(:path)?\\}", "[^/]+", re.escape(each.path)) for each in PAGES]
+    paths = [each.path for each in PAGES] + [each.path for each in STREAMS]
+    known = [re.sub(r"\\{\w+(:path)?\\}", "[^/]+", re.escape(each)) for each in paths]
     for each in page.all("a"):
         path = each.attributes["href"].partition("?")[0].partition("#")[0]
         assert path in ("", "/docs") or any(re.fullmatch(one, path) for one in known), each

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from popwheel_console.answer import Answer, Question
 from popwheel_console.api_client import part
-from popwheel_console.page import Action, Done, Page
+from popwheel_console.page import Action, Done, Page, Stream
 from popwheel_console.view.links import link
 from popwheel_console.view.words import plural
 from popwheel_console.visit import ROWS, Refused, Visit, silences
@@ -16,6 +16,7 @@ REDRIVE_MAX: Final = 1_000
 _BROKERS_MAX: Final = 16
 """Asked at once, where no broker was named."""
 _NUMBER_LENGTH_MAX: Final = 18
+_REFUSED_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,18 @@ def dead_letters_page(
 
 def number_of(text: str) -> int:
     """A number that an address or a form has; 0 if it has none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX else 0
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
 
 
 async def redrive(visit: Visit) -> Done:
     """Give the oldest dead letters of a broker back to the group."""
     group, broker = visit.path["name"], visit.form.get("broker", "")
-    body = {"limit": number_of(visit.form.get("limit", "")), "end_offset": number_of(visit.form.get("end_offset", ""))}
+    limit = min(number_of(visit.form.get("limit", "")), REDRIVE_MAX)
+    body = {"limit": limit, "end_offset": number_of(visit.form.get("end_offset", ""))}
     question = Question(f"/groups/{part(group)}/dead-letters/{part(broker)}/redrive", method="POST", body=body)
     answer = await visit.need(question)
     kept = answer.number("kept")
@@ -149,6 +155,31 @@ async def redrive(visit: Visit) -> Done:
     if kept:
         notice += f" {plural(kept, 'other')} stayed: the topic is gone, or it cannot be read."
     return Done(link("groups", group, "dead-letters"), notice)
+
+
+async def choose(visit: Visit) -> Done:
+    """Give chosen dead letters back, or say what that would do."""
+    group, dry_run = visit.path["name"], visit.form.get("do") == "dry_run"
+    letters = [chosen for name in visit.form if (chosen := _chosen(name)) is not None]
+    if not letters:
+        raise Refused(Answer(400, {}, "BAD_REQUEST", "nothing was redriven: choose some dead letters of the list"))
+    body = {"letters": letters, "dry_run": dry_run}
+    answer = await visit.need(Question(f"/groups/{part(group)}/dead-letters/redrive", method="POST", body=body))
+    will = "would" if dry_run else "will"
+    notice = f"{plural(answer.number('redriven'), 'dead letter')} {will} come again."
+    if kept := answer.number("kept"):
+        notice += f" {plural(kept, 'other')} {will} stay: the topic is gone, or it cannot be read."
+    if moved := answer.number("moved"):
+        notice += f" {plural(moved, 'other')} before them {will} stand at the end then."
+    for each in answer.rows("refused")[:_REFUSED_SHOWN]:
+        notice += f" {each['broker']} · {each['queue_offset']}: {each['reason']}."
+    return Done(link("groups", group, "dead-letters"), notice)
+
+
+def _chosen(name: str) -> dict[str, object] | None:
+    """A dead letter that the name of a field stands for; None if it stands for none."""
+    place, is_letter, broker = name.partition("@")
+    return {"broker": broker, "queue_offset": int(place)} if is_letter and place and _is_number(place) else None
 
 
 async def purge(visit: Visit) -> Done:
@@ -170,4 +201,12 @@ PAGE: Final = Page(
     "/groups/{name}/dead-letters", "dead_letters.html", gather, title="Dead letters of {name}", section="/groups"
 )
 REDRIVE: Final = Action("/groups/{name}/dead-letters/redrive", redrive, PAGE)
+CHOOSE: Final = Action("/groups/{name}/dead-letters/choose", choose, PAGE)
 PURGE: Final = Action("/groups/{name}/dead-letters/purge", purge, PAGE)
+EXPORT: Final = Stream(
+    "/groups/{name}/dead-letters/export",
+    "/groups/{name}",
+    "/dead-letters/export",
+    ("broker", "after"),
+    "application/x-ndjson",
+)

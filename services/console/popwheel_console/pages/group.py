@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from popwheel_console.answer import Answer, Question, Row
 from popwheel_console.api_client import part
-from popwheel_console.page import Page
+from popwheel_console.page import Action, Done, Page
+from popwheel_console.pages import definitions
+from popwheel_console.pages.definitions import Deletion, deletion, is_wanted, loss_question, said
 from popwheel_console.pages.held import plain_topic
 from popwheel_console.pages.topic import trends
 from popwheel_console.view.drawings import Spark, share
@@ -62,6 +64,8 @@ class GroupPage:
         queues: those of this page, the furthest behind first; None: not answered yet.
         next: where the list of queues goes on.
         clients: the first few; None: not known.
+        deletion: the form that deletes it; None: nobody asked for it.
+        is_changing: somebody wants to change it.
         unanswered: who could not be asked.
     """
 
@@ -76,6 +80,8 @@ class GroupPage:
     queues: Sequence[QueueRow] | None
     next: str
     clients: Sequence[Mapping[str, Any]] | None
+    deletion: Deletion | None
+    is_changing: bool
     unanswered: Sequence[str]
 
 
@@ -89,21 +95,25 @@ async def gather(visit: Visit) -> GroupPage:
         history=Question("/activity/history", {"kind": "group", "name": name}),
         clients=Question("/clients", {"group": name, "limit": 20}),
         queues=lambda: visit.listed(progress, "queues", _QUEUES_MAX),
+        **({"loss": loss_question("groups", name)} if is_wanted(visit, "delete", "typed") else {}),
     )
     queues: Listed | None = found.pop("queues")
     if not found["group"].is_good:
         raise Refused(found["group"])
-    return group_page(found, queues, is_first=not visit.asked_for("after"))
+    is_changing = is_wanted(visit, "change", "max_attempts")
+    return group_page(found, queues, is_first=not visit.asked_for("after"), is_changing=is_changing)
 
 
-def group_page(answers: Mapping[str, Answer], queues: Listed | None, *, is_first: bool = True) -> GroupPage:
+def group_page(
+    answers: Mapping[str, Answer], queues: Listed | None, *, is_first: bool = True, is_changing: bool = False
+) -> GroupPage:
     """What the page shows of these answers."""
-    group, clients = answers["group"].body, answers["clients"]
+    group, clients, loss = answers["group"].body, answers["clients"], answers.get("loss")
     numbers = next((each for each in answers["numbers"].rows("groups") if each["name"] == group["name"]), Row())
     rows = [] if queues is None else queues.rows
     is_whole = is_first and queues is not None and not queues.next and not queues.unanswered
     retries = [each for each in rows if str(each["topic"]) != plain_topic(str(each["topic"]))]
-    unanswered = [each for answer in answers.values() for each in silences(answer)]
+    unanswered = [each for name, answer in answers.items() if name != "loss" for each in silences(answer)]
     unanswered += [] if queues is None else queues.unanswered
     return GroupPage(
         group=group,
@@ -117,6 +127,8 @@ def group_page(answers: Mapping[str, Answer], queues: Listed | None, *, is_first
         queues=None if queues is None else _queues(rows),
         next="" if queues is None else queues.next,
         clients=clients.rows("clients") if clients.is_good else None,
+        deletion=None if loss is None else deletion("groups", str(group["name"]), loss),
+        is_changing=is_changing,
         unanswered=list(dict.fromkeys(unanswered)),
     )
 
@@ -155,4 +167,16 @@ def ladder(group: Mapping[str, Any]) -> list[Step]:
     return found
 
 
+async def delete(visit: Visit) -> Done:
+    """Delete a group whose name was typed."""
+    return await definitions.delete(visit, "groups")
+
+
+async def change(visit: Visit) -> Done:
+    """Have messages of a group be tried more often, or less."""
+    return await definitions.change(visit, "groups", said(visit, ["max_attempts"]))
+
+
 PAGE: Final = Page("/groups/{name}", "group.html", gather, title="{name}", section="/groups")
+DELETE: Final = Action("/groups/{name}/delete", delete, PAGE)
+CHANGE: Final = Action("/groups/{name}/change", change, PAGE)

@@ -1,8 +1,9 @@
-"""All consumer groups: how far behind each is."""
+"""All consumer groups, how far behind each is, and the form that makes one."""
 
 from typing import Final
 
-from popwheel_console.page import Page
+from popwheel_console.page import Action, Done, Page
+from popwheel_console.pages.definitions import make, said
 from popwheel_console.pages.names import NameList, name_list
 from popwheel_console.visit import Visit
 
@@ -12,4 +13,10 @@ async def gather(visit: Visit) -> NameList:
     return await name_list(visit, "groups")
 
 
+async def create(visit: Visit) -> Done:
+    """Make a group."""
+    return await make(visit, "groups", {"fifo": visit.form.get("fifo") == "yes", **said(visit, ["max_attempts"])})
+
+
 PAGE: Final = Page("/groups", "groups.html", gather, title="Groups", section="/groups")
+CREATE: Final = Action("/groups", create, PAGE)

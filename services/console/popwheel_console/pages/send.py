@@ -21,11 +21,15 @@ class SendPage:
 
     Args:
         topic: as the API has it.
-        draft: fields of the message that is to be sent again; empty ones of a new one.
+        draft: fields of the message that is to be sent again; none of a new one.
+        like: its id; empty of a new one.
+        lack: why the draft has not all of it; empty if it has.
     """
 
     topic: Mapping[str, Any]
     draft: Mapping[str, str]
+    like: str
+    lack: str
 
 
 async def gather(visit: Visit) -> SendPage:
@@ -37,16 +41,40 @@ async def gather(visit: Visit) -> SendPage:
     answers = await visit.ask(**questions)
     if not answers["topic"].is_good:
         raise Refused(answers["topic"])
-    places = answers["message"].rows("places") if message_id else []
-    return SendPage(answers["topic"].body, draft(places[0] if places else {}))
+    if not message_id:
+        return SendPage(answers["topic"].body, draft({}), "", "")
+    places = answers["message"].rows("places")
+    if not places:
+        return SendPage(answers["topic"].body, draft({}), message_id, answers["message"].why or "it was not found")
+    return SendPage(answers["topic"].body, draft(places[0]), message_id, lack_of(places[0]))
+
+
+def lack_of(place: Mapping[str, Any]) -> str:
+    """Say why a message cannot be sent again as it is; empty if it can."""
+    if place.get("hidden"):
+        return "your token may not see its body and properties"
+    if not _is_whole(place):
+        return f"its body has {place['body_bytes']:,} bytes, more than are shown"
+    return ""
+
+
+def _is_whole(place: Mapping[str, Any]) -> bool:
+    body = str(place.get("body", ""))
+    is_base64 = place.get("body_encoding") == "base64"
+    shown = len(body) * 3 // 4 - body.count("=") if is_base64 else len(body.encode())
+    return bool(shown == place.get("body_bytes", shown))
 
 
 def draft(place: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of the form for a message that is there."""
+    """The fields of the form for a message that is there; a part of a body is none."""
     properties = place.get("properties") or {}
+    priority = place.get("priority")
     return {
-        "body": str(place.get("body", "")),
+        "body": str(place.get("body", "")) if _is_whole(place) else "",
         "body_encoding": str(place.get("body_encoding", "text")),
+        "message_group": str(place.get("message_group") or ""),
+        "lite_topic": str(place.get("lite_topic") or ""),
+        "priority": "" if priority is None else str(priority),
         "tag": str(place.get("tag", "")),
         "keys": " ".join(map(str, place.get("keys") or ())),
         "properties": "\n".join(f"{name}={value}" for name, value in properties.items()),

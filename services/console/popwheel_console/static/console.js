@@ -152,6 +152,76 @@ if (live?.dataset.refresh) {
   show("still", clockTime.format(new Date()));
 }
 
+// --- what comes to a topic -----------------------------------------------------------------------------------------
+
+const TAIL_ROWS_MAX = 200;
+const tail = document.getElementById("tail");
+
+if (tail) {
+  const words = document.getElementById("tail-words");
+  const rows = document.getElementById("tail-rows");
+  const form = document.getElementById("tail-row");
+  const stop = document.getElementById("tail-stop");
+  let source;
+  let shown = 0;
+  let skipped = 0;
+  let silent = "";
+
+  const tell = (state) => {
+    const passed = skipped ? `, ${skipped.toLocaleString()} passed over` : "";
+    words.textContent = `${state}: ${shown.toLocaleString()} shown${passed}${silent ? `, ${silent} does not answer` : ""}`;
+  };
+
+  const end = (state) => {
+    source?.close();
+    source = undefined;
+    stop.textContent = "Follow";
+    tell(state);
+    show("still", "stopped");
+  };
+
+  const add = (message) => {
+    const row = document.importNode(form.content, true);
+    const slot = (name) => row.querySelector(`[data-slot=${name}]`);
+    const id = slot("id");
+    id.textContent = message.message_id.slice(-8);
+    id.title = message.message_id;
+    id.href = `${tail.dataset.messages}/${encodeURIComponent(message.message_id)}`;
+    const stored = document.createElement("time");
+    stored.dateTime = new Date(message.stored_ms).toISOString();
+    stored.title = stored.dateTime;
+    slot("stored").append(stored);
+    slot("tag").textContent = message.tag;
+    slot("keys").textContent = message.keys.join(", ").slice(0, 120);
+    slot("where").textContent = `${message.broker} · q${message.queue_id} · ${message.queue_offset.toLocaleString()}`;
+    slot("body").textContent = message.hidden ? "not for your token" : message.body.slice(0, 60);
+    localize(row);
+    rows.prepend(row);
+    while (rows.children.length > TAIL_ROWS_MAX) rows.lastElementChild.remove();
+  };
+
+  const begin = () => {
+    source = new EventSource(tail.dataset.events);
+    stop.textContent = "Stop";
+    source.addEventListener("begun", () => { tell("Following"); show("live", "following"); });
+    source.addEventListener("message", (event) => { shown += 1; add(JSON.parse(event.data)); tell("Following"); });
+    source.addEventListener("skipped", (event) => { skipped += JSON.parse(event.data).count; tell("Following"); });
+    source.addEventListener("unanswered", (event) => {
+      silent = JSON.parse(event.data).unanswered.map((each) => each.broker).join(", ");
+      tell("Following");
+    });
+    source.addEventListener("end", (event) => end(`Ended, ${JSON.parse(event.data).reason}`));
+    source.addEventListener("error", () => {
+      if (source?.readyState === EventSource.CLOSED) end("Refused: eight are open at the same time, or the topic is gone");
+      else { tell("Not reachable, trying again"); show("away", "not reachable"); }
+    });
+  };
+
+  stop.hidden = false;
+  stop.addEventListener("click", () => { if (source) end("Stopped"); else begin(); });
+  begin();
+}
+
 // --- copies --------------------------------------------------------------------------------------------------------
 
 async function copy(text) {
@@ -202,6 +272,35 @@ for (const form of document.querySelectorAll("form[data-typed]")) {
   word.addEventListener("input", look);
   look();
 }
+
+/** A form for many things is sent again and again, a second's share at a time, and says how far it is. */
+for (const label of document.querySelectorAll("[data-pace]")) label.hidden = false;
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!(form instanceof HTMLFormElement) || !form.hasAttribute("data-paced")) return;
+  event.preventDefault();
+  const fields = new FormData(form);
+  const rate = Number(fields.get("rate"));
+  const wanted = Number(fields.get("limit"));
+  let left = wanted;
+  form.querySelectorAll("input, button").forEach((each) => { each.disabled = true; });
+  const bar = document.createElement("progress");
+  bar.max = wanted;
+  bar.setAttribute("aria-label", "How far it is");
+  form.append(bar);
+  while (left > 0) {
+    const began = Date.now();
+    fields.set("limit", String(Math.min(rate, left)));
+    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(fields), redirect: "manual" }).catch(() => undefined);
+    if (answer?.type !== "opaqueredirect") break;
+    left -= Math.min(rate, left);
+    bar.value = wanted - left;
+    if (left > 0) await new Promise((resolve) => { setTimeout(resolve, Math.max(0, 1000 - (Date.now() - began))); });
+  }
+  if (left > 0) say(`Stopped after ${(wanted - left).toLocaleString()}: the server refused the rest, or is away`);
+  else location.assign(location.pathname + location.search);
+});
 
 document.addEventListener("click", (event) => {
   const copied = event.target instanceof Element ? event.target.closest("[data-copy]") : null;

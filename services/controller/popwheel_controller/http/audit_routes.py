@@ -196,6 +196,9 @@ class ListedMessage(ShownBody):
     tag: str
     keys: list[str]
     properties: dict[str, str]
+    message_group: str = Field(default="", description="Of a topic of type FIFO.")
+    priority: int | None = Field(default=None, description="Of a topic of type PRIORITY.")
+    lite_topic: str = Field(default="", description="Of a topic of type LITE.")
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
 
 

@@ -161,6 +161,9 @@ def message_fields(message: Message, bytes_max: int = BODY_BYTES_MAX) -> dict[st
         "tag": properties.tag,
         "keys": list(properties.keys),
         "properties": dict(message.user_properties),
+        "message_group": properties.message_group,
+        "priority": properties.priority if properties.HasField("priority") else None,
+        "lite_topic": properties.lite_topic,
         **body_fields(message.body, bytes_max),
     }
 

@@ -1,0 +1,110 @@
+"""The forms that make, change and delete topics and groups; a deletion shows before what would go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from popwheel_console.answer import Answer, Question
+from popwheel_console.api_client import part
+from popwheel_console.page import Done
+from popwheel_console.view.links import link
+from popwheel_console.visit import Refused, Visit, silences
+
+Kind = Literal["topics", "groups"]
+
+_DIGITS_MAX: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What the form of a deletion shows.
+
+    Args:
+        kind, name: what is to go.
+        loss: what would go with it; None: not known.
+        why: why not.
+        unanswered: who could not be asked.
+    """
+
+    kind: Kind
+    name: str
+    loss: Mapping[str, Any] | None
+    why: str
+    unanswered: Sequence[str]
+
+    @property
+    def noun(self) -> str:
+        """One of that kind, in a word."""
+        return self.kind.removesuffix("s")
+
+
+def is_wanted(visit: Visit, form: str, field: str) -> bool:
+    """Whether a page shows one of these forms: its address asks for it, or it was sent and refused."""
+    return visit.asked_for("do") == form or field in visit.form
+
+
+def loss_question(kind: Kind, name: str) -> Question:
+    """The question what a deletion would take."""
+    return Question(f"/{kind}/{part(name)}", {"dry_run": "true"}, method="DELETE")
+
+
+def deletion(kind: Kind, name: str, loss: Answer) -> Deletion:
+    """What the form shows of the answer."""
+    return Deletion(kind, name, loss.body if loss.is_good else None, loss.why, silences(loss))
+
+
+async def delete(visit: Visit, kind: Kind) -> Done:
+    """Delete what the address names, if its name was typed.
+
+    Raises:
+        Refused: it was not, or the API refuses.
+    """
+    name = visit.path["name"]
+    if visit.form.get("typed") != name:
+        raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was deleted: type {name} to delete it"))
+    await visit.need(Question(f"/{kind}/{part(name)}", method="DELETE"))
+    return Done(link(kind), f"The {kind.removesuffix('s')} {name} was deleted.")
+
+
+async def make(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
+    """Make a topic or a group.
+
+    Args:
+        visit: has the form, with the name.
+        kind: of what is made.
+        body: what the form says besides.
+
+    Raises:
+        Refused: the API refuses.
+    """
+    name = visit.form.get("name", "")
+    await visit.need(Question(f"/{kind}", method="POST", body={"name": name, **body}))
+    return Done(link(kind, name), f"The {kind.removesuffix('s')} {name} was created.")
+
+
+async def change(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
+    """Change what the address names.
+
+    Args:
+        visit: has the address.
+        kind: of what is changed.
+        body: what becomes different.
+
+    Raises:
+        Refused: the API refuses.
+    """
+    name = visit.path["name"]
+    outcome = await visit.need(Question(f"/{kind}/{part(name)}", method="PATCH", body=body))
+    changes = [f"{each['field']} is {each['after']}, was {each['before']}" for each in outcome.rows("changes")]
+    return Done(link(kind, name), f"{name}: {'; '.join(changes) or 'nothing was different'}.")
+
+
+def number(text: str) -> int | str:
+    """A number; what is none is the API's to refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else text
+
+
+def said(visit: Visit, numbers: Sequence[str], words: Sequence[str] = ()) -> dict[str, object]:
+    """The fields of a form that are not empty."""
+    given = {name: visit.form.get(name, "").strip() for name in (*numbers, *words)}
+    return {name: number(value) if name in numbers else value for name, value in given.items() if value}
