@@ -10,6 +10,8 @@ EXAMPLES: Final = {
     "/topics/{name}": ("Orders", "Hostile", "Reminders"),
     "/groups/{name}": ("billing", "fussy", "steps"),
     "/topics/{name}/send": ("Orders", "Chats"),
+    "/topics/{name}/messages": ("Orders", "Hostile"),
+    "/topics/{name}/tail": ("Orders",),
     "/groups/{name}/reset": ("billing",),
     "/groups/{name}/retries": ("billing", "fussy"),
     "/groups/{name}/dead-letters": ("fussy", "billing"),

@@ -85,6 +85,24 @@ def test_a_process_dies(browser: Browser, several: Populated, name: str, role: s
 
 
 @LONG
+def test_a_replica_is_made_master(browser: Browser, several: Populated) -> None:
+    def master() -> int | None:
+        groups = ask(several.url, "/brokers")["groups"]
+        return next((each["master"] for each in groups if each["name"] == "broker-0"), None)
+
+    before = master()
+    with watched(browser, several.url, viewport=WIDE) as tab:
+        tab.go("/replicas?wait=1&at=broker-0")
+        button = tab.page.get_by_role("button", name="Make master")
+        button.wait_for()
+        with tab.page.expect_navigation():
+            button.click()
+        assert "is master of broker-0 now" in tab.page.locator(".notice").inner_text()
+        assert master() not in (before, None)
+        tab.is_clean()
+
+
+@LONG
 def test_the_leading_controller_dies_while_another_one_shows_the_page(browser: Browser, several: Populated) -> None:
     assert several.cluster is not None
     (other,) = set(consoles(several.cluster)) - {several.url}
