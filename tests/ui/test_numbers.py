@@ -65,6 +65,8 @@ def test_held_names_each_message_and_who_holds_it(tab: Watched, populated: Popul
     assert set(rows.locator("td:nth-child(4)").all_text_contents()) == {known.holders["billing"]}
     tab.go(f"/held?wait=1&client={known.holders['steps']}")
     assert rows.count() == len(known.held["steps"])
+    (row,) = tab.rows("Messages").values()
+    assert row["Message group"] == known.blocked
     tab.is_clean()
 
 

@@ -20,6 +20,7 @@ from popwheel_controller.activity.history import History
 from popwheel_controller.activity.troubles import Troubles
 from popwheel_controller.activity_sampler import ActivitySampler
 from popwheel_controller.broker_groups.decommission import Decommission
+from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.broker_groups.group_keeper import GroupKeeper
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.master_lines import master_lines
@@ -142,6 +143,8 @@ class ControllerApp:
         check = self._leadership.check
         keeper = GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc)
         keeper.subscribe(master_lines(self.changes, lambda: self.leads))
+        self._history = GroupHistory(options.broker_groups_max, clock)
+        keeper.subscribe(self._history.changed)
         self.roles = Roles(broker_channels)
         self.overseer = Overseer(
             replication,
@@ -254,7 +257,7 @@ class ControllerApp:
         from popwheel_controller.http.timer_routes import timer_router
         from popwheel_controller.http.trouble_routes import trouble_router
 
-        views = GroupViews(self.overseer, self.checkpoints, self._clock)
+        views = GroupViews(self.overseer, self.checkpoints, self._history, self._clock)
         guard = Guard(self.changes)
         router = admin_router(self._options, self._keeper, self._inquiry, self._clock, self._leadership.check, guard)
         router.include_router(definition_router(Definitions(self._options, self._keeper, self._use_checks)))
@@ -315,6 +318,7 @@ class ControllerApp:
     async def _begin(self) -> None:
         """Lead from now on."""
         self.changes.begin()
+        self._history.begin()
         state = await self._stored.load_or_make(self._options.cluster_name)
         if state.name != self._options.cluster_name:
             raise ConfigurationError(

@@ -487,15 +487,17 @@ def test_what_is_held_outlives_its_segment() -> None:
 
 def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     world = ordered_world()
-    put(world, "a1", "a2")
+    put(world, "a1", "a2", "a3")
     pop(world)
     lapse(world)
     pop(world)
     core = world.core
     messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
-    assert [(each.message_id, each.attempt) for each in messages] == [(b"a1".hex(), 2)]
+    assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
-    assert core.lag.ready()["g", "t"] == 1
+    (given_out,) = messages
+    assert core.pops.ordered.lines.behind(given_out.check_point, given_out.number) == 2
+    assert core.lag.ready()["g", "t"] == 2
 
 
 def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:

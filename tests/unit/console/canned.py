@@ -58,6 +58,8 @@ _HELD: Final = {
     "popped_ms": NOW_MS - 20_000,
     "due_ms": NOW_MS + 10_000,
     "client_id": "c@1",
+    "message_group": "cart-1",
+    "holds_back": 3,
 }
 _CLIENT: Final = {
     "id": "c@1",
@@ -301,6 +303,29 @@ ANSWERS: Final[Mapping[str, Any]] = {
     "POST /groups/billing/resume": {},
     "POST /inflight/release": {"released": True, "message_id": "01AB", "attempt": 2},
     "POST /timers/recall": {"topic": "Orders", "message_id": "01AB", "recalled": True},
+    "GET /brokers/broker-0/history": {
+        "name": "broker-0",
+        "since_ms": NOW_MS - 99_000,
+        "dropped": 0,
+        "changes": [
+            {
+                "time_ms": NOW_MS - 9_000,
+                "version": 6,
+                "epoch": 2,
+                "master": None,
+                "sync_state_set": [0, 1],
+                "what": ["replica 0 is master no more"],
+            },
+            {
+                "time_ms": NOW_MS - 7_000,
+                "version": 7,
+                "epoch": 3,
+                "master": 1,
+                "sync_state_set": [1],
+                "what": ["replica 1 is master, in epoch 3; before it nobody", "replica 0 is in sync no more"],
+            },
+        ],
+    },
     "POST /brokers/broker-0/switchover": {"name": "broker-0", "master": 1},
     "POST /topics": {"name": "Orders", "type": "NORMAL", "queues": 8, "id": 1, "lite_expiration_ms": 0},
     "GET /groups": {

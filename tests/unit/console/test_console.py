@@ -82,11 +82,11 @@ async def test_a_refresh_is_the_live_part_alone() -> None:
     assert [each.tag for each in page.elements if each.tag in ("html", "nav", "script")] == []
 
 
-async def test_a_topic_may_have_any_name() -> None:
-    topics = {**ANSWERS["GET /topics"], "topics": [{**ANSWERS["GET /topics/Orders"], "name": "self"}]}
-    async with CannedServer({**ANSWERS, "GET /topics": topics}).browser() as browser:
+async def test_a_group_may_have_any_name() -> None:
+    summary = {**ANSWERS["GET /inflight/summary"], "groups": [{"group": "self", "held": 1, "clients": 1}]}
+    async with CannedServer({**ANSWERS, "GET /inflight/summary": summary}).browser() as browser:
         answer = await browser.get("/held")
-    assert answer.status_code == 200 and "/held?topic=self" in answer.text
+    assert answer.status_code == 200 and "/held?group=self" in answer.text
 
 
 async def test_a_message_is_found_by_its_id() -> None:

@@ -9,6 +9,7 @@ import pytest
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.http.group_routes import GroupViews
 from tests.unit.controller.fake_replicas import GROUP, FakeReplica, Scene, scene, until
 
@@ -37,7 +38,9 @@ async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> No
     await join_unheard(here, back)
     await until(lambda: here.route() is None)
     await asyncio.sleep(0.3)
-    shown = GroupViews(here.app.overseer, here.app.checkpoints, SystemClock()).one(GROUP)
+    shown = GroupViews(here.app.overseer, here.app.checkpoints, GroupHistory(1, SystemClock()), SystemClock()).one(
+        GROUP
+    )
     assert shown.trouble.endswith("waits for replica 1") and shown.replicas[0].doubtful
     assert not back.heard
     other = slave.next_life()

@@ -69,8 +69,8 @@ class AuditServer:
             )
             messages, rest = await self._core.store.reads.run(step)
             # Check points go by the time of the log, and change: it is said now what they say now.
-            behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
-            found += [_said(message, behind_ms) for message in messages]
+            behind_ms, lines = self._clock.wall_ms() - self._core.pop_clock.now_ms(), self._core.pops.ordered.lines
+            found += [_said(each, behind_ms, lines.behind(each.check_point, each.number)) for each in messages]
             if rest is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         if rest is None:
@@ -257,12 +257,13 @@ def _stored_topic(topic: str, lite_topic: str) -> str:
     return names.topic(topic, Use.PULL)
 
 
-def _said(message: InFlightMessage, behind_ms: int) -> pb.InFlightMessage:
+def _said(message: InFlightMessage, behind_ms: int, holds_back: int) -> pb.InFlightMessage:
     """A message as it is told.
 
     Args:
         message: the message.
         behind_ms: by how much the time of the log is behind the wall clock.
+        holds_back: how many messages stand behind it in its line.
     """
     check_point = message.check_point
     return pb.InFlightMessage(
@@ -275,4 +276,6 @@ def _said(message: InFlightMessage, behind_ms: int) -> pb.InFlightMessage:
         popped_ms=check_point.pop_time_ms + behind_ms,
         due_ms=message.due_ms + behind_ms,
         client_id=message.client_id,
+        message_group=message.message_group if check_point.lines else "",
+        holds_back=holds_back,
     )

@@ -72,14 +72,27 @@ class InFlightPlace(NamedTuple):
         return cls(int(match[1]), int(match[2]), int(match[3]))
 
 
+class MessageFacts(NamedTuple):
+    """What a message says of itself.
+
+    Args:
+        message_id: its own; empty if it can't be read.
+        attempt: which delivery this is, from 1; 0 if it can't be read.
+        message_group: whose order it keeps; empty for none, or if it can't be read.
+    """
+
+    message_id: str = ""
+    attempt: int = 0
+    message_group: str = ""
+
+
 class InFlightMessage(NamedTuple):
     """A message that is given out.
 
     Args:
         check_point: who has it, since when.
         number: index of the message there.
-        message_id: its own; empty if it can't be read.
-        attempt: which delivery this is, from 1; 0 if it can't be read.
+        message_id, attempt, message_group: as in `MessageFacts`.
         client_id: who has it; empty if that is not known.
     """
 
@@ -87,6 +100,7 @@ class InFlightMessage(NamedTuple):
     number: int
     message_id: str
     attempt: int
+    message_group: str
     client_id: str
 
     @property
@@ -237,13 +251,13 @@ class InFlight:
         return found
 
 
-def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> tuple[str, int]:
-    """Message id and attempt."""
+def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> MessageFacts:
+    """What a message of a CK says of itself; `stored` is None if it can't be read."""
     if stored is None:
-        return "", 0
+        return MessageFacts()
     try:
-        message_id = SystemProperties.FromString(stored.system_properties).message_id
+        properties = SystemProperties.FromString(stored.system_properties)
     except DecodeError:
-        message_id = ""
+        properties = SystemProperties()
     attempts = check_point.attempts[index] if check_point.lines else stored.attempts
-    return message_id, attempts + 1
+    return MessageFacts(properties.message_id, attempts + 1, properties.message_group)

@@ -86,6 +86,12 @@ class Lines:
         """
         return self._lines.get((group, topic), _NO_QUEUES).get(queue_id, _NO_LINES)
 
+    def behind(self, check_point: CheckPoint, index: int) -> int:
+        """How many messages that were read stand behind one in its line."""
+        key = check_point.lines[index] or -1 - check_point.offsets[index] if check_point.lines else 0
+        line = self.of_queue(check_point.group, check_point.topic, check_point.queue_id).get(key)
+        return 0 if line is None else len(line.members) - 1
+
     def ready(self, group: str, topic: str) -> int:
         """How many messages a pop may take of those that were read."""
         return len(self._ready.get((group, topic), ()))

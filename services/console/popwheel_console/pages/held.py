@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from popwheel_console.answer import Answer, Question
-from popwheel_console.api_client import part
 from popwheel_console.page import Action, Done, Page
 from popwheel_console.view.drawings import share
 from popwheel_console.view.links import link
@@ -13,8 +12,9 @@ from popwheel_console.visit import ROWS, Listed, Visit, silences
 
 _HOLDERS: Final = 12
 """Shown of the greatest."""
-_TOPICS_MAX: Final = 8
-"""Whose messages are looked for where no topic was named."""
+_GROUPS_MAX: Final = 8
+"""Whose messages are looked for where nothing was asked for: those that hold most."""
+_FILTERS: Final = ("topic", "group", "client", "broker")
 _RETRY: Final = "%RETRY%"
 
 
@@ -64,19 +64,20 @@ class HeldPage:
 
     Args:
         topic, group, client, broker: that are asked for.
-        topics: whose messages are shown, where none was asked for: each can be read page by page.
+        parts: groups whose messages are shown, where nothing was asked for: each can be read page by page.
         total: how many are held in all; None: not known.
         groups, clients: that hold most; None: not known.
         why: why not.
         messages: of this page; None: not answered yet.
         next: where the list goes on.
         after: where this page begins.
+        has_order: some message is of a group that consumes in order.
         unknown_since_ms: holders of messages that were given out before are not known; None: all are.
         unanswered: who could not be asked.
     """
 
     topic: str
-    topics: Sequence[str]
+    parts: Sequence[str]
     group: str
     client: str
     broker: str
@@ -87,41 +88,27 @@ class HeldPage:
     messages: Sequence[Held] | None
     next: str
     after: str
+    has_order: bool
     unknown_since_ms: int | None
     unanswered: Sequence[str]
 
 
 async def gather(visit: Visit) -> HeldPage:
-    """Ask who holds most, and for messages: of one topic page by page, else the first to come again of some topics."""
-    asked = {name: visit.asked_for(name) for name in ("topic", "group", "client", "broker", "after")}
-    if asked["topic"]:
+    """Ask who holds most, and for messages: of what is asked for, else of the groups that hold most."""
+    asked = {name: visit.asked_for(name) for name in (*_FILTERS, "after")}
+    summary_question = Question("/inflight/summary")
+    if any(asked[name] for name in _FILTERS):
         found = await visit.together(
-            summary=Question("/inflight/summary"),
-            messages=lambda: visit.listed(Question("/inflight", asked), "messages"),
+            summary=summary_question, messages=lambda: visit.listed(Question("/inflight", asked), "messages")
         )
         return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
-    found = await visit.together(
-        summary=Question("/inflight/summary"), topics=lambda: held_topics(visit, asked["group"])
+    summary = (await visit.ask(summary=summary_question))["summary"]
+    groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
+    parts = await visit.together(
+        **{group: _listing(visit, Question("/inflight", {"group": group})) for group in groups}
     )
-    topics: Sequence[str] = found["topics"] or []
-    listed: Listed | None = None
-    if found["topics"] is not None:
-        questions = {topic: Question("/inflight", {**asked, "topic": topic, "after": ""}) for topic in topics}
-        parts = await visit.together(**{topic: _listing(visit, each) for topic, each in questions.items()})
-        listed = _together(parts)
-    return held_page(asked, topics, found["summary"], listed, visit.now_ms)
-
-
-async def held_topics(visit: Visit, group: str) -> list[str] | None:
-    """Some topics of which messages may be held: those that a group reads, or the first that there are."""
-    if group:
-        answer = await visit.api.ask(Question(f"/groups/{part(group)}/progress", {"limit": 200}))
-        rows = [each for each in answer.rows("queues") if each["in_flight"]]
-        topics = [plain_topic(str(each["topic"])) for each in rows]
-    else:
-        answer = await visit.api.ask(Question("/topics", {"limit": _TOPICS_MAX}))
-        topics = [str(each["name"]) for each in answer.rows("topics")]
-    return list(dict.fromkeys(topics))[:_TOPICS_MAX] if answer.is_good else None
+    listed = None if summary.is_pending else _together(parts)
+    return held_page(asked, groups, summary, listed, visit.now_ms)
 
 
 def _listing(visit: Visit, question: Question) -> Callable[[], Awaitable[Listed]]:
@@ -129,25 +116,25 @@ def _listing(visit: Visit, question: Question) -> Callable[[], Awaitable[Listed]
 
 
 def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
-    """Lists of several topics as one; None if one is still asked for and none has anything."""
+    """Lists of several groups as one; None if one is still asked for and none has anything."""
     known = [each for each in parts.values() if each is not None]
     rows = sorted((row for each in known for row in each.rows), key=lambda row: int(row["due_ms"]))
     if not rows and len(known) < len(parts):
         return None
     unanswered = [sentence for each in known for sentence in each.unanswered]
-    unanswered += [f"{topic}: it has not answered yet" for topic, each in parts.items() if each is None]
+    unanswered += [f"{group}: it has not answered yet" for group, each in parts.items() if each is None]
     first = known[0].first if known else Answer(200)
     return Listed(rows[:ROWS], "", unanswered, first)
 
 
 def held_page(
-    asked: Mapping[str, str], topics: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
+    asked: Mapping[str, str], parts: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
 ) -> HeldPage:
     """What the page shows of these answers."""
     unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
     return HeldPage(
         topic=asked["topic"],
-        topics=topics,
+        parts=parts,
         group=asked["group"],
         client=asked["client"],
         broker=asked["broker"],
@@ -158,6 +145,7 @@ def held_page(
         messages=None if listed is None else [held(each, now_ms) for each in listed.rows],
         next="" if listed is None else listed.next,
         after=asked["after"],
+        has_order=listed is not None and any(each["message_group"] for each in listed.rows),
         unknown_since_ms=None if listed is None else listed.first.number("known_since_ms"),
         unanswered=list(dict.fromkeys(unanswered)),
     )

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from popwheel_console.answer import Question
+from popwheel_console.answer import PENDING, Question, Row
 from popwheel_console.api_client import part
 from popwheel_console.page import Action, Done, Page
 from popwheel_console.view.links import link
-from popwheel_console.visit import Visit
+from popwheel_console.visit import Refused, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +18,42 @@ class ReplicasPage:
     Args:
         at: the one group that is asked for; empty: all.
         groups: as the API has them.
+        changes: of that one group, the latest first; None: not known, or nobody asked.
+        since_ms: since when changes are known.
     """
 
     at: str
     groups: Sequence[Mapping[str, Any]]
+    changes: Sequence[Mapping[str, Any]] | None
+    since_ms: int | None
 
 
 async def gather(visit: Visit) -> ReplicasPage:
-    """Ask for all groups."""
+    """Ask for all groups; of one that is asked for also what has changed."""
     at = visit.asked_for("at")
-    groups = (await visit.need(Question("/brokers"))).rows("groups")
-    return ReplicasPage(at, [each for each in groups if at in ("", each["name"])])
+    questions = {"groups": Question("/brokers")}
+    if at:
+        questions["history"] = Question(f"/brokers/{part(at)}/history")
+    answers = await visit.ask(**questions)
+    if not answers["groups"].is_good:
+        raise Refused(answers["groups"])
+    groups, history = answers["groups"].rows("groups"), answers.get("history", PENDING)
+    return ReplicasPage(
+        at,
+        [each for each in groups if at in ("", each["name"])],
+        film(history.rows("changes")) if history.is_good else None,
+        history.number("since_ms"),
+    )
+
+
+def film(changes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Changes, the latest first, each with the time since the one before it."""
+    befores = [None, *(each["time_ms"] for each in changes)]
+    found = [
+        Row({**each, "after_ms": None if before is None else each["time_ms"] - before})
+        for each, before in zip(changes, befores, strict=False)
+    ]
+    return found[::-1]
 
 
 PAGE: Final = Page("/replicas", "replicas.html", gather, title="Replicas", section="/replicas", refresh_s=2)

@@ -1,6 +1,6 @@
 """Where a group's failures stand: each attempt with the wait before it, and the messages that are in it now."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,12 +8,12 @@ from popwheel_console.answer import Answer, Question, Row
 from popwheel_console.api_client import part
 from popwheel_console.page import Page
 from popwheel_console.pages.group import Step, ladder
-from popwheel_console.pages.held import Held, held, held_topics
+from popwheel_console.pages.held import Held, held
 from popwheel_console.view.drawings import share
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
-_HELD_MAX: Final = 100
-"""Messages of each topic that are looked at."""
+_HELD_MAX: Final = 500
+"""Messages that are looked at."""
 _EXAMPLES: Final = 3
 
 
@@ -60,40 +60,29 @@ class RetriesPage:
 
 
 async def gather(visit: Visit) -> RetriesPage:
-    """Ask for the group, then for some messages that it holds, of each topic."""
+    """Ask for the group, and for some messages that it holds, the oldest first."""
     name = visit.path["name"]
+    question = Question("/inflight", {"group": name})
     found = await visit.together(
         group=Question(f"/groups/{part(name)}"),
         numbers=Question("/activity/groups", {"prefix": name, "limit": 1}),
-        topics=lambda: held_topics(visit, name),
+        held=lambda: visit.listed(question, "messages", _HELD_MAX),
     )
     if not found["group"].is_good:
         raise Refused(found["group"])
-    topics: Sequence[str] = found["topics"] or []
-    lists = await visit.together(**{topic: _listing(visit, name, topic) for topic in topics})
-    return retries_page(found["group"].body, found["numbers"], None if found["topics"] is None else lists, visit.now_ms)
+    return retries_page(found["group"].body, found["numbers"], found["held"], visit.now_ms)
 
 
-def _listing(visit: Visit, group: str, topic: str) -> Callable[[], Awaitable[Listed]]:
-    question = Question("/inflight", {"group": group, "topic": topic})
-    return lambda: visit.listed(question, "messages", _HELD_MAX)
-
-
-def retries_page(
-    group: Mapping[str, Any], numbers: Answer, lists: Mapping[str, Listed | None] | None, now_ms: int
-) -> RetriesPage:
-    """What the page shows of these answers: the group, its numbers, and by topic some messages that it holds."""
-    lists = lists if lists is None or not lists or any(lists.values()) else None
-    known = [each for each in (lists or {}).values() if each is not None]
-    messages = [held(row, now_ms) for each in known for row in each.rows]
-    unanswered = [*silences(numbers), *(sentence for each in known for sentence in each.unanswered)]
-    unanswered += [f"{topic}: it has not answered yet" for topic, each in (lists or {}).items() if each is None]
+def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | None, now_ms: int) -> RetriesPage:
+    """What the page shows of these answers: the group, its numbers, and some messages that it holds."""
+    messages = [] if listed is None else [held(row, now_ms) for row in listed.rows]
+    unanswered = [*silences(numbers), *([] if listed is None else listed.unanswered)]
     return RetriesPage(
         group=group,
         numbers=next((each for each in numbers.rows("groups") if each["name"] == group["name"]), Row()),
-        rungs=None if lists is None else rungs(ladder(group), int(group["max_attempts"]), messages),
+        rungs=None if listed is None else rungs(ladder(group), int(group["max_attempts"]), messages),
         looked_at=len(messages),
-        is_part=any(each.next for each in known),
+        is_part=listed is not None and bool(listed.next),
         unanswered=list(dict.fromkeys(unanswered)),
     )
 

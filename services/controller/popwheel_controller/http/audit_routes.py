@@ -82,6 +82,10 @@ class InFlightMessage(BaseModel):
     client_id: str | None = Field(
         default=None, description="Who has it; null if that is not known, as after a restart or a change of the master."
     )
+    message_group: str = Field(default="", description="Of a group that consumes in order: whose next messages wait.")
+    holds_back: int = Field(
+        default=0, description="How many messages of its message group wait for it, of those that the group has read."
+    )
 
 
 class _Page(BaseModel):
@@ -502,6 +506,8 @@ def _message(broker: str, message: pb.InFlightMessage) -> InFlightMessage:
         popped_ms=message.popped_ms,
         due_ms=message.due_ms,
         client_id=message.client_id or None,
+        message_group=message.message_group,
+        holds_back=message.holds_back,
     )
 
 

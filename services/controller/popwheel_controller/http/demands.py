@@ -56,6 +56,7 @@ DEMANDS: Final[Mapping[tuple[str, str], Demand]] = {
     ("GET", "/activity/topics"): _READ,
     ("GET", "/brokers"): _READ,
     ("GET", "/brokers/{group}"): _READ,
+    ("GET", "/brokers/{group}/history"): _READ,
     ("GET", "/changes"): _READ,
     ("GET", "/clients"): _READ,
     ("GET", "/clients/{client_id}"): _READ,

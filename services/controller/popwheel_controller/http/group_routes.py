@@ -10,6 +10,7 @@ from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.decommission import Decommission
 from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.broker_groups.group_policy import trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.overseer import Overseer
@@ -60,6 +61,26 @@ class BrokerGroupView(BaseModel):
     trouble: str = Field(description="Why it has no master, in a sentence; empty if it has one.")
     checkpoint: CheckpointView | None
     replicas: list[ReplicaView]
+
+
+class GroupChangeView(BaseModel):
+    """A change of a broker group."""
+
+    time_ms: int = Field(description="In milliseconds since 1970.")
+    version: int
+    epoch: int
+    master: int | None
+    sync_state_set: list[int]
+    what: list[str] = Field(description="What became different, in a few words each.")
+
+
+class BrokerGroupHistory(BaseModel):
+    """The latest changes of a broker group, the oldest first."""
+
+    name: str
+    since_ms: int = Field(description="Since when changes are known: this controller leads since then.")
+    dropped: int = Field(description="Older changes since then that are not told any more.")
+    changes: list[GroupChangeView]
 
 
 class BrokerGroups(BaseModel):
@@ -116,12 +137,14 @@ class GroupViews:
     Args:
         overseer: watches over them.
         checkpoints: knows how fresh the progress is that slaves hold.
+        history: knows what has changed.
         clock: the time.
     """
 
-    def __init__(self, overseer: Overseer, checkpoints: CheckpointSync, clock: Clock) -> None:
+    def __init__(self, overseer: Overseer, checkpoints: CheckpointSync, history: GroupHistory, clock: Clock) -> None:
         self._overseer = overseer
         self._checkpoints = checkpoints
+        self._history = history
         self._clock = clock
 
     def all(self) -> list[BrokerGroupView]:
@@ -151,6 +174,24 @@ class GroupViews:
                 for number, seen in sorted(sight.items())
             ],
         )
+
+    def history(self, name: str) -> BrokerGroupHistory:
+        """The changes of one group. Raises StatusError: NOT_FOUND."""
+        if name not in self._overseer.groups.states:
+            raise unknown_group(name)
+        film = self._history.of(name)
+        changes = [
+            GroupChangeView(
+                time_ms=each.time_ms,
+                version=each.version,
+                epoch=each.epoch,
+                master=None if each.master == NO_MASTER else each.master,
+                sync_state_set=sorted(each.sync_state_set),
+                what=list(each.what),
+            )
+            for each in film.steps
+        ]
+        return BrokerGroupHistory(name=name, since_ms=self._history.since_ms, dropped=film.dropped, changes=changes)
 
     def registrations(self) -> list[Registration]:
         """All replicas that are registered."""
@@ -232,6 +273,11 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
     @router.get("/{group}", responses={404: _NOT_FOUND})
     async def describe_broker_group(group: str) -> BrokerGroupView:
         return views.one(names.broker_group(group))
+
+    @router.get("/{group}/history", responses={404: _NOT_FOUND})
+    async def tell_history(group: str) -> BrokerGroupHistory:
+        """What has become different of a broker group: masters, epochs, who is in sync."""
+        return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
     async def switch_master(group: str, successor: Successor, note: Note) -> BrokerGroupView:
