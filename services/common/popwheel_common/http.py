@@ -108,7 +108,18 @@ def make_http_app(
         signed=signed,
         body_limit=body_limit,
     )
+    _prepare(app)
     return app
+
+
+def _prepare(app: FastAPI) -> None:
+    """Have all routes and what stands around them be worked out now: else the first request has it done, in one turn
+    of the loop that takes 100 ms and more.
+    """
+    nowhere = {"type": "http", "method": "GET", "path": "/api/v1/-", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(dict(nowhere))
+    app.middleware_stack = app.build_middleware_stack()
 
 
 class _UvicornServer(uvicorn.Server):

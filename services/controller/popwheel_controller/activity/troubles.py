@@ -181,7 +181,7 @@ RULES: Final = {
             "warning",
             0,
             0,
-            "{value} dead letter(s) more than ten minutes ago.",
+            "{value} new dead letter(s) within ten minutes.",
             "Look at the groups with dead letters, and at why their consumers fail.",
             has_alert=False,
         ),
