@@ -14,6 +14,10 @@ from tests.harness.standalone import StandaloneProcess
 TOPIC = "Traced"
 
 
+PASSING = "done"
+"""Told of a message for a moment, if its delivery ends between two looks at the broker."""
+
+
 async def fates_of(server: StandaloneProcess, message_id: str, topic: str = TOPIC) -> list[Fate]:
     """What is told of it, page by page."""
     found: list[Fate] = []
@@ -87,7 +91,7 @@ async def test_what_fails_is_shown_as_failed(server: StandaloneProcess, client: 
     fate = await fate_of(server, message_id, "Failing")
     assert (fate.state, fate.attempts) == ("put off", 0)
     assert "attempt 2 at " in fate.words
-    while fate.state == "put off":
+    while fate.state in ("put off", PASSING):
         await asyncio.sleep(0.1)
         fate = await fate_of(server, message_id, "Failing")
     assert (fate.state, fate.attempts) == ("waits for retry", 1)
@@ -106,7 +110,7 @@ async def test_dead_letters_are_shown_as_such(server: StandaloneProcess, client:
     await received(client, group, "Dying", invisible_s=0.5)
     await received(client, group, "Dying", invisible_s=0.5)
     fate = await fate_of(server, message_id, "Dying")
-    while fate.state == "in flight":
+    while fate.state in ("in flight", PASSING):
         await asyncio.sleep(0.1)
         fate = await fate_of(server, message_id, "Dying")
     assert (fate.state, fate.attempts) == ("dead letter", 2)
