@@ -93,6 +93,8 @@ async def test_messages_in_flight_come_from_broker_to_broker(tmp_path: Path, lim
             "popped_ms": NOW_MS,
             "due_ms": NOW_MS + 30_000,
             "client_id": None,
+            "message_group": "",
+            "holds_back": 0,
         }
         assert {page["epoch"] for page in found} == {3}
         of_one = await pages(http, "/inflight", topic="orders", group="spark-archive", broker="b3", limit=limit)

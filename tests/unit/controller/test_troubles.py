@@ -77,5 +77,5 @@ def test_sentences_have_their_numbers() -> None:
     }
     assert "0.95" in found["PopwheelTimersFull"]
     assert "17 s" in found["PopwheelCheckpointOld"]
-    assert found["DeadLettersGrow"].startswith("3 dead")
+    assert found["DeadLettersGrow"].startswith("3 new dead")
     assert "0.50" in found["PopwheelQuarantineFull"]
