@@ -54,6 +54,7 @@ class BatchReader(DataSourceReader):
             queues = await planner.queues()
             start = await planner.start(queues, EARLIEST)
             end = await planner.end(queues)
+            start |= await planner.beginnings(start, end)  # of those that had nothing when they were asked
             await planner.check_held(start, end)
         parts = split(ranges(start, end), options.partitions_min, options.rows_per_partition_max)
         return [RangePartition(each) for each in parts]

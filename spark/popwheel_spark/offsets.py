@@ -10,7 +10,8 @@ LATEST: Final = -1
 """In JSON: behind the last message."""
 START: Final = 0
 """Where a queue is that has never had a message, as far as can be asked. Its first message may get a higher offset, as
-new queues go on behind those of deleted topics: between this and the first message nothing is known to be gone.
+new queues go on behind those of deleted topics. Which one it was is noted when the first messages are planned, so that
+what is gone of them later is known to be gone (`nested`).
 """
 
 
@@ -29,19 +30,27 @@ Offsets = dict[Queue, int]
 """Of each queue, the offset of the next message to be read."""
 
 
-def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """The offsets as JSON has them, always in the same order: Spark compares the texts."""
-    result: dict[str, dict[str, dict[str, int]]] = {}
+def nested(offsets: Mapping[Queue, int], beginnings: Mapping[Queue, int] | None = None) -> dict[str, Any]:
+    """The offsets as JSON has them, always in the same order: Spark compares the texts.
+
+    Args:
+        offsets: of the end of a micro-batch, say.
+        beginnings: where queues begin in it that were at `START` before: `[BEGINNING, OFFSET]` instead of an offset.
+    """
+    result: dict[str, Any] = {}
     for queue in sorted(offsets):
-        result.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = offsets[queue]
+        begin = (beginnings or {}).get(queue)
+        place = offsets[queue] if begin is None else [begin, offsets[queue]]
+        result.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = place
     return result
 
 
-def flat(tree: Any) -> Offsets:
+def flat(tree: Any, beginnings: Offsets | None = None) -> Offsets:
     """The offsets of a JSON value.
 
     Args:
         tree: as `nested` makes it.
+        beginnings: are added to these; None: there may be none.
 
     Raises:
         ValueError: it is of another form; the text says where.
@@ -58,9 +67,12 @@ def flat(tree: Any) -> Offsets:
             for number, offset in queues.items():
                 if not (number.isascii() and number.isdigit()):
                     raise ValueError(f"{number!r} under {topic!r}, {broker!r} is not the number of a queue")
+                queue = Queue(topic, broker, int(number))
+                if beginnings is not None and isinstance(offset, list):
+                    beginnings[queue], offset = offset
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                     raise ValueError(f"{offset!r} is not an offset: a number from 0 on, -1 (latest) or -2 (earliest)")
-                result[Queue(topic, broker, int(number))] = offset
+                result[queue] = offset
     return result
 
 

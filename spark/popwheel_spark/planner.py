@@ -75,7 +75,16 @@ class Planner:
                 )
             if offsets[queue] > ends[queue]:
                 raise OptionError(bound.option, f"{queue} has offsets up to {ends[queue]}, not {offsets[queue]}")
+        # Who names the offset 0 wants that message. Else it says no more than that there was none yet.
+        named = {queue: START for queue, mark in marks.items() if mark == START}
+        await self.check_held(named, {queue: ends[queue] for queue in named})
         return offsets
+
+    async def beginnings(self, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> Offsets:
+        """Where queues begin that were at `START`, or not known, and have had messages since; if it is not there."""
+        fresh = [queue for queue, offset in end.items() if start.get(queue, START) == START < offset]
+        firsts = await self._client.firsts(fresh)
+        return {queue: first for queue, first in firsts.items() if START < first <= end[queue]}
 
     async def end(self, queues: Iterable[Queue]) -> Offsets:
         """Where a batch ends.
@@ -99,7 +108,7 @@ class Planner:
         Raises:
             DataLossError: one does not, and that is an error.
         """
-        begins = {queue: start[queue] for queue in end if START < start.get(queue, START) < end[queue]}
+        begins = {queue: start.get(queue, START) for queue in end if start.get(queue, START) < end[queue]}
         for queue, first in (await self._client.firsts(begins)).items():
             if begins[queue] < first:
                 lost = min(first, end[queue])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
 from popwheel_spark.data_loss import gone, report_loss
-from popwheel_spark.offsets import START, Queue
+from popwheel_spark.offsets import Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
@@ -177,7 +177,7 @@ class RangeReader:
         """Tell what is gone from what a filter kept back: only what is before the queue's first message is gone."""
         first = (await self._client.firsts((self._queue,)))[self._queue]
         for begin, end in gaps:
-            if START < begin < first:
+            if begin < first:
                 self._lost(begin, min(end, first), f"retention has deleted them, the queue begins at {first} now")
             if end > first and not self._options.tags:
                 reason = "the broker cannot read them and has set them aside (popwheel admin quarantine list)"

@@ -84,10 +84,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLossError: a topic is gone, or was made anew, and that is an error.
         """
-        begin = flat(start)
-        return nested(self._ask(lambda client: self._next_end(client, begin, limit)))
+        begin = flat(start, {})
+        end, beginnings = self._ask(lambda client: self._next_end(client, begin, limit))
+        return start if end == begin else nested(end, beginnings)
 
-    async def _next_end(self, client: QueueClient, begin: Offsets, limit: ReadLimit) -> Offsets:
+    async def _next_end(self, client: QueueClient, begin: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
+        """Where the next micro-batch ends, and where those queues begin that it is the first to read."""
         await self._publish(client, begin)
         ends = await self._latest(client, begin)
         self._ends = {**begin, **ends}
@@ -95,10 +97,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {queue: min(end, self._target[queue]) for queue, end in ends.items() if queue in self._target}
         # A queue that is new and empty stays out, or Spark would take it for a change.
         end = begin | {queue: offset for queue, offset in ends.items() if offset or queue in begin}
+        beginnings = await Planner(client, self._options).beginnings(begin, end)
+        return await self._limited(client, begin | beginnings, end, limit) or begin, beginnings
+
+    async def _limited(self, client: QueueClient, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        """How far of what is there a micro-batch goes; nowhere if it is to wait."""
         if isinstance(limit, ReadAllAvailable):
             return end
         if self._should_wait(begin, end):
-            return begin
+            return {}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.rows_per_trigger_max
         if rows_max:
             end = admit(begin, end, dict.fromkeys(end, 1), rows_max)
@@ -148,7 +155,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split a micro-batch among tasks; the same offsets give the same parts, also after a restart."""
-        begin, until = flat(start), flat(end)
+        beginnings: Offsets = {}
+        until = flat(end, beginnings)
+        begin = flat(start, {}) | beginnings
         self._ask(lambda client: Planner(client, self._options).check_held(begin, until))
         parts = split(ranges(begin, until), self._options.partitions_min, self._options.rows_per_partition_max)
         return [RangePartition(each) for each in parts]
@@ -161,6 +170,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: the checkpoint says where the stream is, and `latestOffset` publishes it. Spark commits a
         micro-batch only when it plans the one after the next.
         """
+
+    def stop(self) -> None:
+        """End the connection."""
+        if self._runner is not None and self._client is not None:
+            self._runner.run(self._client.close())
+            self._runner.close()
+        self._runner = self._client = None
 
     async def _publish(self, client: QueueClient, reached: Offsets) -> None:
         """Show how far the stream has come as a consumer group's progress. Whatever fails here does no harm."""

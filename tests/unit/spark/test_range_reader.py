@@ -179,5 +179,6 @@ def test_what_is_still_asked_for_is_given_up_when_a_pull_fails() -> None:
         read(HalfDead(0, 500), 0, 500)
 
 
-def test_a_new_queue_may_begin_behind_its_start() -> None:
-    assert read(OneQueue(200, 500), 0, 400) == list(range(200, 400))
+def test_what_was_planned_from_offset_0_on_and_is_gone_is_told() -> None:
+    with pytest.raises(DataLossError, match="from offset 0 up to 200 are gone"):
+        read(OneQueue(200, 500), 0, 400)
