@@ -19,11 +19,14 @@ TYPES: Final[Mapping[str, str]] = {
     "messageId": "STRING",
     "attempts": "INT",
     "originTopic": "STRING",
+    "badRecord": "STRING",
 }
 """Of messages, in order: name -> type."""
 
 ORIGIN: Final = "originTopic"
 """A column of dead letters alone: the topic where its group failed on it."""
+BAD_RECORD: Final = "badRecord"
+"""A column of reads with `badRecords=column` alone: why a message cannot be decoded; null for those that can."""
 
 
 def ddl(names: Sequence[str]) -> str:

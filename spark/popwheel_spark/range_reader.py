@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
+from popwheel_spark.bad_records import BadRecord, decode, tell
 from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.offsets import Queue
 from popwheel_spark.plan import QueueRange
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
-from popwheel_spark.record_rows import record_batch
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""
@@ -89,11 +89,13 @@ class RangeReader:
         self._end = what.end
         self._backoff = Backoff(random.Random())
         self._at_once = _FIRST_PULL_MESSAGES
+        self._bad: list[BadRecord] = []
 
     async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
         """Rows from an offset on, in batches of about `BATCH_BYTES`, and the offset to go on with.
 
         Raises:
+            BadRecordError: a message can't be decoded, and that is an error.
             DataLossError: some are gone, and that is an error.
             FormatError: the brokers are of a newer release.
             RefusedError, UnreachableError: see `Proxies.call`.
@@ -107,9 +109,14 @@ class RangeReader:
             await self._check(haul.gaps)
         if not haul.blocks:
             return [], haul.at
-        rows = record_batch(self._queue, joined(haul.blocks), self._options.columns)
+        rows, bad = decode(self._queue, joined(haul.blocks), self._options.columns, self._options.bad_records)
+        self._bad += bad
         size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
-        return [rows.slice(begin, size) for begin in range(0, haul.rows, size)], haul.at
+        return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
+
+    def tell(self) -> None:
+        """Say in the log how many messages could not be decoded."""
+        tell(self._queue, self._bad, self._options.bad_records)
 
     async def _pull_ahead(self, haul: _Haul) -> None:
         """Without a filter offsets have no gaps, so that several pulls can be on their way."""
@@ -191,7 +198,7 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
     """All rows of a range. Between two batches no call is on its way: whoever takes them may take his time.
 
     Raises:
-        DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
+        BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
     """
     # Not asyncio.Runner: it sets a signal handler for each run, and Python words the last one, with all its rows.
     with contextlib.closing(asyncio.new_event_loop()) as loop:
@@ -202,5 +209,6 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
             while at < what.end:
                 batches, at = loop.run_until_complete(reader.batches(at))
                 yield from batches
+            reader.tell()
         finally:
             loop.run_until_complete(client.close())

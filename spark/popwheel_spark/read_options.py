@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from hashlib import sha256
 from typing import Final
 
 from popwheel_common.contract import names
 from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.bounds import Bound, Strategy, ending, starting
-from popwheel_spark.columns import ORIGIN
+from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
@@ -21,6 +22,14 @@ _DIGEST = "0" * 12
 TABLES: Final = ("messages", "dlq", *ADMIN_TABLES)
 """What the option `table` may be; the last ones are `admin_reader`'s."""
 _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
+
+
+class BadRecords(Enum):
+    """What is done about a message that cannot be decoded."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    COLUMN = "column"
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class ReadOptions:
         end: where a batch ends; None: with the latest message.
         strategy: what to do where nothing is as late as the time to begin with.
         fail_on_data_loss: whether messages that are gone before they were read are an error.
+        bad_records: what is done about messages that can't be decoded.
         rows_per_trigger_min: a stream waits for so many, but not longer than `trigger_delay_s_max`.
         rows_per_trigger_max: a micro-batch has no more; 0: no limit.
         bytes_per_trigger_max: a micro-batch has about as many bytes of messages at the most; 0: no limit.
@@ -73,6 +83,7 @@ class ReadOptions:
     end: Bound | None
     strategy: Strategy
     fail_on_data_loss: bool
+    bad_records: BadRecords
     rows_per_trigger_min: int
     rows_per_trigger_max: int
     bytes_per_trigger_max: int
@@ -118,12 +129,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise OptionError(
             "groupIdPrefix", f"{prefix!r} is not the beginning of a group's name: letters, digits, %, _, -"
         )
+    bad_records = BadRecords(given.choice("badRecords", [each.value for each in BadRecords], "fail"))
     return ReadOptions(
         connection=ConnectionOptions.take(given),
         start=starting(given),
         end=ending(given),
         strategy=Strategy(given.choice("startingTimestampStrategy", [each.value for each in Strategy], "error")),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
+        bad_records=bad_records,
         rows_per_trigger_min=given.number("minRowsPerTrigger", 0, 0),
         rows_per_trigger_max=given.number("maxRowsPerTrigger", 0, 0),
         bytes_per_trigger_max=given.number("maxBytesPerTrigger", 0, 0),
@@ -131,7 +144,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         partitions_min=given.number("minPartitions", 1),
         rows_per_partition_max=given.number("maxRowsPerPartition", 0, 0),
         tags=given.text("tags"),
-        columns=_columns(given, table),
+        columns=_columns(given, table, bad_records),
         group_prefix=prefix,
         subscription=_subscription(given, ways, chosen),
     )
@@ -178,8 +191,10 @@ def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
     return found
 
 
-def _columns(given: GivenOptions, table: str) -> tuple[str, ...]:
+def _columns(given: GivenOptions, table: str, bad_records: BadRecords) -> tuple[str, ...]:
     """The columns to be read, in the order of the table."""
-    columns = given.columns([name for name in COLUMNS if name != ORIGIN or table == "dlq"])
+    there = [name for name in COLUMNS if name != BAD_RECORD and (name != ORIGIN or table == "dlq")]
+    columns = given.columns(there)
     body = given.flag("includeBody", True)
-    return tuple(name for name in columns if body or name != "body")
+    why = (BAD_RECORD,) if bad_records is BadRecords.COLUMN else ()
+    return (*(name for name in columns if body or name != "body"), *why)

@@ -1,6 +1,6 @@
 """Records of a broker's log as rows of Arrow: column by column, and nothing for a single row (pure)."""
 
-import gzip
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -13,11 +13,14 @@ import pyarrow.compute as pc
 from popwheel_common.contract.names import topic_of_retry_topic
 from popwheel_common.contract.record_block import HEAD, VERSION, RecordBlock
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
+from popwheel_spark.columns import BAD_RECORD
 from popwheel_spark.errors import FormatError
 from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import TIME, arrow_schema
 from popwheel_spark.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
 
+UNPACKED_BYTES_MAX: Final = 64 * 2**20
+"""No body is unpacked that has more. A message of 4 MiB could fill 4 GiB."""
 _GZIP = int(Encoding.GZIP)
 _MICROS_PER_S = 1_000_000
 _MICROS_PER_MS = 1000
@@ -26,6 +29,10 @@ _SECONDS = 1
 _NANOS = 2
 _KEY = 1
 _VALUE = 2
+
+
+class UnreadableError(ValueError):
+    """A record of a block can't be decoded; which one, the block does not tell."""
 
 
 def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa.RecordBatch:
@@ -38,6 +45,7 @@ def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa
 
     Raises:
         FormatError: the broker is of a newer release.
+        UnreadableError: a record can't be decoded.
     """
     schema = arrow_schema(columns)
     rows = _Rows(block)
@@ -47,8 +55,50 @@ def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa
             value = pa.scalar(_OF_QUEUE[field.name](queue), field.type)
             arrays.append(pa.repeat(value, rows.count))
         else:
-            arrays.append(_OF_RECORDS[field.name](rows))
+            arrays.append(_column(rows, field.name))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def stored_batch(queue: Queue, block: RecordBlock, columns: Sequence[str], reason: str | None = None) -> pa.RecordBatch:
+    """A record that can't be decoded as a row: null where nothing can be read, and the body as it is stored.
+
+    Args:
+        queue: where it is from.
+        block: of the record alone.
+        columns: that are wanted.
+        reason: what is wrong with it, for the column `badRecord`.
+    """
+    schema = arrow_schema(columns)
+    rows = _Rows(block)
+
+    def array(field: pa.Field) -> pa.Array:
+        if field.name in _OF_QUEUE:
+            return pa.array([_OF_QUEUE[field.name](queue)], field.type)
+        if field.name == BAD_RECORD:
+            return pa.array([reason], field.type)
+        try:
+            return _stored_bodies(rows) if field.name == "body" else _column(rows, field.name)
+        except UnreadableError:
+            return pa.nulls(1, field.type)
+
+    return pa.RecordBatch.from_arrays([array(field) for field in schema], schema=schema)
+
+
+def _column(rows: "_Rows", name: str) -> pa.Array:
+    """A column of the records.
+
+    Raises:
+        UnreadableError: one can't be decoded.
+    """
+    try:
+        found = _OF_RECORDS[name](rows)
+        if name in _TEXTS:
+            found.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UnreadableError(f"its column {name} is not UTF-8: {error}") from None
+    except ValueError as error:
+        raise UnreadableError(str(error)) from None
+    return found
 
 
 _OF_QUEUE: Final[Mapping[str, Callable[[Queue], str | int]]] = {
@@ -78,6 +128,8 @@ class _Rows:
         self._system_begins = block.begins + HEAD.itemsize + heads["topic_length"] + heads["origin_length"]
         self._payload_begins = self._system_begins + heads["system_length"].astype(np.int64)
         self._ends = block.begins + block.lengths
+        if np.any(self._payload_begins > self._ends):
+            raise UnreadableError("its parts are longer than all of it")
 
     @cached_property
     def properties(self) -> FieldsByNumber:
@@ -151,18 +203,48 @@ def _message_ids(rows: _Rows) -> pa.Array:
     return _filled(rows.last(rows.property(SystemProperties.MESSAGE_ID_FIELD_NUMBER), pa.string()), "")
 
 
+def _stored_bodies(rows: _Rows) -> pa.Array:
+    try:
+        return _filled(rows.last(rows.payload.of(Message.BODY_FIELD_NUMBER), pa.binary()), b"")
+    except ValueError as error:
+        raise UnreadableError(str(error)) from None
+
+
 def _bodies(rows: _Rows) -> pa.Array:
-    bodies = _filled(rows.last(rows.payload.of(Message.BODY_FIELD_NUMBER), pa.binary()), b"")
+    bodies = _stored_bodies(rows)
     packed = rows.numbers(rows.property(SystemProperties.BODY_ENCODING_FIELD_NUMBER)) == _GZIP
     if not packed.any():
         return bodies
     return pa.array(
         [
-            gzip.decompress(body) if is_packed else body
+            _unpacked(body) if is_packed else body
             for body, is_packed in zip(bodies.to_pylist(), packed.tolist(), strict=True)
         ],
         pa.binary(),
     )
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """A body out of its gzip members.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    body = b""
+    left = packed
+    marked = "its body is marked GZIP and can not be unpacked"
+    while left:
+        machine = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            body += machine.decompress(left, UNPACKED_BYTES_MAX + 1 - len(body))
+        except zlib.error as error:
+            raise ValueError(f"{marked}: {error}") from None
+        if len(body) > UNPACKED_BYTES_MAX:
+            raise ValueError(f"{marked}: it would have more than {UNPACKED_BYTES_MAX // 2**20} MiB")
+        if not machine.eof:
+            raise ValueError(f"{marked}: it ends in the middle")
+        left = machine.unused_data.lstrip(b"\0")
+    return body
 
 
 def _keys(rows: _Rows) -> pa.Array:
@@ -222,4 +304,7 @@ _OF_RECORDS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     "messageId": _message_ids,
     "attempts": _attempts,
     "originTopic": _origins,
+    BAD_RECORD: lambda rows: pa.nulls(rows.count, pa.string()),
 }
+_TEXTS: Final = frozenset(("tag", "keys", "messageGroup", "properties", "messageId", "originTopic"))
+"""Columns whose bytes must be UTF-8: Arrow takes them as they are, and Spark would stumble over them."""

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message
 from tests.spark.topics import Topics
 
 
@@ -114,3 +114,20 @@ def test_the_driver_says_what_is_wrong(
         spark.read.format("popwheel").options(**topics.options).options(**options).load().collect()
     assert sentence in str(caught.value)
     assert "Job aborted" not in str(caught.value), "a worker said it"
+
+
+@pytest.mark.parametrize(("policy", "counts"), [("skip", (2, 0)), ("column", (3, 1))])
+def test_a_body_that_is_not_what_it_says_does_not_end_a_query(
+    spark: SparkSession, topics: Topics, policy: str, counts: tuple[int, int]
+) -> None:
+    def lie(message: Message, number: int) -> None:
+        message.system_properties.body_encoding = Encoding.GZIP if number == 1 else Encoding.IDENTITY
+
+    name = topics.make(f"lies-{policy}", queues=1)
+    topics.fill(name, 3, lie)
+    strict = spark.read.format("popwheel").options(**topics.options, topic=name)
+    with pytest.raises(PySparkException, match=rf"queue 0 of {name} at broker-0: the message at offset 1 \(id "):
+        strict.load().collect()
+    rows = strict.option("badRecords", policy).load()
+    bad = "count(badRecord)" if policy == "column" else "0"
+    assert tuple(rows.selectExpr("count(*)", bad).collect()[0]) == counts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from popwheel_spark.columns import ORIGIN, TYPES, ddl
+from popwheel_spark.columns import BAD_RECORD, ORIGIN, TYPES, ddl
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Any)
 
-MESSAGES = ddl([name for name in TYPES if name != ORIGIN])
+MESSAGES = ddl([name for name in TYPES if name not in (ORIGIN, BAD_RECORD)])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
 _CONNECTION = ("endpoints", "admin", "tls", "tlscafile", "timeoutms")

@@ -32,6 +32,7 @@ from popwheel_spark.schema import COLUMNS, arrow_schema
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)
+WHOLE = tuple(name for name in COLUMNS if name != "badRecord")
 SPARKS: dict[str, DataType] = {
     "STRING": StringType(),
     "ARRAY<STRING>": ArrayType(StringType()),
@@ -47,7 +48,7 @@ TEXT = st.sampled_from(("", "a", "ab", "\u00e9", "x" * 200)) | st.text(max_size=
 TIMES = st.builds(Timestamp, seconds=st.integers(-(10**9), 10**10), nanos=st.integers(0, 999_999_999))
 
 
-def rows_of(*messages: Message, columns: tuple[str, ...] = tuple(COLUMNS)) -> list[dict[str, Any]]:
+def rows_of(*messages: Message, columns: tuple[str, ...] = WHOLE) -> list[dict[str, Any]]:
     batch = record_batch(QUEUE, block_of(record_of(each, 3, origin=b"12345678") for each in messages), columns)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema(columns))
@@ -121,7 +122,7 @@ def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
 @settings(max_examples=25)
 @given(st.lists(any_message(), max_size=6))
 def test_rows_are_what_protobuf_reads_in_the_messages(messages: list[Message]) -> None:
-    batch = record_batch(QUEUE, block_of(record_of(each, 3) for each in messages), tuple(COLUMNS))
+    batch = record_batch(QUEUE, block_of(record_of(each, 3) for each in messages), WHOLE)
     batch.validate(full=True)
     assert seen(batch) == [expected(each) for each in messages]
 
@@ -130,7 +131,7 @@ def test_rows_are_what_protobuf_reads_in_the_messages(messages: list[Message]) -
 @given(st.lists(any_message(), max_size=4))
 def test_parts_of_a_message_may_come_twice(messages: list[Message]) -> None:
     """Protobuf reads several parts of one message as their merge, and of several values the last."""
-    batch = record_batch(QUEUE, block_of(record_of(each, 3, times=2) for each in messages), tuple(COLUMNS))
+    batch = record_batch(QUEUE, block_of(record_of(each, 3, times=2) for each in messages), WHOLE)
     assert seen(batch) == [expected(Message.FromString(each.SerializeToString() * 2)) for each in messages]
 
 
