@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import repeat
-from typing import Any, Final
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -84,10 +86,55 @@ class RowRequest:
     Args:
         first: the key of the first of them.
         messages: theirs, each encoded as a field of `SendMessageRequest`.
+        lane: requests of one lane hold the same message groups, and go one after another; None: these have none.
     """
 
     first: str
     messages: Sequence[bytes]
+    lane: int | None = None
+
+
+class _Sized(NamedTuple):
+    """A message that is encoded.
+
+    Args:
+        row: whose it is.
+        message: as a field of `SendMessageRequest`.
+        size: of its body.
+    """
+
+    row: int
+    message: bytes
+    size: int
+
+
+class _Bundle:
+    """Messages that become a request when there are enough of them.
+
+    Args:
+        origin: whose rows they are.
+        lane: of the requests.
+    """
+
+    def __init__(self, origin: Origin, lane: int | None) -> None:
+        self._origin = origin
+        self._lane = lane
+        self._messages: list[_Sized] = []
+        self._size = 0
+
+    def add(self, message: _Sized) -> Iterator[RowRequest]:
+        """Add one; a request if that makes it full."""
+        self._messages.append(message)
+        self._size += message.size
+        if len(self._messages) == MESSAGES_MAX or self._size >= _BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[RowRequest]:
+        """A request of those that are left, if there are any."""
+        if self._messages:
+            first = self._origin.key(self._messages[0].row)
+            yield RowRequest(first, [each.message for each in self._messages], self._lane)
+        self._messages, self._size = [], 0
 
 
 class RowRequests:
@@ -100,10 +147,12 @@ class RowRequests:
         topic: where all rows go; empty: their column says it.
         origin: whose rows they are.
         born_ns: when the task began, since 1970.
+        lanes: among so many lanes message groups are shared out.
     """
 
-    def __init__(self, topic: str, origin: Origin, born_ns: int) -> None:
+    def __init__(self, topic: str, origin: Origin, born_ns: int, lanes: int = 1) -> None:
         self._topic = topic
+        self._lanes = lanes
         self._origin = origin
         self._prefix = origin.prefix.encode()
         self._id = f"01{sha256(self._prefix).hexdigest()[:20].upper()}".encode()
@@ -125,19 +174,28 @@ class RowRequests:
         said: Iterable[tuple[bytes, bytes]] = (
             (self._said(columns, index) for index in range(len(bodies))) if columns else repeat(self._said({}, 0))
         )
-        messages: list[bytes] = []
-        size = 0
-        for body, (head, properties) in zip(bodies, said, strict=False):
+        groups: Iterable[str | None] = columns.get("messageGroup", repeat(None))
+        places: Iterable[str | None] = columns.get("topic", repeat(self._topic))
+        by_group: dict[tuple[int, str, str], list[_Sized]] = {}
+        plain = _Bundle(self._origin, None)
+        for body, (head, properties), group, topic in zip(bodies, said, groups, places, strict=False):
             if body is None:
                 raise RefusedError(f"the row {self._origin.key(self._row)} has no body")
-            messages.append(self._message(head, properties, body))
+            message = _Sized(self._row, self._message(head, properties, body), len(body))
             self._row += 1
-            size += len(body)
-            if len(messages) == MESSAGES_MAX or size >= _BYTES_MAX:
-                yield RowRequest(self._origin.key(self._row - len(messages)), messages)
-                messages, size = [], 0
-        if messages:
-            yield RowRequest(self._origin.key(self._row - len(messages)), messages)
+            if group:
+                lane = crc32(f"{topic} {group}".encode()) % self._lanes
+                by_group.setdefault((lane, str(topic), group), []).append(message)
+            else:
+                yield from plain.add(message)
+        yield from plain.rest()
+        # A group at a time: a proxy stores what one request has of one group in one go.
+        for lane, ones in groupby(sorted(by_group), key=itemgetter(0)):
+            bundle = _Bundle(self._origin, lane)
+            for one in ones:
+                for message in by_group[one]:
+                    yield from bundle.add(message)
+            yield from bundle.rest()
 
     def _message(self, head: bytes, properties: bytes, body: bytes) -> bytes:
         """The message of the next row."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from popwheel_spark.write_options import WriteOptions
 
 def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> None:
     """Send all rows of a task; returns when each is stored (see `Sender.send`)."""
-    requests = RowRequests(options.topic, origin, time.time_ns())
+    requests = RowRequests(options.topic, origin, time.time_ns(), options.requests_at_once)
     with asyncio.Runner() as runner:
         proxies = Proxies(options.connection)
         sender = Sender(proxies, options.requests_at_once)
@@ -40,15 +41,18 @@ class Sender:
     def __init__(self, proxies: Proxies, at_once: int) -> None:
         self._proxies = proxies
         self._at_once = at_once
+        self._lanes: dict[int, deque[RowRequest]] = {}
 
     async def send(self, requests: Iterable[RowRequest]) -> None:
-        """Send all; returns when each message is stored, once or, after a try whose outcome is not known, more often.
+        """Send all, those of one lane in their order; returns when each message is stored, once or, after a try whose
+        outcome is not known, more often.
 
         Raises:
             RefusedError: messages are not what the cluster takes.
             UnreachableError: see `Proxies.call`.
         """
         left = iter(requests)
+        self._lanes.clear()
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._at_once):
@@ -58,7 +62,19 @@ class Sender:
 
     async def _work(self, left: Iterator[RowRequest]) -> None:
         for request in left:
-            await self._send(request)
+            if request.lane is None:
+                await self._send(request)
+            elif request.lane in self._lanes:  # whoever sends of that lane sends this, too
+                self._lanes[request.lane].append(request)
+            else:
+                await self._send_lane(request.lane, request)
+
+    async def _send_lane(self, lane: int, first: RowRequest) -> None:
+        """Send a request, and those of its lane that have come meanwhile: each when the one before is stored."""
+        waiting = self._lanes[lane] = deque((first,))
+        while waiting:
+            await self._send(waiting.popleft())
+        del self._lanes[lane]
 
     async def _send(self, request: RowRequest) -> None:
         left = request.messages

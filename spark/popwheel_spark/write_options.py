@@ -19,8 +19,8 @@ class WriteOptions:
     Args:
         connection: where the cluster is.
         topic: of all rows; empty: the column `topic` says it.
-        requests_at_once: so many requests of one task are on their way at a time. With 1, the rows of a task are sent
-            in their order.
+        requests_at_once: so many requests of one task are on their way at a time; those that have a
+            message group in common are not.
     """
 
     connection: ConnectionOptions

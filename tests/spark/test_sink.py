@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
+from popwheel_spark.group_order import in_group_order
 from popwheel_spark.repeats import without_repeats
+from tests.harness.cluster import ClusterCommand
 from tests.harness.standalone import ROOT
 from tests.spark.topics import Topics
 
@@ -122,3 +124,42 @@ def test_offsets_of_a_write_can_be_read_on(spark: SparkSession, topics: Topics) 
     send(spark.range(3).selectExpr("'b' AS body"), topics, topic="on")
     frame = spark.read.format("popwheel").options(**topics.options, topic="on", startingOffsets=start).load()
     assert [bytes(row.body) for row in frame.collect()] == [b"b"] * 3
+
+
+GROUPS = 50
+
+
+def inversions(rows: list[Row]) -> int:
+    """How often a row of a message group lies behind a later one."""
+    found = 0
+    highest: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: (row.brokerName, row.queueId, row.queueOffset)):
+        number = int(row.body)
+        found += number < highest.get(row.messageGroup, -1)
+        highest[row.messageGroup] = max(number, highest.get(row.messageGroup, -1))
+    return found
+
+
+def test_message_groups_keep_their_order_over_two_proxies_and_several_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    words = ("--groups", "2", "--proxies", "2", "--set", "broker.flush=async")
+    with ClusterCommand(tmp_path, *words) as cluster:
+        proxies = [row[0] for name, row in sorted(cluster.rows().items()) if name.startswith("proxy")]
+        with Topics(proxies[0], cluster.url) as topics:
+            topics.make("ordered", kind="FIFO")
+            topics.make("again", kind="FIFO")
+        connection = {"endpoints": ",".join(proxies)}
+        group = f"'g' || (id % {GROUPS}) AS messageGroup"
+        rows = spark.range(0, 10_000, 1, 4).selectExpr("'' || id AS body", group, "id")
+        ordered = in_group_order(rows, "id", partitions=3).drop("id")
+        ordered.write.format("popwheel").mode("append").options(**connection, topic="ordered").save()
+        # Each queue is read by several tasks, and what they read is sent as it lies in the topic.
+        read = spark.read.format("popwheel").options(**connection, topic="ordered", minPartitions="24").load()
+        sent = in_group_order(read, partitions=3).select("body", "messageGroup")
+        sent.write.format("popwheel").mode("append").options(**connection, topic="again").save()
+        for topic in ("ordered", "again"):
+            table = spark.read.format("popwheel").options(**connection, topic=topic).load()
+            stored = table.select("brokerName", "queueId", "queueOffset", "messageGroup", "body").collect()
+            assert len(stored) == 10_000
+            assert inversions(stored) == 0

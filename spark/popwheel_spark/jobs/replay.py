@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COLUMNS = ("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp")
+_COLUMNS = (
+    *("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp"),
+    *("brokerName", "queueId", "queueOffset", "storeTimestamp"),
+)
 _AHEAD_S_MAX = 0.1
 _SCALE = re.compile(r"[0-9]+(\.[0-9]+)?")
 SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
@@ -185,10 +188,16 @@ def replay(
         messages = cluster.messages(spark, [topic], window, columns=",".join(_COLUMNS))
     else:
         messages = ArchiveFolder(spark, archive).messages([topic], window).select(*_COLUMNS)
-    count = messages.count()
+    from pyspark.sql import functions as sql
+
+    count, in_groups = messages.agg(sql.count("*"), sql.count("messageGroup")).collect()[0]
     if not count:
         raise JobError(f"there are no messages of {topic} in this window")
     click.echo(f"sending {count:,} messages of {topic} to {into}")
+    if in_groups:
+        from popwheel_spark.group_order import in_group_order
+
+        messages = in_group_order(messages)
     rows = replayed(messages, name, delays, int(began_at * 1000))
     if rate is not None:
         rows = limited(spark, rows, rate, spark.sparkContext.defaultParallelism)
