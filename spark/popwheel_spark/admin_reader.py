@@ -14,8 +14,6 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
 
-_YEAR_MS = 366 * 24 * 3600 * 1000
-
 
 @dataclass(frozen=True)
 class AdminReadOptions:
@@ -43,14 +41,14 @@ def admin_read_options(options: Mapping[str, str]) -> AdminReadOptions:
         OptionError: one is unknown, missing or impossible.
     """
     given = GivenOptions(options, SPARKS_OWN)
-    name = given.text("table").lower()
+    name = given.choice("table")
     table = ADMIN_TABLES[name]
     connection = ConnectionOptions.take(given)
     topics = (*given.words("topic"), *given.words("topics"))
     columns = given.columns(table.columns)
     query = {"group": given.text("group")} if name == "inflight" else {}
     if name == "timers":
-        query["within_ms"] = str(given.number("withinMs", _YEAR_MS))
+        query["within_ms"] = str(given.number("withinMs"))
     given.check_all_taken()
     if not connection.admin:
         raise OptionError(

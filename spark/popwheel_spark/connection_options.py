@@ -9,7 +9,6 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
-_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,14 @@ class ConnectionOptions:
         credentials = Credentials(given.text("accessKey"), given.text("secretKey"))
         if bool(credentials.access_key) != bool(credentials.secret):
             raise OptionError("secretKey", "accessKey and secretKey belong together: give both or none")
-        tls = given.flag("tls", False)
+        tls = given.flag("tls")
         file = given.text("tlsCaFile")
         if file and not tls:
             raise OptionError("tlsCaFile", "it has no meaning without tls=true")
         admin = given.text("admin").rstrip("/")
         if admin and not admin.startswith(("http://", "https://")):
             raise OptionError("admin", f"{admin!r} is not http://HOST:PORT, where the controller's admin API is")
-        timeout_s = given.number("timeoutMs", _TIMEOUT_MS) / 1000
+        timeout_s = given.number("timeoutMs") / 1000
         return cls(endpoints, tls, _pem(file), timeout_s, admin, credentials, given.text("adminToken"))
 
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import sha256
-from typing import Final
 
 from popwheel_common.contract import names
-from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.bounds import Bound, Strategy, ending, starting
 from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
@@ -17,10 +15,7 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
 from popwheel_spark.schema import COLUMNS
 
-_MAX_TRIGGER_DELAY_MS = 900_000
 _DIGEST = "0" * 12
-TABLES: Final = ("messages", "dlq", *ADMIN_TABLES)
-"""What the option `table` may be; the last ones are `admin_reader`'s."""
 _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
 
 
@@ -121,28 +116,28 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """
     given = GivenOptions(options, SPARKS_OWN)
     given.not_yet("sql", "a pull takes no SQL92 filters yet; filter by tags, or in Spark")
-    table = given.choice("table", TABLES, TABLES[0])
+    table = given.choice("table")
     ways = ("group",) if table == "dlq" else _SUBSCRIPTIONS
     chosen = {name: text for name in ways if (text := given.text(name))}
-    prefix = given.text("groupIdPrefix", "spark")
+    prefix = given.text("groupIdPrefix")
     if not names.is_group(f"{prefix}-{_DIGEST}"):
         raise OptionError(
             "groupIdPrefix", f"{prefix!r} is not the beginning of a group's name: letters, digits, %, _, -"
         )
-    bad_records = BadRecords(given.choice("badRecords", [each.value for each in BadRecords], "fail"))
+    bad_records = BadRecords(given.choice("badRecords"))
     return ReadOptions(
         connection=ConnectionOptions.take(given),
         start=starting(given),
         end=ending(given),
-        strategy=Strategy(given.choice("startingTimestampStrategy", [each.value for each in Strategy], "error")),
-        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        strategy=Strategy(given.choice("startingTimestampStrategy")),
+        fail_on_data_loss=given.flag("failOnDataLoss"),
         bad_records=bad_records,
-        rows_per_trigger_min=given.number("minRowsPerTrigger", 0, 0),
-        rows_per_trigger_max=given.number("maxRowsPerTrigger", 0, 0),
-        bytes_per_trigger_max=given.number("maxBytesPerTrigger", 0, 0),
-        trigger_delay_s_max=given.number("maxTriggerDelayMs", _MAX_TRIGGER_DELAY_MS) / 1000,
-        partitions_min=given.number("minPartitions", 1),
-        rows_per_partition_max=given.number("maxRowsPerPartition", 0, 0),
+        rows_per_trigger_min=given.number("minRowsPerTrigger"),
+        rows_per_trigger_max=given.number("maxRowsPerTrigger"),
+        bytes_per_trigger_max=given.number("maxBytesPerTrigger"),
+        trigger_delay_s_max=given.number("maxTriggerDelayMs") / 1000,
+        partitions_min=given.number("minPartitions"),
+        rows_per_partition_max=given.number("maxRowsPerPartition"),
         tags=given.text("tags"),
         columns=_columns(given, table, bad_records),
         group_prefix=prefix,
@@ -195,6 +190,6 @@ def _columns(given: GivenOptions, table: str, bad_records: BadRecords) -> tuple[
     """The columns to be read, in the order of the table."""
     there = [name for name in COLUMNS if name != BAD_RECORD and (name != ORIGIN or table == "dlq")]
     columns = given.columns(there)
-    body = given.flag("includeBody", True)
+    body = given.flag("includeBody")
     why = (BAD_RECORD,) if bad_records is BadRecords.COLUMN else ()
     return (*(name for name in columns if body or name != "body"), *why)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.columns import ddl
 from popwheel_spark.errors import OptionError
+from popwheel_spark.options import Side, find
 from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS
 
@@ -50,6 +51,10 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
     """What reads the columns of a schema as long as more come."""
     if _is_of_admin(options):
         raise OptionError("table", "only messages and dlq can be read as streams")
+    for name in options:
+        row = find(name)
+        if row is not None and Side.BATCH in row.sides:
+            raise OptionError(row.name, "a stream has no end; leave it out, or read a table (spark.read)")
     from popwheel_spark.stream_reader import StreamReader
 
     return StreamReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))

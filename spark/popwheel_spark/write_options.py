@@ -9,8 +9,6 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
 
-_REQUESTS_AT_ONCE = 8
-
 
 @dataclass(frozen=True)
 class WriteOptions:
@@ -38,9 +36,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: one is unknown, missing or impossible.
     """
     given = GivenOptions(options, SPARKS_OWN)
-    parsed = WriteOptions(
-        ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce", _REQUESTS_AT_ONCE)
-    )
+    parsed = WriteOptions(ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce"))
     given.check_all_taken()
     if parsed.topic:
         try:

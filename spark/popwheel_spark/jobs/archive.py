@@ -98,6 +98,7 @@ def archive(
     """
     if bool(topics) == bool(topic_pattern):
         raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
+    cluster.check_stream()
     spark = spark_session("popwheel archive")
     which = {"topics": topics} if topics else {"topicPattern": topic_pattern}
     begin = {"startingOffsets": "earliest"} if start_ms is None else Window(start_ms).options

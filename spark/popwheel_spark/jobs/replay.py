@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
+from popwheel_spark.jobs.cluster import Cluster, Window, sending_cluster_flags, window_flags
 from popwheel_spark.jobs.command import JobError, run
 from popwheel_spark.jobs.time_flags import Span
 from popwheel_spark.session import spark_session
@@ -165,7 +165,7 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     help="Messages a second at the most.",
 )
 @window_flags
-@cluster_flags
+@sending_cluster_flags
 def replay(
     cluster: Cluster,
     topic: str,
