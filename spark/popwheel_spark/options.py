@@ -289,6 +289,14 @@ _ROWS: Final = (
         (Side.SINK,),
         least=1,
     ),
+    Option(
+        "writeId",
+        Kind.TEXT,
+        "",
+        "what the ids of a batch's rows follow from: a write with the same one is the same write (below)",
+        (Side.SINK,),
+        shown="a new one",
+    ),
 )
 
 OPTIONS: Final[Mapping[str, Option]] = {row.name: row for row in _ROWS}

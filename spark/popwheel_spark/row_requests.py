@@ -60,19 +60,17 @@ class Origin:
     """Which part of which write rows belong to; the same when a task runs again.
 
     Args:
-        query: of the stream, or of the write.
-        batch: number of the micro-batch; 0 for a batch.
+        root: of the write: `QUERY/BATCH` of a stream, or what a batch says by `writeId`.
         partition: number of the task's part.
     """
 
-    query: str
-    batch: int
+    root: str
     partition: int
 
     @property
     def prefix(self) -> str:
         """With which the keys of its rows begin."""
-        return f"{self.query}/{self.batch}/{self.partition}/"
+        return f"{self.root}/{self.partition}/"
 
     def key(self, row: int) -> str:
         """The key of a row: messages with the same one are the same row, sent again."""

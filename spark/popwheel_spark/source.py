@@ -60,7 +60,10 @@ class PopwheelDataSource(DataSource):
         """Of a stream."""
         from popwheel_spark.writer import StreamWriter
 
-        return StreamWriter(self._write_options(schema, overwrite))
+        options = self._write_options(schema, overwrite)
+        if options.write_id:
+            raise OptionError("writeId", "leave it out: what a stream sends is told apart by its checkpoint")
+        return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -9,6 +9,8 @@ from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
 
+_WRITE_ID_LENGTH_MAX = 200
+
 
 @dataclass(frozen=True)
 class WriteOptions:
@@ -19,11 +21,13 @@ class WriteOptions:
         topic: of all rows; empty: the column `topic` says it.
         requests_at_once: so many requests of one task are on their way at a time; those that have a
             message group in common are not.
+        write_id: what the keys of all rows begin with; empty: with something new.
     """
 
     connection: ConnectionOptions
     topic: str
     requests_at_once: int
+    write_id: str
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -36,8 +40,12 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: one is unknown, missing or impossible.
     """
     given = GivenOptions(options, SPARKS_OWN)
-    parsed = WriteOptions(ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce"))
+    parsed = WriteOptions(
+        ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce"), given.text("writeId")
+    )
     given.check_all_taken()
+    if len(parsed.write_id) > _WRITE_ID_LENGTH_MAX or not parsed.write_id.isprintable():
+        raise OptionError("writeId", f"at most {_WRITE_ID_LENGTH_MAX} characters without line breaks and the like")
     if parsed.topic:
         try:
             names.topic(parsed.topic, names.Use.SEND)

@@ -25,12 +25,12 @@ def _task() -> TaskContext:
     return task
 
 
-def _send(options: WriteOptions, query: str, batch: int, rows: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+def _send(options: WriteOptions, root: str, rows: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
     """Send all rows of a task."""
     from popwheel_spark.row_requests import Origin
     from popwheel_spark.sender import send_rows
 
-    send_rows(options, Origin(query, batch, _task().partitionId()), rows)
+    send_rows(options, Origin(root, _task().partitionId()), rows)
     return WriterCommitMessage()
 
 
@@ -39,15 +39,18 @@ class BatchWriter(DataSourceArrowWriter):
 
     Args:
         options: where to, and how.
+
+    Attributes:
+        root: of the keys of its rows.
     """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._query = str(uuid.uuid4())
+        self.root = options.write_id or f"{uuid.uuid4()}/0"
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Send a part, on an executor."""
-        return _send(self._options, self._query, 0, iterator)
+        return _send(self._options, self.root, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -65,4 +68,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         assert query is not None and batch is not None, "Spark tells tasks of a stream which one it is"
-        return _send(self._options, query, int(batch), iterator)
+        return _send(self._options, f"{query}/{batch}", iterator)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from popwheel_spark.group_order import in_group_order
@@ -87,6 +87,33 @@ def test_a_stream_sends_each_row_once_and_repeats_can_be_told(
     (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
     run(str(tmp_path / "checkpoint"))  # as after a crash between the last row and the commit
     twice = read(spark, topics, "to")
+    assert twice.count() == 400
+    assert without_repeats(twice).count() == 200
+
+
+def test_a_write_of_a_micro_batch_that_died_once_is_the_same_write(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topics.fill(topics.make("each-from"), 200)
+    topics.make("each-to")
+    died: list[int] = []
+
+    def write(rows: DataFrame, number: int) -> None:
+        send(rows.select("body"), topics, topic="each-to", writeId=f"each/{number}")
+        if not died:
+            died.append(number)
+            raise ValueError("it dies behind its write")
+
+    def run() -> None:
+        options = topics.options | {"topic": "each-from", "startingOffsets": "earliest"}
+        stream = spark.readStream.format("popwheel").options(**options).load()
+        query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="it dies behind its write"):
+        run()
+    run()
+    twice = read(spark, topics, "each-to")
     assert twice.count() == 400
     assert without_repeats(twice).count() == 200
 

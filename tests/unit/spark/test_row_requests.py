@@ -13,7 +13,7 @@ from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowReques
 from popwheel_spark.schema import arrow_schema
 from popwheel_spark.write_options import WriteOptions, write_options
 
-ORIGIN = Origin("query", 4, 2)
+ORIGIN = Origin("query/4", 2)
 
 
 def sent(rows: list[dict[str, Any]], topic: str = "orders", origin: Origin = ORIGIN) -> list[Message]:
@@ -72,7 +72,7 @@ def test_a_task_that_runs_again_sends_the_same_keys_and_ids() -> None:
     rows = [{"body": b"%d" % number} for number in range(200)]
     first, again = sent(rows), sent(rows)
     assert [each.system_properties.keys for each in first] == [each.system_properties.keys for each in again]
-    other = sent(rows, origin=Origin("query", 4, 3))
+    other = sent(rows, origin=Origin("query/4", 3))
     assert [each.body for each in first] == [b"%d" % number for number in range(200)]
     assert len({each.system_properties.message_id for each in [*first, *again]}) == 200
     assert len({each.system_properties.message_id for each in [*first, *other]}) == 400

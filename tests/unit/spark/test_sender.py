@@ -142,7 +142,7 @@ def test_message_groups_keep_their_order_however_many_requests_are_under_way(at_
     groups = [None if number % 11 == 0 else f"g{number % 23}" for number in range(5_000)]
     bodies = [f"{group} {number}".encode() for number, group in enumerate(groups)]
     proxies = Slow()
-    requests = RowRequests("orders", Origin("q", 0, 0), 0, at_once)
+    requests = RowRequests("orders", Origin("q/0", 0), 0, at_once)
     sender = Sender(proxies, at_once)
 
     async def send() -> None:
@@ -161,7 +161,7 @@ def test_message_groups_keep_their_order_however_many_requests_are_under_way(at_
 
 def test_a_request_has_few_message_groups_and_rows_keep_their_keys() -> None:
     rows = [{"body": b"%d" % number, "messageGroup": f"g{number % 50}"} for number in range(1_000)]
-    requests = list(RowRequests("orders", Origin("q", 0, 0), 0, 8).of(pa.RecordBatch.from_pylist(rows)))
+    requests = list(RowRequests("orders", Origin("q/0", 0), 0, 8).of(pa.RecordBatch.from_pylist(rows)))
     assert max(len(request.messages) for request in requests) == 64
     for request in requests:
         messages = SendMessageRequest.FromString(b"".join(request.messages)).messages
