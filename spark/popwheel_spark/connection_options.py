@@ -6,7 +6,7 @@ from pathlib import Path
 
 from popwheel_proxy.access.signature import Credentials
 from popwheel_spark.errors import OptionError
-from popwheel_spark.given_options import GivenOptions
+from popwheel_spark.given_options import VIEW_INSTEAD, GivenOptions
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 
@@ -43,7 +43,11 @@ class ConnectionOptions:
         """
         endpoints = given.words("endpoints")
         if not endpoints:
-            raise OptionError("endpoints", "say where the proxies are: HOST:PORT, of several with commas between")
+            raise OptionError(
+                "endpoints",
+                "say where the proxies are: HOST:PORT, of several with commas between. If this is a SQL table: Spark "
+                f"hands on none of its options. {VIEW_INSTEAD}",
+            )
         for endpoint in endpoints:
             if not _ADDRESS.fullmatch(endpoint):
                 raise OptionError("endpoints", f"{endpoint!r} is not HOST:PORT")
