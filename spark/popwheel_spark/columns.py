@@ -18,6 +18,7 @@ TYPES: Final[Mapping[str, str]] = {
     "deliveryTimestamp": "TIMESTAMP",
     "messageId": "STRING",
     "attempts": "INT",
+    "priority": "INT",
     "originTopic": "STRING",
     "badRecord": "STRING",
 }

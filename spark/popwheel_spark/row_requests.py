@@ -15,7 +15,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Messa
 from popwheel_spark.errors import OptionError, RefusedError
 from popwheel_spark.schema import COLUMNS, is_like
 
-WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
+WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
 """Columns that a row to be sent may have; `body` it must have."""
 MESSAGES_MAX: Final = 64
 """Of one request; proxies take 128 unless they are told otherwise."""
@@ -231,6 +231,9 @@ class RowRequests:
                 case "properties":
                     self._check_nulls("property", (text for _, text in value))
                     head.user_properties.update(value)
+                case "priority":
+                    properties.priority = value
+                    kind = MessageType.PRIORITY
                 case "deliveryTimestamp":
                     properties.delivery_timestamp.seconds, micros = divmod(value, 10**6)
                     properties.delivery_timestamp.nanos = micros * 1000

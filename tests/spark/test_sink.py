@@ -54,6 +54,14 @@ def test_delayed_rows_come_at_their_time(spark: SparkSession, topics: Topics) ->
     assert rows[0].deliveryTimestamp.astimezone(UTC) == due <= rows[0].storeTimestamp.astimezone(UTC)
 
 
+def test_priorities_go_both_ways(spark: SparkSession, topics: Topics) -> None:
+    topics.make("urgent", kind="PRIORITY")
+    rows = spark.range(9).selectExpr("'' || id AS body", "CASE WHEN id > 0 THEN CAST(id AS INT) END AS priority")
+    send(rows, topics, topic="urgent")
+    stored = read(spark, topics, "urgent").selectExpr("CAST(CAST(body AS STRING) AS INT) AS n", "priority").collect()
+    assert sorted((row.n, row.priority or 0) for row in stored) == [(number, number) for number in range(9)]
+
+
 def test_bodies_of_four_mebibytes_go_both_ways(spark: SparkSession, topics: Topics) -> None:
     size = 4 * 2**20
     frame = spark.range(12).selectExpr(f"cast(lpad('' || id, {size}, 'x') AS BINARY) AS body")

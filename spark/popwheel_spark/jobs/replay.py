@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 _COLUMNS = (
     *("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp"),
-    *("brokerName", "queueId", "queueOffset", "storeTimestamp"),
+    *("priority", "brokerName", "queueId", "queueOffset", "storeTimestamp"),
 )
 _AHEAD_S_MAX = 0.1
 _SCALE = re.compile(r"[0-9]+(\.[0-9]+)?")
-SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
+SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
 """The columns of what is sent."""
 
 

@@ -72,6 +72,8 @@ def any_message(draw: st.DrawFn) -> Message:
     if draw(st.booleans()):
         properties.dead_letter_queue.topic = draw(st.sampled_from(("", "orders", "%RETRY%g+orders")))
         properties.dead_letter_queue.message_id = "m"
+    if draw(st.booleans()):
+        properties.priority = draw(st.integers(0, 2**31 - 1))
     for time in (properties.born_timestamp, properties.delivery_timestamp):
         if draw(st.booleans()):
             time.CopyFrom(draw(TIMES))
@@ -100,6 +102,7 @@ def expected(message: Message) -> dict[str, object]:
         "deliveryTimestamp": None if later is None else micros(later),
         "messageId": properties.message_id,
         "attempts": properties.delivery_attempt if properties.HasField("delivery_attempt") else None,
+        "priority": properties.priority if properties.HasField("priority") else None,
         "originTopic": topic_of_retry_topic(dead) or dead or None,
     }
 
@@ -167,6 +170,7 @@ def test_a_message_that_says_everything() -> None:
         "queueOffset": 7,
         "messageId": "id-1",
         "attempts": 2,
+        "priority": None,
         "originTopic": "orders",
     }
 

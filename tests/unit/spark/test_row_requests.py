@@ -64,6 +64,13 @@ def test_a_row_with_a_message_group_is_in_order_within_it() -> None:
     assert message.system_properties.message_type == MessageType.FIFO
 
 
+def test_a_row_with_a_priority() -> None:
+    first, second = sent([{"body": b"x", "priority": 7}, {"body": b"y"}])
+    assert (first.system_properties.priority, first.system_properties.message_type) == (7, MessageType.PRIORITY)
+    assert not second.system_properties.HasField("priority")
+    assert second.system_properties.message_type == MessageType.NORMAL
+
+
 def test_the_option_wins_over_the_column() -> None:
     assert sent([{"body": b"x", "topic": "t"}], topic="o")[0].topic.name == "o"
 
