@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from popwheel_spark.jobs import archive, compaction
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import MESSAGES, Window
-from popwheel_spark.jobs.command import JobError
 from popwheel_spark.jobs.manifest import Manifest
+from popwheel_spark.jobs.outcome import JobError
 
 LARGE = 2**30
 SATURDAY, SUNDAY = (datetime(2026, 1, day, 23, 59, tzinfo=UTC) for day in (30, 31))

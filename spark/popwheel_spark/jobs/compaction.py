@@ -7,7 +7,8 @@ from uuid import uuid4
 import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.outcome import JobError
 from popwheel_spark.session import spark_session
 
 _MIB = 2**20

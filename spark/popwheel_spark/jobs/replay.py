@@ -12,7 +12,8 @@ import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, sending_cluster_flags, window_flags
-from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.time_flags import Span
 from popwheel_spark.session import spark_session
 
@@ -192,7 +193,7 @@ def replay(
 
     count, in_groups = messages.agg(sql.count("*"), sql.count("messageGroup")).collect()[0]
     if not count:
-        raise JobError(f"there are no messages of {topic} in this window")
+        raise InputError(f"there are no messages of {topic} in this window")
     click.echo(f"sending {count:,} messages of {topic} to {into}")
     if in_groups:
         from popwheel_spark.group_order import in_group_order

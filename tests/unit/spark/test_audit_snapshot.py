@@ -7,7 +7,7 @@ import pytest
 
 from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
-from popwheel_spark.jobs.command import JobError
+from popwheel_spark.jobs.outcome import JobError
 
 PLACE = {"topic": "t", "broker": "b", "queue_id": 1}
 
