@@ -6,7 +6,7 @@ from pathlib import Path
 
 from popwheel_proxy.access.signature import Credentials
 from popwheel_spark.errors import OptionError
-from popwheel_spark.given_options import VIEW_INSTEAD, GivenOptions
+from popwheel_spark.given_options import HOW_TABLES_ARE_MADE, GivenOptions
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 
@@ -45,8 +45,7 @@ class ConnectionOptions:
         if not endpoints:
             raise OptionError(
                 "endpoints",
-                "say where the proxies are: HOST:PORT, of several with commas between. If this is a SQL table: Spark "
-                f"hands on none of its options. {VIEW_INSTEAD}",
+                f"say where the proxies are: HOST:PORT, of several with commas between. {HOW_TABLES_ARE_MADE}",
             )
         for endpoint in endpoints:
             if not _ADDRESS.fullmatch(endpoint):

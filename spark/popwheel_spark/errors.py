@@ -18,10 +18,6 @@ class OptionError(PopwheelSparkError, ValueError):
         self.name = name
 
 
-class SqlTableError(PopwheelSparkError):
-    """A SQL table of this data source, which Spark can't use."""
-
-
 class UnreachableError(PopwheelSparkError):
     """No proxy gave an answer for as long as `timeoutMs` says."""
 

@@ -7,14 +7,15 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from popwheel_spark.errors import OptionError, SqlTableError
+from popwheel_spark.errors import OptionError
 from popwheel_spark.options import OPTIONS
 
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
 """Options that Spark itself hands on, in lower case."""
-VIEW_INSTEAD: Final = "Say CREATE TEMPORARY VIEW NAME USING popwheel OPTIONS (...), for SELECT, CTAS and INSERT"
-_OF_A_TABLE = "provider"
-"""What Spark adds to the options as it makes a SQL table."""
+HOW_TABLES_ARE_MADE: Final = (
+    "Of a SQL table: say CREATE TABLE NAME USING popwheel OPTIONS (...) without columns and without AS SELECT, or give "
+    "the options to each statement, WITH (...)"
+)
 _TRUE_FALSE = {"true": True, "false": False}
 
 
@@ -24,19 +25,11 @@ class GivenOptions:
     Args:
         options: names, in any case, to texts.
         passed_over: names in lower case that are Spark's own.
-
-    Raises:
-        SqlTableError: they are those of a SQL table that is being made.
     """
 
     def __init__(self, options: Mapping[str, str], passed_over: Collection[str] = ()) -> None:
         self._left = {name.lower(): text for name, text in options.items() if name.lower() not in passed_over}
         self._known: list[str] = []
-        if _OF_A_TABLE in self._left:
-            raise SqlTableError(
-                "popwheel can't be a SQL table: Spark keeps the options of CREATE TABLE and hands none of them to a "
-                f"Python data source when the table is used. {VIEW_INSTEAD}"
-            )
 
     def text(self, name: str) -> str:
         """An option's text without blanks around it; its default if it is not given or empty."""

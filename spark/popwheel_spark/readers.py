@@ -6,11 +6,11 @@ takes five times as long to import as all that tells the columns.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popwheel_spark.admin_tables import ADMIN_TABLES
@@ -19,10 +19,13 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.options import Side, find
 from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS
+from popwheel_spark.sql_tables import check_options, of_sides, options_of, own_options, with_options
 
 if TYPE_CHECKING:
     from popwheel_spark.admin_reader import AdminReadOptions
 
+_BATCH: Final = (Side.READ, Side.BATCH, Side.LIST)
+_STREAM: Final = (Side.READ, Side.STREAM)
 _MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 
 
@@ -34,8 +37,22 @@ def columns(options: Mapping[str, str]) -> str:
     return ddl(read_options(options).columns)
 
 
+def table_columns(options: Mapping[str, str]) -> StructType:
+    """The columns of a SQL table that is being made, with its options beside them."""
+    own = own_options(options)
+    check_options(own)
+    read = of_sides(own, _BATCH)
+    if _is_of_admin(read):
+        admin = _of_admin(read)
+        fields = [(name, admin.table.columns[name].type) for name in admin.columns]
+    else:
+        fields = [(name, _MESSAGES[name]) for name in read_options(read).columns]
+    return with_options(from_arrow_schema(pa.schema(fields)), own)
+
+
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """What reads the columns of a schema, once."""
+    options = options_of(schema, options, _BATCH)
     if _is_of_admin(options):
         from popwheel_spark.admin_reader import AdminReader
 
@@ -49,6 +66,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """What reads the columns of a schema as long as more come."""
+    options = options_of(schema, options, _STREAM)
     if _is_of_admin(options):
         raise OptionError("table", "only messages and dlq can be read as streams")
     for name in options:

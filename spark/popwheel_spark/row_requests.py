@@ -32,17 +32,20 @@ _MESSAGES = b"\x0a%b%b"
 """SendMessageRequest: messages."""
 
 
-def check_columns(schema: pa.Schema, topic: str) -> None:
+def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> None:
     """See, on the driver, that rows can be sent.
 
     Args:
         schema: of the rows.
         topic: where all of them go; empty: a column says it.
+        of_table: they go to a SQL table, so those columns may be there that only reads have.
 
     Raises:
         OptionError: a column is missing, unknown or of a type that it can't have.
     """
     for field in schema:
+        if of_table and field.name in COLUMNS and field.name not in WRITTEN:
+            continue
         if field.name not in WRITTEN:
             wanted = ", ".join(WRITTEN)
             raise OptionError("schema", f"messages have no {field.name!r} that could be sent; select some of {wanted}")

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from popwheel_spark.errors import OptionError
+from popwheel_spark.options import Side
 
 if TYPE_CHECKING:
     from popwheel_spark.write_options import WriteOptions
@@ -32,11 +33,12 @@ class PopwheelDataSource(DataSource):
         """As it is called in `format`."""
         return "popwheel"
 
-    def schema(self) -> str:
-        """The columns, if the query does not say which it wants."""
-        from popwheel_spark.readers import columns
+    def schema(self) -> str | StructType:
+        """The columns, if the query does not say which it wants; those of a SQL table have its options beside them."""
+        from popwheel_spark.readers import columns, table_columns
+        from popwheel_spark.sql_tables import is_being_made
 
-        return columns(self.options)
+        return table_columns(self.options) if is_being_made(self.options) else columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch."""
@@ -69,10 +71,12 @@ class PopwheelDataSource(DataSource):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from popwheel_spark.row_requests import check_columns
+        from popwheel_spark.sql_tables import is_table, options_of
         from popwheel_spark.write_options import write_options
 
         if overwrite:
             raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")
-        options = write_options(self.options)
-        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
+        of_table = is_table(schema)
+        options = write_options(options_of(schema, self.options, (Side.SINK,)), of_table=of_table)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic, of_table=of_table)
         return options

@@ -22,26 +22,33 @@ class WriteOptions:
         requests_at_once: so many requests of one task are on their way at a time; those that have a
             message group in common are not.
         write_id: what the keys of all rows begin with; empty: with something new.
+        of_table: rows go to a SQL table, and have the columns that only reads have, too.
     """
 
     connection: ConnectionOptions
     topic: str
     requests_at_once: int
     write_id: str
+    of_table: bool = False
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, of_table: bool = False) -> WriteOptions:
     """Parse all options of a write.
 
     Args:
         options: as Spark hands them over.
+        of_table: as in `WriteOptions`.
 
     Raises:
         OptionError: one is unknown, missing or impossible.
     """
     given = GivenOptions(options, SPARKS_OWN)
     parsed = WriteOptions(
-        ConnectionOptions.take(given), given.text("topic"), given.number("requestsAtOnce"), given.text("writeId")
+        ConnectionOptions.take(given),
+        given.text("topic"),
+        given.number("requestsAtOnce"),
+        given.text("writeId"),
+        of_table,
     )
     given.check_all_taken()
     if len(parsed.write_id) > _WRITE_ID_LENGTH_MAX or not parsed.write_id.isprintable():

@@ -27,9 +27,12 @@ def _task() -> TaskContext:
 
 def _send(options: WriteOptions, root: str, rows: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
     """Send all rows of a task."""
-    from popwheel_spark.row_requests import Origin
+    from popwheel_spark.row_requests import WRITTEN, Origin
     from popwheel_spark.sender import send_rows
+    from popwheel_spark.sql_tables import rows_to_send
 
+    if options.of_table:
+        rows = rows_to_send(rows, WRITTEN)
     send_rows(options, Origin(root, _task().partitionId()), rows)
     return WriterCommitMessage()
 

@@ -10,7 +10,6 @@ from popwheel_spark.errors import (
     OptionError,
     PopwheelSparkError,
     RefusedError,
-    SqlTableError,
     UnreachableError,
 )
 
@@ -55,7 +54,6 @@ _CODES: dict[type[PopwheelSparkError], Exit] = {
     InputError: Exit.INPUT,
     OptionError: Exit.INPUT,
     RefusedError: Exit.INPUT,
-    SqlTableError: Exit.INPUT,
     UnreachableError: Exit.AWAY,
 }
 _OURS = re.compile(r"^\W*popwheel_spark\.\S*?(\w+Error): (.+)$", re.MULTILINE)
