@@ -30,8 +30,13 @@ def test_a_table_is_read_and_takes_rows(spark: SparkSession, topics: Topics, sou
 
 def test_a_table_is_read_as_a_stream(spark: SparkSession, topics: Topics, source: str) -> None:
     spark.sql(f"CREATE TABLE followed {source}")
-    spark.sql("INSERT INTO followed (body) SELECT CAST(id AS STRING) FROM range(5)")
-    stream = spark.readStream.table("followed").writeStream.format("memory").queryName("seen")
+    spark.sql("INSERT INTO followed (body) SELECT CAST('' || id AS BINARY) FROM range(5)")
+    stream = (
+        spark.readStream.option("startingOffsets", "earliest")
+        .table("followed")
+        .writeStream.format("memory")
+        .queryName("seen")
+    )
     stream.trigger(availableNow=True).start().awaitTermination()
     assert spark.sql("SELECT count(*) FROM seen").first() == (5,)
     spark.sql("DROP TABLE followed")
