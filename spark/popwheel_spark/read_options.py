@@ -67,6 +67,7 @@ class ReadOptions:
         trigger_delay_s_max: see `rows_per_trigger_min`.
         partitions_min: a batch or micro-batch is split into so many at the least, if it has as many rows.
         rows_per_partition_max: no partition has more; 0: no limit.
+        rows_per_partition_target: small ranges are joined until a partition has about so many.
         tags: what the broker filters by, `a || b`; empty: nothing.
         columns: that are read.
         group_prefix: of the consumer group that shows a stream's progress.
@@ -85,6 +86,7 @@ class ReadOptions:
     trigger_delay_s_max: float
     partitions_min: int
     rows_per_partition_max: int
+    rows_per_partition_target: int
     tags: str
     columns: tuple[str, ...]
     group_prefix: str
@@ -138,6 +140,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         trigger_delay_s_max=given.number("maxTriggerDelayMs") / 1000,
         partitions_min=given.number("minPartitions"),
         rows_per_partition_max=given.number("maxRowsPerPartition"),
+        rows_per_partition_target=given.number("targetRowsPerPartition"),
         tags=given.text("tags"),
         columns=_columns(given, table, bad_records),
         group_prefix=prefix,

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from popwheel_spark.batch_reader import RangePartition, read_partition
+from popwheel_spark.batch_reader import partitions_of, read_partition
 from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.errors import PopwheelSparkError
 from popwheel_spark.offsets import LATEST, Offsets, Queue, flat, nested
-from popwheel_spark.plan import admit, ranges, split
+from popwheel_spark.plan import admit, ranges
 from popwheel_spark.planner import Planner
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
@@ -159,8 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = flat(end, beginnings)
         begin = flat(start, {}) | beginnings
         self._ask(lambda client: Planner(client, self._options).check_held(begin, until))
-        parts = split(ranges(begin, until), self._options.partitions_min, self._options.rows_per_partition_max)
-        return [RangePartition(each) for each in parts]
+        return partitions_of(self._options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part, on an executor."""

@@ -70,11 +70,11 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
 def batch(monkeypatch: pytest.MonkeyPatch, held: Held, **more: str) -> list[object]:
     """The ranges of a batch that asks these queues."""
     monkeypatch.setattr(batch_reader, "QueueClient", lambda *_: held)
-    return [part.value for part in BatchReader(options(**more)).partitions()]
+    return [each for part in BatchReader(options(**more)).partitions() for each in part.value]
 
 
 def planned(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[object]:
-    return [part.value for part in reader.partitions(start, end)]
+    return [each for part in reader.partitions(start, end) for each in part.value]
 
 
 @pytest.mark.parametrize("begin", [{"orders": {"b-0": {"0": 0}}}, {}], ids=["known", "new"])
