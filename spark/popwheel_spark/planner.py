@@ -1,7 +1,8 @@
 """Asks the cluster, on the driver, which queues there are and from where to where they go."""
 
+import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.bounds import Bound, Instant, Strategy
@@ -10,6 +11,8 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.offsets import LATEST, START, Offsets, Queue
 from popwheel_spark.queue_client import QueueClient
 from popwheel_spark.read_options import ReadOptions
+
+_TOPICS_AT_ONCE = 32
 
 
 class Planner:
@@ -25,31 +28,52 @@ class Planner:
         self._options = options
         self._named: set[Queue] = set()
 
-    async def queues(self, known: Collection[str] = ()) -> list[Queue]:
+    async def queues(self, known: Collection[Queue] = ()) -> list[Queue]:
         """All queues that are to be read and are there now.
 
         Args:
-            known: topics that were read before.
+            known: those that were read before.
 
         Raises:
-            OptionError: a topic, or an assigned queue, is not there.
+            OptionError: a topic, or an assigned queue, is not there; or a known queue is not to be read any more.
             DataLossError: a known topic is gone, and that is an error.
         """
+        for queue in known:
+            if not self._options.subscription.has(queue):
+                raise OptionError(
+                    self._options.subscription.option,
+                    f"the stream has read {queue} so far, which is not to be read any more. Give it the topics that it "
+                    "began with, more if you like, or begin another stream with a checkpoint of its own",
+                )
+        topics_before = {queue.topic for queue in known}
         subscription = self._options.subscription
         topics = subscription.topics or tuple(subscription.assign or ())
         if subscription.pattern:
             pattern = re.compile(subscription.pattern)
             topics = tuple(topic for topic in AdminApi(self._options.connection).topics() if pattern.fullmatch(topic))
-        found = {topic: await self._client.queues(topic) for topic in topics}
-        for topic in known:
+        found = await self._found(topics)
+        for topic in topics_before:
             if found.get(topic) is None:
                 what = f"the topic {topic} is gone, and its messages that were not read"
                 report_loss(what, fail=self._options.fail_on_data_loss)
         for topic, queues in found.items():
-            if queues is None and topic not in known:
+            if queues is None and topic not in topics_before:
                 raise OptionError(subscription.option, f"there is no topic {topic}")
         there = [queue for queues in found.values() if queues for queue in queues]
         return there if subscription.assign is None else _only(subscription.assign, there)
+
+    async def _found(self, topics: Sequence[str]) -> dict[str, list[Queue] | None]:
+        """The queues of each topic, some topics at a time; None for one that is not there."""
+        found: dict[str, list[Queue] | None] = {}
+        for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+            some = topics[begin : begin + _TOPICS_AT_ONCE]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    asked = [group.create_task(self._client.queues(topic)) for topic in some]
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            found |= {topic: answer.result() for topic, answer in zip(some, asked, strict=True)}
+        return found
 
     async def start(self, queues: Iterable[Queue], default: int) -> Offsets:
         """Where a batch or a new stream begins.

@@ -13,6 +13,7 @@ from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
+from popwheel_spark.offsets import Queue
 from popwheel_spark.schema import COLUMNS
 
 _DIGEST = "0" * 12
@@ -42,6 +43,12 @@ class Subscription:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assign: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
+
+    def has(self, queue: Queue) -> bool:
+        """Whether a queue is one of these, if it is there."""
+        if self.assign is not None:
+            return queue.number in self.assign.get(queue.topic, {}).get(queue.broker, ())
+        return bool(re.fullmatch(self.pattern, queue.topic)) if self.pattern else queue.topic in self.topics
 
     @property
     def words(self) -> str:

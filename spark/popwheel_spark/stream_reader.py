@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin: where the next micro-batch begins. A queue whose broker group is away is left out: it stays where
                 it is.
         """
-        queues = await Planner(client, self._options).queues({queue.topic for queue in begin})
+        queues = await Planner(client, self._options).queues(begin)
         ends = await client.ends(queues)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
