@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popwheel_spark.admin_tables import ADMIN_TABLES
 from popwheel_spark.columns import ddl
 from popwheel_spark.errors import OptionError
 from popwheel_spark.options import Side, find
+from popwheel_spark.read_limits import HAS_LIMITS
 from popwheel_spark.read_options import read_options
 from popwheel_spark.schema import COLUMNS
+from popwheel_spark.spark_schema import arrow_of
 
 if TYPE_CHECKING:
     from popwheel_spark.admin_reader import AdminReadOptions
@@ -57,7 +58,10 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
             raise OptionError(row.name, "a stream has no end; leave it out, or read a table (spark.read)")
     from popwheel_spark.stream_reader import StreamReader
 
-    return StreamReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
+    read = read_options(options)
+    if not HAS_LIMITS and (read.rows_per_trigger_max or read.bytes_per_trigger_max or read.rows_per_trigger_min):
+        raise OptionError("maxRowsPerTrigger", "Spark 4.1 takes all there is; a limit of micro-batches needs Spark 4.2")
+    return StreamReader(read.of_columns(_columns(schema, _MESSAGES)))
 
 
 def _is_of_admin(options: Mapping[str, str]) -> bool:
@@ -80,7 +84,7 @@ def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str,
     Raises:
         OptionError: one is not there, or of another type.
     """
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_of(schema)
     for field in wanted:
         if field.name not in types:
             raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(types)}")

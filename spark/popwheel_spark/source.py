@@ -66,13 +66,12 @@ class PopwheelDataSource(DataSource):
         return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from popwheel_spark.row_requests import check_columns
+        from popwheel_spark.spark_schema import arrow_of
         from popwheel_spark.write_options import write_options
 
         if overwrite:
             raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")
         options = write_options(self.options)
-        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
+        check_columns(arrow_of(schema), options.topic)
         return options
