@@ -138,6 +138,7 @@ def test_topics_that_come_later_are_found(spark: SparkSession, topics: Topics, t
     assert archive.ids() == sorted(sent)
 
 
+@needs_limits  # its progress comes a micro-batch later
 def test_progress_shows_as_a_group_up_to_the_last_batch(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.fill(topics.make("shown", queues=1), 30)
     Archive(spark, topics, tmp_path, topic="shown").run()
