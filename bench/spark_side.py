@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.steps import BODY_BYTES, Figures, percentiles
-from popwheel_spark.row_requests import MESSAGES_MAX
 from popwheel_spark.session import spark_session
+from popwheel_spark.sink.row_requests import MESSAGES_MAX
 
 _ROUNDS = 6
 _SETTINGS = {

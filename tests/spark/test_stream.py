@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
-from popwheel_spark.read_limits import HAS_LIMITS
+from popwheel_spark.source.read_limits import HAS_LIMITS
 from tests.harness.client import MessagingClient
 from tests.spark.round_trip import stream_to_parquet
 from tests.spark.topics import Topics

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from popwheel_common.contract import names
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
@@ -18,6 +17,7 @@ from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.outcome import Exit, InputError
 from popwheel_spark.jobs.records import DELIVERIES, SENDS, check_not_empty, record
 from popwheel_spark.jobs.report_folder import ReportFolder
+from popwheel_spark.wire.admin_api import AdminApi
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

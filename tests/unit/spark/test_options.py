@@ -2,13 +2,14 @@
 
 import pytest
 
-from popwheel_spark import admin_reader, read_options, write_options
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.jobs.cluster import Cluster
 from popwheel_spark.options import OPTIONS, Kind, Side
-from popwheel_spark.readers import stream_reader
+from popwheel_spark.sink import write_options
+from popwheel_spark.source import admin_reader, read_options
+from popwheel_spark.source.readers import stream_reader
 from tools.generate_spark_options import PAGES, made
 
 READS = {"endpoints": "h:1", "topic": "t"}

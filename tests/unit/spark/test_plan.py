@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_spark.offsets import Offsets, Queue
-from popwheel_spark.plan import QueueRange, admit, ranges, split, tasks
+from popwheel_spark.source.plan import QueueRange, admit, ranges, split, tasks
+from popwheel_spark.wire.offsets import Offsets, Queue
 
 queues = st.builds(Queue, st.just("t"), st.sampled_from(("b-0", "b-1")), st.integers(0, 5))
 places = st.dictionaries(queues, st.integers(0, 10_000), max_size=12)

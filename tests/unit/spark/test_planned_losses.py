@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from popwheel_spark import batch_reader, readers, stream_reader
-from popwheel_spark.batch_reader import BatchReader
-from popwheel_spark.bounds import Mark
 from popwheel_spark.errors import DataLossError, OptionError
-from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_limits import HAS_LIMITS
-from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.stream_reader import StreamReader
+from popwheel_spark.source import batch_reader, readers, stream_reader
+from popwheel_spark.source.batch_reader import BatchReader
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_limits import HAS_LIMITS
+from popwheel_spark.source.read_options import ReadOptions, read_options
+from popwheel_spark.source.stream_reader import StreamReader
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Mark, Offsets, Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 QUEUE = Queue("orders", "b-0", 0)
 

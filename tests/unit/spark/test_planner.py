@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from popwheel_spark.errors import DataLossError, OptionError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import read_options
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_options import read_options
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 BEFORE = [Queue("orders", "b-0", number) for number in range(2)]
 

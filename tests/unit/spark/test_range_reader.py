@@ -8,13 +8,13 @@ import pytest
 
 from popwheel_common.contract.record_block import RecordBlock
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
-from popwheel_spark import range_reader
 from popwheel_spark.errors import DataLossError, UnreachableError
-from popwheel_spark.offsets import Offsets, Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader, read_ranges
-from popwheel_spark.read_options import read_options
+from popwheel_spark.source import range_reader
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader, read_ranges
+from popwheel_spark.source.read_options import read_options
+from popwheel_spark.wire.offsets import Offsets, Queue
+from popwheel_spark.wire.queue_client import QueueClient
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)

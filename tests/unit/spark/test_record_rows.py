@@ -23,12 +23,12 @@ from pyspark.sql.types import (
 
 from popwheel_common.contract.names import topic_of_retry_topic
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
-from popwheel_spark.columns import ddl
 from popwheel_spark.errors import FormatError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.record_rows import record_batch
-from popwheel_spark.schema import COLUMNS, arrow_schema
-from popwheel_spark.spark_schema import arrow_of
+from popwheel_spark.wire.columns import ddl
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.record_rows import record_batch
+from popwheel_spark.wire.schema import COLUMNS, arrow_schema
+from popwheel_spark.wire.spark_schema import arrow_of
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
-from popwheel_spark.bad_records import BadRecord, decode, tell
-from popwheel_spark.data_loss import gone, report_loss
-from popwheel_spark.offsets import Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.bad_records import BadRecord, decode, tell
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""

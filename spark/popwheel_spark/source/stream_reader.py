@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from popwheel_spark.batch_reader import partitions_of, read_partition
-from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.errors import PopwheelSparkError
-from popwheel_spark.offsets import LATEST, START, Offsets, Queue, flat, nested
-from popwheel_spark.plan import admit, ranges
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_limits import (
+from popwheel_spark.source.batch_reader import partitions_of, read_partition
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.plan import admit, ranges
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_limits import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -24,7 +22,9 @@ from popwheel_spark.read_limits import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import LATEST, START, Offsets, Queue, flat, nested
+from popwheel_spark.wire.queue_client import QueueClient
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from popwheel_spark.errors import OptionError
 
 if TYPE_CHECKING:
-    from popwheel_spark.write_options import WriteOptions
+    from popwheel_spark.sink.write_options import WriteOptions
 
 
 class PopwheelDataSource(DataSource):
@@ -34,31 +34,31 @@ class PopwheelDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, if the query does not say which it wants."""
-        from popwheel_spark.readers import columns
+        from popwheel_spark.source.readers import columns
 
         return columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch."""
-        from popwheel_spark.readers import batch_reader
+        from popwheel_spark.source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a stream."""
-        from popwheel_spark.readers import stream_reader
+        from popwheel_spark.source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch."""
-        from popwheel_spark.writer import BatchWriter
+        from popwheel_spark.sink.writer import BatchWriter
 
         return BatchWriter(self._write_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Of a stream."""
-        from popwheel_spark.writer import StreamWriter
+        from popwheel_spark.sink.writer import StreamWriter
 
         options = self._write_options(schema, overwrite)
         if options.write_id:
@@ -66,9 +66,9 @@ class PopwheelDataSource(DataSource):
         return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":
-        from popwheel_spark.row_requests import check_columns
-        from popwheel_spark.spark_schema import arrow_of
-        from popwheel_spark.write_options import write_options
+        from popwheel_spark.sink.row_requests import check_columns
+        from popwheel_spark.sink.write_options import write_options
+        from popwheel_spark.wire.spark_schema import arrow_of
 
         if overwrite:
             raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")

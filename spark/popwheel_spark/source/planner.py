@@ -4,13 +4,13 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from popwheel_spark.admin_api import AdminApi
-from popwheel_spark.bounds import Bound, Instant, Strategy
-from popwheel_spark.data_loss import gone, report_loss
 from popwheel_spark.errors import OptionError
-from popwheel_spark.offsets import LATEST, START, Offsets, Queue
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.bounds import Bound, Strategy
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.admin_api import AdminApi
+from popwheel_spark.wire.offsets import LATEST, START, Instant, Offsets, Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 _TOPICS_AT_ONCE = 32
 

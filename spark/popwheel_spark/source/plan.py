@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from popwheel_spark.offsets import START, Offsets, Queue
+from popwheel_spark.wire.offsets import START, Offsets, Queue
 
 _RANGE_ROWS = 100
 """What a range costs besides its rows, in rows."""

@@ -12,17 +12,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from popwheel_spark.admin_tables import ADMIN_TABLES
-from popwheel_spark.columns import ddl
 from popwheel_spark.errors import OptionError
 from popwheel_spark.options import Side, find
-from popwheel_spark.read_limits import HAS_LIMITS
-from popwheel_spark.read_options import read_options
-from popwheel_spark.schema import COLUMNS
-from popwheel_spark.spark_schema import arrow_of
+from popwheel_spark.source.admin_tables import ADMIN_TABLES
+from popwheel_spark.source.read_limits import HAS_LIMITS
+from popwheel_spark.source.read_options import read_options
+from popwheel_spark.wire.columns import ddl
+from popwheel_spark.wire.schema import COLUMNS
+from popwheel_spark.wire.spark_schema import arrow_of
 
 if TYPE_CHECKING:
-    from popwheel_spark.admin_reader import AdminReadOptions
+    from popwheel_spark.source.admin_reader import AdminReadOptions
 
 _MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 
@@ -38,12 +38,12 @@ def columns(options: Mapping[str, str]) -> str:
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """What reads the columns of a schema, once."""
     if _is_of_admin(options):
-        from popwheel_spark.admin_reader import AdminReader
+        from popwheel_spark.source.admin_reader import AdminReader
 
         read = _of_admin(options)
         types = {name: column.type for name, column in read.table.columns.items()}
         return AdminReader(replace(read, columns=_columns(schema, types)))
-    from popwheel_spark.batch_reader import BatchReader
+    from popwheel_spark.source.batch_reader import BatchReader
 
     return BatchReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
 
@@ -56,7 +56,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
         row = find(name)
         if row is not None and Side.BATCH in row.sides:
             raise OptionError(row.name, "a stream has no end; leave it out, or read a table (spark.read)")
-    from popwheel_spark.stream_reader import StreamReader
+    from popwheel_spark.source.stream_reader import StreamReader
 
     read = read_options(options)
     if not HAS_LIMITS and (read.rows_per_trigger_max or read.bytes_per_trigger_max or read.rows_per_trigger_min):
@@ -69,7 +69,7 @@ def _is_of_admin(options: Mapping[str, str]) -> bool:
 
 
 def _of_admin(options: Mapping[str, str]) -> "AdminReadOptions":
-    from popwheel_spark.admin_reader import admin_read_options
+    from popwheel_spark.source.admin_reader import admin_read_options
 
     return admin_read_options(options)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from popwheel_spark.offsets import EARLIEST, Offsets
-from popwheel_spark.plan import QueueRange, ranges, split, tasks
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.plan import QueueRange, ranges, split, tasks
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import EARLIEST, Offsets
+from popwheel_spark.wire.queue_client import QueueClient
 
 
 class RangePartition(InputPartition):
@@ -35,7 +35,7 @@ def partitions_of(options: ReadOptions, start: Offsets, end: Offsets) -> list[In
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a task, on an executor. Spark hands in an empty partition where none was planned."""
-    from popwheel_spark.range_reader import read_ranges  # by tasks alone, not by the steps on the driver
+    from popwheel_spark.source.range_reader import read_ranges  # by tasks alone, not by the steps on the driver
 
     return read_ranges(options, partition.value) if isinstance(partition, RangePartition) else iter(())
 

@@ -8,13 +8,13 @@ from enum import Enum
 from hashlib import sha256
 
 from popwheel_common.contract import names
-from popwheel_spark.bounds import Bound, Strategy, ending, starting
-from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
-from popwheel_spark.offsets import Queue
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.source.bounds import Bound, Strategy, ending, starting
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.schema import COLUMNS
 
 _DIGEST = "0" * 12
 _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
