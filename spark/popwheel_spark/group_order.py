@@ -18,7 +18,8 @@ def in_group_order(rows: DataFrame, *order: str, partitions: int | None = None) 
         order: columns by which the rows of a group are sorted. Without: as they lie in the topic that they were read
             from, by the columns `brokerName`, `queueId`, `queueOffset` and `storeTimestamp`. A group that has moved to
             another broker goes on there.
-        partitions: how many tasks; None: as `spark.sql.shuffle.partitions` says.
+        partitions: how many tasks; None: as `spark.sql.shuffle.partitions` says, or fewer, as Spark likes. Say it where
+            a write may be repeated, so that each row is in the same task, and gets the same id, again.
     """
     spread = sql.xxhash64(*(order or _PLACE)).cast("string")
     lane = sql.coalesce(sql.concat(sql.lit("group "), "messageGroup"), spread)

@@ -72,7 +72,12 @@ def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, topics: T
 
 @pytest.mark.parametrize(
     ("options", "tasks", "rows_max"),
-    [({}, 2, 200), ({"minPartitions": "7"}, 7, 200), ({"maxRowsPerPartition": "30"}, 10, 30)],
+    [
+        ({}, 1, 300),
+        ({"targetRowsPerPartition": "1"}, 2, 200),
+        ({"minPartitions": "7"}, 7, 200),
+        ({"maxRowsPerPartition": "30"}, 10, 30),
+    ],
 )
 def test_queues_are_split_among_tasks(
     spark: SparkSession, topics: Topics, options: dict[str, str], tasks: int, rows_max: int
@@ -83,6 +88,18 @@ def test_queues_are_split_among_tasks(
     sizes = Counter(row["task"] for row in rows)
     assert len(sizes) >= tasks and max(sizes.values()) <= rows_max
     assert sorted(row["messageId"] for row in rows) == sorted(sent)
+
+
+def test_a_task_reads_many_small_queues(spark: SparkSession, topics: Topics) -> None:
+    topics.make("thousand", queues=1_000)
+    sent = {each for number in range(20) for each in topics.fill("thousand", 64)}
+    sent |= topics.fill_singly("thousand", 1_000)
+    table = read(spark, topics, topic="thousand", columns="messageId,queueId,queueOffset")
+    rows = table.select("*", spark_partition_id().alias("task")).collect()
+    assert sorted(row.messageId for row in rows) == sorted(sent)
+    assert len({row.queueId for row in rows}) == 1_000
+    assert len({row.task for row in rows}) <= 12
+    assert len({(row.queueId, row.queueOffset) for row in rows}) == len(rows)
 
 
 def test_the_broker_filters_by_tag(spark: SparkSession, topics: Topics) -> None:

@@ -19,7 +19,7 @@ from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.audit import audit
 from popwheel_spark.jobs.compaction import compaction
 from popwheel_spark.jobs.delivery_report import delivery_report
-from popwheel_spark.jobs.outcome import Exit, InputError
+from popwheel_spark.jobs.outcome import Exit, InputError, JobError
 from popwheel_spark.jobs.replay import replay
 from popwheel_spark.jobs.timer_forecast import timer_forecast
 from tests.harness.client import MessagingClient
@@ -60,6 +60,10 @@ def test_an_archive_goes_on_where_it_was(spark: SparkSession, topics: Topics, jo
     ids = [row["messageId"] for row in ArchiveFolder(spark, folder).table().select("messageId").collect()]
     assert len(ids) == 500
     assert set(ids) == first | second
+    other = topics.make("Archived-other")
+    with pytest.raises(JobError, match="the stream has read queue 0 of Archived at") as caught:
+        jobs.run(archive, "--topics", other, "--to", folder, "--until-now")
+    assert "is gone" not in str(caught.value) and caught.value.code is Exit.INPUT
 
 
 def test_a_report_is_a_page_and_tables(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:

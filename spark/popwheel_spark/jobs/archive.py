@@ -9,9 +9,9 @@ import click
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
 from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.outcome import JobError, outcome
 from popwheel_spark.jobs.time_flags import Moment, Span
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,7 +101,7 @@ def archive(
     if bool(topics) == bool(topic_pattern):
         raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
     cluster.check_stream()
-    spark = spark_session("popwheel archive")
+    spark = job_session("archive")
     which = {"topics": topics} if topics else {"topicPattern": topic_pattern}
     begin = {"startingOffsets": "earliest"} if start_ms is None else Window(start_ms).options
     folder = ArchiveFolder(spark, path)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from popwheel_common.contract import names
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.outcome import Exit, InputError
 from popwheel_spark.jobs.records import DELIVERIES, SENDS, check_not_empty, record
 from popwheel_spark.jobs.report_folder import ReportFolder
-from popwheel_spark.session import spark_session
+from popwheel_spark.wire.admin_api import AdminApi
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +169,7 @@ def audit(
     Without the record of the senders it cannot tell what was never stored; without that of the consumers, who saw what
     is acknowledged. The exit code is 1 if some are lost or nobody has noted them.
     """
-    spark = spark_session("popwheel audit")
+    spark = job_session("audit")
     folder = ReportFolder(spark, path)
     verdict = audit_group(spark, cluster, words(topics), group, window, folder, sent, deliveries)
     show(verdict, folder.path)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.jobs.outcome import Exit, JobError
+from popwheel_spark.wire.admin_api import AdminApi
 
 _PAGE = 1_000
 

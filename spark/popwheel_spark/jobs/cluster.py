@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from popwheel_spark.columns import BAD_RECORD, ORIGIN, TYPES, ddl
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.jobs.time_flags import Moment
 from popwheel_spark.options import OPTIONS, Kind, Option, Side, find
-from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN, TYPES, ddl
+from popwheel_spark.wire.queue_client import QueueClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,8 +141,8 @@ class Cluster:
         Raises:
             OptionError: one is misspelt or impossible, or is said by the job's own flags.
         """
-        from popwheel_spark.read_options import read_options
-        from popwheel_spark.write_options import write_options
+        from popwheel_spark.sink.write_options import write_options
+        from popwheel_spark.source.read_options import read_options
 
         for name in self.options:
             row = find(name)

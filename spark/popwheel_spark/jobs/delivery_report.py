@@ -15,12 +15,12 @@ from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
 from popwheel_spark.jobs.delivery_page import GROUP_COLUMNS, ROWS_MAX, TOPIC_COLUMNS, delivery_page, table
+from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.page import cell_words
 from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import moment_words
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +161,7 @@ def delivery_report(
 
     When a message was given to whom, only the consumers' own record says; without one there are no figures of it.
     """
-    spark = spark_session("popwheel delivery-report")
+    spark = job_session("delivery-report")
     report_on(
         spark, cluster, words(topics), words(groups), window, ReportFolder(spark, path), archive, deliveries
     ).show()

@@ -13,9 +13,9 @@ import click
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, sending_cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.time_flags import Span
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -181,7 +181,7 @@ def replay(
 
     Each bears the key replay/NAME/ID, so that what a failed task has sent twice can be dropped.
     """
-    spark = spark_session("popwheel replay")
+    spark = job_session("replay")
     began_at = time.time()
     # Always with an end: what is sent may go to the topic that is read.
     window = Window(window.start_ms, int(began_at * 1000) if window.end_ms is None else window.end_ms)

@@ -9,15 +9,15 @@ import pytest
 
 from popwheel_common.contract.record_block import RecordBlock
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message
-from popwheel_spark.bad_records import decode
 from popwheel_spark.errors import BadRecordError, OptionError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.range_reader import RangeReader
-from popwheel_spark.read_options import BadRecords, read_options
-from popwheel_spark.record_rows import UNPACKED_BYTES_MAX
-from popwheel_spark.schema import COLUMNS, arrow_schema
+from popwheel_spark.source.bad_records import decode
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.range_reader import RangeReader
+from popwheel_spark.source.read_options import BadRecords, read_options
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.queue_client import QueueClient
+from popwheel_spark.wire.record_rows import UNPACKED_BYTES_MAX
+from popwheel_spark.wire.schema import COLUMNS, arrow_schema
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)

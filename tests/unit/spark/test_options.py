@@ -1,14 +1,16 @@
 """The one table of options: what is made of it agrees with it."""
 
 import pytest
+from pyspark.sql.types import StructType
 
-from popwheel_spark import admin_reader, read_options, write_options
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.jobs.cluster import Cluster
 from popwheel_spark.options import OPTIONS, Kind, Side
-from popwheel_spark.readers import stream_reader
+from popwheel_spark.sink import write_options
+from popwheel_spark.source import admin_reader, read_options
+from popwheel_spark.source.readers import stream_reader
 from tools.generate_spark_options import PAGES, made
 
 READS = {"endpoints": "h:1", "topic": "t"}
@@ -88,6 +90,6 @@ def test_options_of_the_sink_are_for_jobs_that_send() -> None:
 @pytest.mark.parametrize("name", ["endingOffsets", "endingtimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(OptionError, match=r"^option ending\w*: a stream has no end"):
-        stream_reader(READS | {name: "1"}, None)  # type: ignore[arg-type]
+        stream_reader(READS | {name: "1"}, StructType())
     with pytest.raises(OptionError, match=r"^option ending\w*: a stream has no end"):
         Cluster({"endpoints": "h:1", name: "1"}).check_stream()

@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
-from popwheel_spark import batch_reader, stream_reader
-from popwheel_spark.batch_reader import BatchReader
-from popwheel_spark.bounds import Mark
-from popwheel_spark.errors import DataLossError
-from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.stream_reader import StreamReader
+from popwheel_spark.errors import DataLossError, OptionError
+from popwheel_spark.source import batch_reader, readers, stream_reader
+from popwheel_spark.source.batch_reader import BatchReader
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_limits import HAS_LIMITS
+from popwheel_spark.source.read_options import ReadOptions, read_options
+from popwheel_spark.source.stream_reader import StreamReader
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Mark, Offsets, Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 QUEUE = Queue("orders", "b-0", 0)
 
@@ -70,11 +71,11 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
 def batch(monkeypatch: pytest.MonkeyPatch, held: Held, **more: str) -> list[object]:
     """The ranges of a batch that asks these queues."""
     monkeypatch.setattr(batch_reader, "QueueClient", lambda *_: held)
-    return [part.value for part in BatchReader(options(**more)).partitions()]
+    return [each for part in BatchReader(options(**more)).partitions() for each in part.value]
 
 
 def planned(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[object]:
-    return [part.value for part in reader.partitions(start, end)]
+    return [each for part in reader.partitions(start, end) for each in part.value]
 
 
 @pytest.mark.parametrize("begin", [{"orders": {"b-0": {"0": 0}}}, {}], ids=["known", "new"])
@@ -109,6 +110,7 @@ def test_a_queue_may_begin_late_and_what_it_had_when_it_was_planned_is_known(
     assert planned(stream(held, failOnDataLoss="false"), begin, end) == [QueueRange(QUEUE, 200, 500)]
 
 
+@pytest.mark.skipif(not HAS_LIMITS, reason="Spark 4.1 knows no limits")
 def test_a_limit_of_rows_counts_from_where_a_queue_begins(stream: Streams) -> None:
     reader = stream(Held(200, 500), maxRowsPerTrigger="10")
     end = reader.latestOffset({}, reader.getDefaultReadLimit())
@@ -161,3 +163,28 @@ def test_the_planner_asks_nothing_of_queues_that_are_past_their_beginning() -> N
             return {}
 
     assert asyncio.run(Planner(Silent(), options()).beginnings({QUEUE: 7}, {QUEUE: 9})) == {}
+
+
+def test_a_stream_of_spark_4_1_is_not_told_where_it_begins(stream: Streams) -> None:
+    held = Held(200, 500)
+    new = stream(held, startingOffsets="earliest")
+    begin = new.initialOffset()
+    end = new.latestOffset()
+    assert planned(new, begin, end) == [QueueRange(QUEUE, 200, 500)]
+    held.end = 600
+    after = new.latestOffset()
+    assert planned(new, end, after) == [QueueRange(QUEUE, 500, 600)]
+    assert new.latestOffset() == after
+    again = stream(held)
+    held.end = 700
+    later = again.latestOffset()
+    assert planned(again, after, later) == [QueueRange(QUEUE, 600, 700)]
+    held.first, held.end = 0, 50
+    with pytest.raises(DataLossError, match="the queue ends before them"):
+        planned(stream(held), later, stream(held).latestOffset())
+
+
+def test_spark_4_1_takes_no_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "HAS_LIMITS", False)
+    with pytest.raises(OptionError, match=r"option maxRowsPerTrigger: Spark 4\.1 takes all there is"):
+        readers.stream_reader({"endpoints": "h:1", "topic": "t", "maxRowsPerTrigger": "5"}, StructType())

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from popwheel_spark.bounds import Bound, Instant
-from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.errors import OptionError
-from popwheel_spark.offsets import EARLIEST, LATEST, Queue
-from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.source.bounds import Bound
+from popwheel_spark.source.read_options import ReadOptions, read_options
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Queue
+from popwheel_spark.wire.schema import COLUMNS
 
 TABLE = tuple(name for name in COLUMNS if name not in (ORIGIN, BAD_RECORD))
 

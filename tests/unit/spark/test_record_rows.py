@@ -8,7 +8,6 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,11 +23,12 @@ from pyspark.sql.types import (
 
 from popwheel_common.contract.names import topic_of_retry_topic
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
-from popwheel_spark.columns import ddl
 from popwheel_spark.errors import FormatError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.record_rows import record_batch
-from popwheel_spark.schema import COLUMNS, arrow_schema
+from popwheel_spark.wire.columns import ddl
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.record_rows import record_batch
+from popwheel_spark.wire.schema import COLUMNS, arrow_schema
+from popwheel_spark.wire.spark_schema import arrow_of
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)
@@ -140,7 +140,7 @@ def test_parts_of_a_message_may_come_twice(messages: list[Message]) -> None:
 
 def test_spark_expects_the_same_of_arrow() -> None:
     table = StructType([StructField(name, SPARKS[kind]) for name, (kind, _) in COLUMNS.items()])
-    assert to_arrow_schema(table, timezone="UTC").equals(arrow_schema(tuple(COLUMNS)))
+    assert arrow_of(table).equals(arrow_schema(tuple(COLUMNS)))
     assert ddl(("topic", "queueId")) == "topic STRING, queueId INT"
 
 

@@ -9,9 +9,9 @@ import pytest
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequest, RowRequests, check_columns
-from popwheel_spark.schema import arrow_schema
-from popwheel_spark.write_options import WriteOptions, write_options
+from popwheel_spark.sink.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequest, RowRequests, check_columns
+from popwheel_spark.sink.write_options import WriteOptions, write_options
+from popwheel_spark.wire.schema import arrow_schema
 
 ORIGIN = Origin("query/4", 2)
 

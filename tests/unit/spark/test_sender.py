@@ -14,10 +14,10 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, Channel, Service
 from popwheel_spark.errors import RefusedError
-from popwheel_spark.methods import SEND
-from popwheel_spark.proxies import Proxies
-from popwheel_spark.row_requests import Origin, RowRequest, RowRequests
-from popwheel_spark.sender import Sender
+from popwheel_spark.sink.row_requests import Origin, RowRequest, RowRequests
+from popwheel_spark.sink.sender import Sender
+from popwheel_spark.wire.methods import SEND
+from popwheel_spark.wire.proxies import Proxies
 
 T = TypeVar("T")
 OK, AWAY, EMPTY = Code.OK, Code.HA_NOT_AVAILABLE, Code.MESSAGE_BODY_EMPTY

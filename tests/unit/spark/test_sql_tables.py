@@ -5,8 +5,8 @@ import pytest
 
 from popwheel_spark.errors import OptionError
 from popwheel_spark.options import Side
-from popwheel_spark.readers import table_columns
-from popwheel_spark.row_requests import WRITTEN, check_columns
+from popwheel_spark.sink.row_requests import WRITTEN, check_columns
+from popwheel_spark.source.readers import table_columns
 from popwheel_spark.sql_tables import is_being_made, is_table, options_of, rows_to_send
 
 GIVEN = {"endpoints": "h:1", "topic": "t", "Columns": "body,queueOffset", "requestsAtOnce": "2"}

@@ -2,11 +2,11 @@
 
 import pytest
 
+from popwheel_spark.data_source import PopwheelDataSource
 from popwheel_spark.errors import OptionError
-from popwheel_spark.row_requests import Origin
-from popwheel_spark.source import PopwheelDataSource
-from popwheel_spark.write_options import write_options
-from popwheel_spark.writer import BatchWriter
+from popwheel_spark.sink.row_requests import Origin
+from popwheel_spark.sink.write_options import write_options
+from popwheel_spark.sink.writer import BatchWriter
 
 GIVEN = {"endpoints": "h:1", "topic": "t"}
 

@@ -1,6 +1,6 @@
 """Sends rows as messages, each at least once: a task that runs again sends its rows again, under the same keys.
 
-What sends is imported by the tasks alone, not by the steps on the driver (see `popwheel_spark.source`).
+What sends is imported by the tasks alone, not by the steps on the driver (see `popwheel_spark.data_source`).
 """
 
 import uuid
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from popwheel_spark.write_options import WriteOptions
+from popwheel_spark.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +27,8 @@ def _task() -> TaskContext:
 
 def _send(options: WriteOptions, root: str, rows: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
     """Send all rows of a task."""
-    from popwheel_spark.row_requests import WRITTEN, Origin
-    from popwheel_spark.sender import send_rows
+    from popwheel_spark.sink.row_requests import WRITTEN, Origin
+    from popwheel_spark.sink.sender import send_rows
     from popwheel_spark.sql_tables import rows_to_send
 
     if options.of_table:

@@ -1,4 +1,4 @@
-"""Reads a range of a queue: every message of it that is still there, in order, a batch of rows at a time."""
+"""Reads ranges of queues: every message that is still there, in order, a batch of rows at a time."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
-from popwheel_spark.bad_records import BadRecord, decode, tell
-from popwheel_spark.data_loss import gone, report_loss
-from popwheel_spark.offsets import Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.bad_records import BadRecord, decode, tell
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.queue_client import QueueClient
 
 ROWS_MAX: Final = 10_000
 """Rows that are pulled in one go."""
@@ -34,6 +34,7 @@ PULL_BYTES: Final = 2**20
 """No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
 _FIRST_PULL_MESSAGES = 16
 _PULLS_AT_ONCE = 2
+_RANGES_AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -194,8 +195,9 @@ class RangeReader:
         report_loss(gone(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
 
 
-def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatch]:
-    """All rows of a range. Between two batches no call is on its way: whoever takes them may take his time.
+def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
+    """All rows of some ranges, of one after the other: a task that runs again has them in the same order. Between two
+    batches no call is on its way: whoever takes them may take his time.
 
     Raises:
         BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
@@ -203,12 +205,53 @@ def read_range(options: ReadOptions, what: QueueRange) -> Iterator[pa.RecordBatc
     # Not asyncio.Runner: it sets a signal handler for each run, and Python words the last one, with all its rows.
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         client = QueueClient(options.connection, options.group)
-        reader = RangeReader(client, options, what)
         try:
-            at = what.start
-            while at < what.end:
+            yield from _joined_batches(_batches(loop, client, options, what))
+        finally:
+            loop.run_until_complete(client.close())
+
+
+def _batches(
+    loop: asyncio.AbstractEventLoop, client: QueueClient, options: ReadOptions, what: Sequence[QueueRange]
+) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(what), _RANGES_AT_ONCE):
+        some = what[first : first + _RANGES_AT_ONCE]
+        readers = [RangeReader(client, options, each) for each in some]
+        hauls = loop.run_until_complete(_first_hauls(readers, some))
+        for reader, each, (batches, at) in zip(readers, some, hauls, strict=True):
+            yield from batches
+            while at < each.end:
                 batches, at = loop.run_until_complete(reader.batches(at))
                 yield from batches
             reader.tell()
-        finally:
-            loop.run_until_complete(client.close())
+
+
+async def _first_hauls(
+    readers: Sequence[RangeReader], what: Sequence[QueueRange]
+) -> list[tuple[list[pa.RecordBatch], int]]:
+    """What is pulled first of several ranges, side by side: most small ranges have no more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            pulls = [group.create_task(reader.batches(each.start)) for reader, each in zip(readers, what, strict=True)]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [pull.result() for pull in pulls]
+
+
+def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows with small batches joined: each costs Spark more than some hundred rows."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
+            yield _one(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

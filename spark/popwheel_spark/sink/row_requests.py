@@ -13,7 +13,7 @@ import pyarrow as pa
 from popwheel_common.contract.wire_format import varint
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType, SystemProperties
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.schema import COLUMNS, is_like
+from popwheel_spark.wire.schema import COLUMNS, is_like
 
 WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
 """Columns that a row to be sent may have; `body` it must have."""

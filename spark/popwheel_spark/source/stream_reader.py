@@ -8,7 +8,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from popwheel_spark.errors import PopwheelSparkError
+from popwheel_spark.source.batch_reader import partitions_of, read_partition
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.plan import admit, ranges
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_limits import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -16,15 +22,9 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-
-from popwheel_spark.batch_reader import RangePartition, read_partition
-from popwheel_spark.data_loss import gone, report_loss
-from popwheel_spark.errors import PopwheelSparkError
-from popwheel_spark.offsets import LATEST, Offsets, Queue, flat, nested
-from popwheel_spark.plan import admit, ranges, split
-from popwheel_spark.planner import Planner
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.read_options import ReadOptions
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import LATEST, START, Offsets, Queue, flat, nested
+from popwheel_spark.wire.queue_client import QueueClient
 
 T = TypeVar("T")
 
@@ -51,11 +51,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._ends: Offsets | None = None
         self._published: Offsets = {}
+        self._reached: Offsets | None = None
         self._last_went_on_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream begins; one that goes on begins where its checkpoint says."""
-        return nested(self._ask(self._initial))
+        self._reached = self._ask(self._initial)
+        return nested(self._reached)
 
     async def _initial(self, client: QueueClient) -> Offsets:
         planner = Planner(client, self._options)
@@ -74,19 +76,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note what is there now: the stream ends with it."""
         self._target = self._ask(lambda client: self._latest(client, {}))
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """Where the next micro-batch ends.
 
         Args:
-            start: where it begins, so that everything before has been written.
+            start: where it begins, so that everything before has been written. Spark 4.1 does not say it: then it is
+                where the last one ended. A stream that goes on does not know even that, and takes all there is.
             limit: of Spark: ours, or all there is.
 
         Raises:
             DataLossError: a topic is gone, or was made anew, and that is an error.
         """
-        begin = flat(start, {})
-        end, beginnings = self._ask(lambda client: self._next_end(client, begin, limit))
-        return start if end == begin else nested(end, beginnings)
+        begin = self._reached if start is None else flat(start, {})
+        if begin is None:
+            ends = self._ask(lambda client: self._latest(client, {}))
+            return nested({queue: end for queue, end in ends.items() if end})
+        end, beginnings = self._ask(lambda client: self._next_end(client, begin, limit or ReadAllAvailable()))
+        return nested(end, beginnings) if end != begin or start is None else start
 
     async def _next_end(self, client: QueueClient, begin: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
         """Where the next micro-batch ends, and where those queues begin that it is the first to read."""
@@ -122,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin: where the next micro-batch begins. A queue whose broker group is away is left out: it stays where
                 it is.
         """
-        queues = await Planner(client, self._options).queues({queue.topic for queue in begin})
+        queues = await Planner(client, self._options).queues(begin)
         ends = await client.ends(queues)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
@@ -158,9 +164,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beginnings: Offsets = {}
         until = flat(end, beginnings)
         begin = flat(start, {}) | beginnings
+        self._reached = until
+        for queue, offset in begin.items():
+            reached = until.get(queue, START)
+            if reached < offset:
+                reason = "the queue ends before them, or is not there; was the topic deleted, or made anew?"
+                report_loss(gone(queue, reached, offset, reason), fail=self._options.fail_on_data_loss)
         self._ask(lambda client: Planner(client, self._options).check_held(begin, until))
-        parts = split(ranges(begin, until), self._options.partitions_min, self._options.rows_per_partition_max)
-        return [RangePartition(each) for each in parts]
+        return partitions_of(self._options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part, on an executor."""

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from popwheel_spark.admin_tables import ADMIN_TABLES
-from popwheel_spark.columns import ddl
 from popwheel_spark.errors import OptionError
 from popwheel_spark.options import Side, find
-from popwheel_spark.read_options import read_options
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.source.admin_tables import ADMIN_TABLES
+from popwheel_spark.source.read_limits import HAS_LIMITS
+from popwheel_spark.source.read_options import read_options
 from popwheel_spark.sql_tables import check_options, of_sides, options_of, own_options, with_options
+from popwheel_spark.wire.columns import ddl
+from popwheel_spark.wire.schema import COLUMNS
+from popwheel_spark.wire.spark_schema import arrow_of
 
 if TYPE_CHECKING:
-    from popwheel_spark.admin_reader import AdminReadOptions
+    from popwheel_spark.source.admin_reader import AdminReadOptions
 
 _BATCH: Final = (Side.READ, Side.BATCH, Side.LIST)
 _STREAM: Final = (Side.READ, Side.STREAM)
@@ -54,12 +56,12 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     """What reads the columns of a schema, once."""
     options = options_of(schema, options, _BATCH)
     if _is_of_admin(options):
-        from popwheel_spark.admin_reader import AdminReader
+        from popwheel_spark.source.admin_reader import AdminReader
 
         read = _of_admin(options)
         types = {name: column.type for name, column in read.table.columns.items()}
         return AdminReader(replace(read, columns=_columns(schema, types)))
-    from popwheel_spark.batch_reader import BatchReader
+    from popwheel_spark.source.batch_reader import BatchReader
 
     return BatchReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
 
@@ -73,9 +75,12 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
         row = find(name)
         if row is not None and Side.BATCH in row.sides:
             raise OptionError(row.name, "a stream has no end; leave it out, or read a table (spark.read)")
-    from popwheel_spark.stream_reader import StreamReader
+    from popwheel_spark.source.stream_reader import StreamReader
 
-    return StreamReader(read_options(options).of_columns(_columns(schema, _MESSAGES)))
+    read = read_options(options)
+    if not HAS_LIMITS and (read.rows_per_trigger_max or read.bytes_per_trigger_max or read.rows_per_trigger_min):
+        raise OptionError("maxRowsPerTrigger", "Spark 4.1 takes all there is; a limit of micro-batches needs Spark 4.2")
+    return StreamReader(read.of_columns(_columns(schema, _MESSAGES)))
 
 
 def _is_of_admin(options: Mapping[str, str]) -> bool:
@@ -83,7 +88,7 @@ def _is_of_admin(options: Mapping[str, str]) -> bool:
 
 
 def _of_admin(options: Mapping[str, str]) -> "AdminReadOptions":
-    from popwheel_spark.admin_reader import admin_read_options
+    from popwheel_spark.source.admin_reader import admin_read_options
 
     return admin_read_options(options)
 
@@ -98,7 +103,7 @@ def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str,
     Raises:
         OptionError: one is not there, or of another type.
     """
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_of(schema)
     for field in wanted:
         if field.name not in types:
             raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(types)}")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from popwheel_spark.schema import TIME
+from popwheel_spark.wire.schema import TIME
 
 _MICROS_PER_MS = 1000
 

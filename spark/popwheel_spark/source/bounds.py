@@ -9,22 +9,7 @@ from typing import Any
 
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
-from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue, flat, parse
-
-
-@dataclass(frozen=True)
-class Instant:
-    """The first message that was stored then or later.
-
-    Args:
-        ms: since 1970.
-    """
-
-    ms: int
-
-
-Mark = int | Instant
-"""A place in one queue: an offset, `EARLIEST`, `LATEST` or a time."""
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Mark, Offsets, Queue, flat, parse
 
 
 class Strategy(Enum):

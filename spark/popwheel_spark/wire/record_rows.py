@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from popwheel_common.contract.names import topic_of_retry_topic
 from popwheel_common.contract.record_block import HEAD, VERSION, RecordBlock
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, Encoding, Message, SystemProperties
-from popwheel_spark.columns import BAD_RECORD
 from popwheel_spark.errors import FormatError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.schema import TIME, arrow_schema
-from popwheel_spark.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
+from popwheel_spark.wire.columns import BAD_RECORD
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.schema import TIME, arrow_schema
+from popwheel_spark.wire.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
 
 UNPACKED_BYTES_MAX: Final = 64 * 2**20
 """No body is unpacked that has more. A message of 4 MiB could fill 4 GiB."""

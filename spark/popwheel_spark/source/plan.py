@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from popwheel_spark.offsets import START, Offsets, Queue
+from popwheel_spark.wire.offsets import START, Offsets, Queue
+
+_RANGE_ROWS = 100
+"""What a range costs besides its rows, in rows."""
 
 
 @dataclass(frozen=True, order=True)
 class QueueRange:
-    """What one task reads: the offsets of one queue from `start` up to, and without, `end`."""
+    """Offsets of one queue from `start` up to, and without, `end`: what a task reads, or a part of it."""
 
     queue: Queue
     start: int
@@ -45,6 +48,34 @@ def split(whole: Iterable[QueueRange], partitions_min: int, rows_max: int) -> li
         cuts = [each.start + each.rows * number // pieces for number in range(pieces + 1)]
         result += [QueueRange(each.queue, cuts[number], cuts[number + 1]) for number in range(pieces)]
     return result
+
+
+def tasks(
+    parts: Iterable[QueueRange], partitions_min: int, rows_target: int, rows_max: int = 0
+) -> list[tuple[QueueRange, ...]]:
+    """Join small ranges, so that a task reads many of them: a task by itself costs more than some thousand rows.
+
+    Args:
+        parts: as `split` makes them; no range is in two tasks.
+        partitions_min: so many tasks at the least, if there are as many parts.
+        rows_target: a task gets no further range past so many rows. Each range counts as `_RANGE_ROWS` at the least,
+            for the calls that it takes.
+        rows_max: rows of a task at the most, if it has several ranges; 0: no limit.
+    """
+    left = list(parts)
+    result: list[tuple[QueueRange, ...]] = []
+    joined: list[QueueRange] = []
+    rows = weight = 0
+    for place, each in enumerate(left):
+        its_weight = max(each.rows, _RANGE_ROWS)
+        fits = weight + its_weight <= rows_target and (not rows_max or rows + each.rows <= rows_max)
+        if joined and not (fits and len(result) + len(left) - place >= partitions_min):
+            result.append(tuple(joined))
+            joined, rows, weight = [], 0, 0
+        joined.append(each)
+        rows += each.rows
+        weight += its_weight
+    return [*result, tuple(joined)] if joined else result
 
 
 def admit(

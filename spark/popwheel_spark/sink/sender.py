@@ -11,10 +11,10 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from popwheel_rpc.service import Channel
-from popwheel_spark.methods import SEND
-from popwheel_spark.proxies import Proxies, check
-from popwheel_spark.row_requests import Origin, RowRequest, RowRequests
-from popwheel_spark.write_options import WriteOptions
+from popwheel_spark.sink.row_requests import Origin, RowRequest, RowRequests
+from popwheel_spark.sink.write_options import WriteOptions
+from popwheel_spark.wire.methods import SEND
+from popwheel_spark.wire.proxies import Proxies, check
 
 
 def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[pa.RecordBatch]) -> None:

@@ -13,11 +13,10 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from popwheel_rpc.service import Channel
-from popwheel_spark.bounds import Instant, Mark
 from popwheel_spark.connection_options import ConnectionOptions
-from popwheel_spark.methods import COMMIT, OFFSET, PULL, ROUTE
-from popwheel_spark.offsets import EARLIEST, LATEST, Offsets, Queue
-from popwheel_spark.proxies import Proxies, check
+from popwheel_spark.wire.methods import COMMIT, OFFSET, PULL, ROUTE
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Mark, Offsets, Queue
+from popwheel_spark.wire.proxies import Proxies, check
 
 _CALLS_AT_ONCE = 64
 

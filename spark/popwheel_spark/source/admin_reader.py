@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from popwheel_spark.admin_api import AdminApi
-from popwheel_spark.admin_tables import ADMIN_TABLES, AdminTable, admin_record_batch
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions
+from popwheel_spark.source.admin_tables import ADMIN_TABLES, AdminTable, admin_record_batch
+from popwheel_spark.wire.admin_api import AdminApi
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import logging
 
 from popwheel_spark.errors import DataLossError
-from popwheel_spark.offsets import Queue
+from popwheel_spark.wire.offsets import Queue
 
 _log = logging.getLogger("popwheel_spark")
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 EARLIEST: Final = -2
@@ -25,6 +26,20 @@ class Queue(NamedTuple):
     def __str__(self) -> str:
         return f"queue {self.number} of {self.topic} at {self.broker}"
 
+
+@dataclass(frozen=True)
+class Instant:
+    """The first message that was stored then or later.
+
+    Args:
+        ms: since 1970.
+    """
+
+    ms: int
+
+
+Mark = int | Instant
+"""A place in one queue: an offset, `EARLIEST`, `LATEST` or a time."""
 
 Offsets = dict[Queue, int]
 """Of each queue, the offset of the next message to be read."""

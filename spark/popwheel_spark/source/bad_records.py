@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock
 from popwheel_spark.errors import BadRecordError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.read_options import BadRecords
-from popwheel_spark.record_rows import UnreadableError, record_batch, stored_batch
+from popwheel_spark.source.read_options import BadRecords
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.record_rows import UnreadableError, record_batch, stored_batch
 
 _log = logging.getLogger("popwheel_spark")
 

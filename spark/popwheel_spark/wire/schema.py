@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from popwheel_spark.columns import TYPES
+from popwheel_spark.wire.columns import TYPES
 
 TIME: Final = pa.timestamp("us", "UTC")
 

@@ -8,12 +8,13 @@ from enum import Enum
 from hashlib import sha256
 
 from popwheel_common.contract import names
-from popwheel_spark.bounds import Bound, Strategy, ending, starting
-from popwheel_spark.columns import BAD_RECORD, ORIGIN
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import SPARKS_OWN, GivenOptions, words
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.source.bounds import Bound, Strategy, ending, starting
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.schema import COLUMNS
 
 _DIGEST = "0" * 12
 _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
@@ -43,6 +44,12 @@ class Subscription:
     pattern: str = ""
     assign: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
 
+    def has(self, queue: Queue) -> bool:
+        """Whether a queue is one of these, if it is there."""
+        if self.assign is not None:
+            return queue.number in self.assign.get(queue.topic, {}).get(queue.broker, ())
+        return bool(re.fullmatch(self.pattern, queue.topic)) if self.pattern else queue.topic in self.topics
+
     @property
     def words(self) -> str:
         """The same on one line."""
@@ -67,6 +74,7 @@ class ReadOptions:
         trigger_delay_s_max: see `rows_per_trigger_min`.
         partitions_min: a batch or micro-batch is split into so many at the least, if it has as many rows.
         rows_per_partition_max: no partition has more; 0: no limit.
+        rows_per_partition_target: small ranges are joined until a partition has about so many.
         tags: what the broker filters by, `a || b`; empty: nothing.
         columns: that are read.
         group_prefix: of the consumer group that shows a stream's progress.
@@ -85,6 +93,7 @@ class ReadOptions:
     trigger_delay_s_max: float
     partitions_min: int
     rows_per_partition_max: int
+    rows_per_partition_target: int
     tags: str
     columns: tuple[str, ...]
     group_prefix: str
@@ -138,6 +147,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         trigger_delay_s_max=given.number("maxTriggerDelayMs") / 1000,
         partitions_min=given.number("minPartitions"),
         rows_per_partition_max=given.number("maxRowsPerPartition"),
+        rows_per_partition_target=given.number("targetRowsPerPartition"),
         tags=given.text("tags"),
         columns=_columns(given, table, bad_records),
         group_prefix=prefix,
