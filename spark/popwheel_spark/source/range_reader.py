@@ -239,13 +239,19 @@ async def _first_hauls(
 
 
 def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with small batches joined: each costs Spark more than some hundred rows."""
+    """The same rows with small batches joined: each costs Spark more than some hundred rows. Large ones go on at once,
+    as Spark works on it while the next is pulled.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
+        is_large = batch.nbytes >= BATCH_BYTES // 2
+        if held and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
             yield _one(held)
             held, rows, size = [], 0, 0
+        if is_large:
+            yield batch
+            continue
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes

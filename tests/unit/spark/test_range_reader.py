@@ -208,6 +208,16 @@ def test_a_task_reads_many_ranges_in_their_order(monkeypatch: pytest.MonkeyPatch
     assert rows == [(number, offset) for number in range(60) for offset in range(number + 1)]
 
 
+def test_large_batches_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = ManyQueues(0, 0, body=bytes(2**20))
+    monkeypatch.setattr(range_reader, "QueueClient", lambda *_: queue)
+    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "body"})
+    rows = read_ranges(options, [QueueRange(Queue("orders", "b-0", 40), 0, 41)])
+    next(rows)
+    assert len(queue.asked) <= 8, "the first is given before all are pulled"
+    assert sum(batch.num_rows for batch in rows) == 40
+
+
 def test_a_range_that_fails_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(ManyQueues):
         async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
