@@ -20,7 +20,7 @@ KUBE_BASE ?= localhost/python:testbed
 COMPILER := $(shell command -v cc)
 
 .PHONY: help setup lock hooks run test test-compiled wheel release coverage sim mutants lint format demo proto docs site dashboards picture pictures quiet-hour image \
-	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark pipeline h2spec fuzz clean
+	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -109,8 +109,9 @@ picture: setup ## Record docs/pictures/at-work.svg: the command line at work wit
 proto: setup ## Generate services/common/popwheel_common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
-docs: setup ## Write docs/options.md, the tables of states, the chart's schema, and what its defaults make
+docs: setup ## Write docs/options.md, the options of Spark, the tables of states, the chart's schema, and what its defaults make
 	@$(BIN)/python -m tools.generate_options_doc
+	@$(BIN)/python -m tools.generate_spark_options
 	@$(BIN)/python -m tools.generate_state_tables
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
@@ -190,6 +191,9 @@ drill: setup ## Kubernetes failures under load of the official client (docs/dril
 
 spark: setup ## Run the tests of the data source with a real Spark and real servers (ARGS="-k stream"; MESSAGES=1000000)
 	@SPARK_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -q --timeout 900 tests/spark $(ARGS)
+
+spark-format: setup ## Write a topic to a table of Delta or Iceberg by a stream: ARGS="iceberg org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+	@$(BIN)/python -m tests.spark.table_format $(ARGS)
 
 pipeline: setup ## Start a cluster, send, archive to Parquet by a stream of Spark, report and audit (ARGS="--messages 100000")
 	@$(BIN)/python -m demo.pipeline $(ARGS)

@@ -18,6 +18,10 @@ READ_TOPIC = "bench-spark"
 ALIKE_TOPIC = "bench-spark-alike"
 WRITE_TOPIC = "bench-spark-write"
 STREAM_TOPIC = "bench-spark-stream"
+QUEUES_TOPIC = "bench-spark-small"
+_SMALL_TOPICS = 125
+_SMALL_MESSAGES = 80
+"""Of a topic, which is made with 8 queues."""
 _TRIGGERS = 20
 _FEW_BATCHES = 8
 """Of messages of a topic that has hardly any: what a read of it takes, any read takes before its first row."""
@@ -117,10 +121,24 @@ async def trigger(server: Server, scale: Scale) -> Figures:
         return await _side("bench.spark_side", "trigger", server.address, STREAM_TOPIC, folder, str(_TRIGGERS))
 
 
+async def queues(server: Server, scale: Scale) -> Figures:
+    """What a read of a thousand queues of ten messages costs, the first time and then."""
+    topics = [f"{QUEUES_TOPIC}-{number}" for number in range(_SMALL_TOPICS)]
+    clients = await connect_all(server.address, CONNECTIONS, topics[0])
+    try:
+        for topic in topics:
+            await make_topic(clients[0], topic)
+            await fill(clients, topic, _SMALL_MESSAGES, 1)
+    finally:
+        close_all(clients)
+    return await _side("bench.spark_side", "queues", server.address, ",".join(topics))
+
+
 CASES: dict[str, Case] = {
     "spark-read": read,
     "spark-read-alike": read_alike,
     "spark-write": write,
     "spark-trigger": trigger,
+    "spark-queues": queues,
 }
 """By name."""

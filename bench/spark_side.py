@@ -1,4 +1,4 @@
-"""Spark's side of the cases of Spark: `python -m bench.spark_side read|write|trigger ADDRESS TOPIC FOLDER [COUNT]`.
+"""Spark's side of the cases of Spark: `python -m bench.spark_side WAY ADDRESS TOPIC [FOLDER [COUNT]]`.
 
 Prints its figures as JSON. The session is started and each way gone once before anything is measured.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.steps import BODY_BYTES, Figures, percentiles
-from popwheel_spark.row_requests import MESSAGES_MAX
 from popwheel_spark.session import spark_session
+from popwheel_spark.sink.row_requests import MESSAGES_MAX
 
 _ROUNDS = 6
 _SETTINGS = {
@@ -116,11 +116,23 @@ def trigger(spark: SparkSession, address: str, topic: str, folder: str, count: s
     return {**percentiles("trigger", full), **percentiles("empty_trigger", empty)}
 
 
+def queues(spark: SparkSession, address: str, topics: str) -> Figures:
+    """Read many small queues, twice."""
+    times: list[float] = []
+    for _ in range(2):
+        began = time.perf_counter()
+        table = spark.read.format("popwheel").options(endpoints=address, topics=topics).load()
+        rows = table.count()
+        times.append(time.perf_counter() - began)
+    return {"rows": float(rows), "first_s": times[0], "then_s": times[1]}
+
+
 def main(way: str, *words: str) -> None:
     """Measure one of them."""
     spark = spark_session("bench", _SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
-    figures = {"read": read, "write": write, "trigger": trigger}[way](spark, *words)
+    ways: dict[str, Callable[..., Figures]] = {"read": read, "write": write, "trigger": trigger, "queues": queues}
+    figures = ways[way](spark, *words)
     spark.stop()
     print(json.dumps(figures))
 

@@ -18,9 +18,10 @@ from popwheel_spark.jobs import archive
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.audit import audit_group, show
 from popwheel_spark.jobs.cluster import Cluster, Window
-from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.command import run
 from popwheel_spark.jobs.compaction import compact
 from popwheel_spark.jobs.delivery_report import report_on
+from popwheel_spark.jobs.outcome import JobError
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.session import spark_session
 from tests.harness.cluster import ClusterCommand

@@ -349,7 +349,7 @@ class SparkApplication(_Values):
     conf: Texts = {}
     schedule: str = ""
     master: str = "local[*]"
-    sparkVersion: str = "4.0.0"
+    sparkVersion: str = "4.3.0"
     serviceAccount: str = "spark"
     user: Annotated[int, Field(ge=1)] = 185
     driver: Object = {}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from popwheel_proxy.access.signature import Credentials
 from popwheel_spark.errors import OptionError
-from popwheel_spark.given_options import GivenOptions
+from popwheel_spark.given_options import HOW_TABLES_ARE_MADE, GivenOptions
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
-_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -44,21 +43,24 @@ class ConnectionOptions:
         """
         endpoints = given.words("endpoints")
         if not endpoints:
-            raise OptionError("endpoints", "say where the proxies are: HOST:PORT, of several with commas between")
+            raise OptionError(
+                "endpoints",
+                f"say where the proxies are: HOST:PORT, of several with commas between. {HOW_TABLES_ARE_MADE}",
+            )
         for endpoint in endpoints:
             if not _ADDRESS.fullmatch(endpoint):
                 raise OptionError("endpoints", f"{endpoint!r} is not HOST:PORT")
         credentials = Credentials(given.text("accessKey"), given.text("secretKey"))
         if bool(credentials.access_key) != bool(credentials.secret):
             raise OptionError("secretKey", "accessKey and secretKey belong together: give both or none")
-        tls = given.flag("tls", False)
+        tls = given.flag("tls")
         file = given.text("tlsCaFile")
         if file and not tls:
             raise OptionError("tlsCaFile", "it has no meaning without tls=true")
         admin = given.text("admin").rstrip("/")
         if admin and not admin.startswith(("http://", "https://")):
             raise OptionError("admin", f"{admin!r} is not http://HOST:PORT, where the controller's admin API is")
-        timeout_s = given.number("timeoutMs", _TIMEOUT_MS) / 1000
+        timeout_s = given.number("timeoutMs") / 1000
         return cls(endpoints, tls, _pem(file), timeout_s, admin, credentials, given.text("adminToken"))
 
 

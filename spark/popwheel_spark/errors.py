@@ -30,5 +30,9 @@ class DataLossError(PopwheelSparkError):
     """Messages that were to be read are not there any more, and `failOnDataLoss` is true."""
 
 
+class BadRecordError(PopwheelSparkError):
+    """A message that cannot be decoded, and `badRecords` is `fail`."""
+
+
 class FormatError(PopwheelSparkError):
     """Records that this release cannot read, as they are of a newer one."""

@@ -1,13 +1,21 @@
-"""Options as Spark hands them over: texts by names without case. Each is taken once; what is left is a mistake."""
+"""Options as Spark hands them over: texts by names without case. Each is taken once; what is left is a mistake.
+
+Kinds, limits and defaults are those of the table in `options.py`.
+"""
 
 import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from popwheel_spark.errors import OptionError
+from popwheel_spark.options import OPTIONS
 
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
 """Options that Spark itself hands on, in lower case."""
+HOW_TABLES_ARE_MADE: Final = (
+    "Of a SQL table: say CREATE TABLE NAME USING popwheel OPTIONS (...) without columns and without AS SELECT, or give "
+    "the options to each statement, WITH (...)"
+)
 _TRUE_FALSE = {"true": True, "false": False}
 
 
@@ -23,47 +31,47 @@ class GivenOptions:
         self._left = {name.lower(): text for name, text in options.items() if name.lower() not in passed_over}
         self._known: list[str] = []
 
-    def text(self, name: str, default: str = "") -> str:
-        """An option's text without blanks around it; the default if it is not given or empty."""
+    def text(self, name: str) -> str:
+        """An option's text without blanks around it; its default if it is not given or empty."""
         self._known.append(name)
-        return self._left.pop(name.lower(), "").strip() or default
+        return self._left.pop(name.lower(), "").strip() or OPTIONS[name].default
 
     def words(self, name: str) -> tuple[str, ...]:
         """What stands between commas, in order, without repeats."""
         return words(self.text(name))
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str) -> bool:
         """`true` or `false`.
 
         Raises:
             OptionError: it is neither.
         """
-        text = self.text(name, str(default))
+        text = self.text(name)
         flag = _TRUE_FALSE.get(text.lower())
         if flag is None:
             raise OptionError(name, f"{text!r} is neither true nor false")
         return flag
 
-    def number(self, name: str, default: int, least: int = 1) -> int:
+    def number(self, name: str) -> int:
         """A whole number.
 
         Raises:
             OptionError: it is none, or below the least.
         """
-        text = self.text(name, str(default))
+        text, least = self.text(name), OPTIONS[name].least
         if not (text.isascii() and text.isdigit()) or int(text) < least:
             raise OptionError(name, f"{text!r} is not a whole number from {least} on")
         return int(text)
 
-    def choice(self, name: str, values: Collection[str], default: str) -> str:
+    def choice(self, name: str) -> str:
         """One of some words.
 
         Raises:
             OptionError: it is none of them.
         """
-        text = self.text(name, default).lower()
-        if text not in values:
-            raise OptionError(name, f"{text!r} is none of {', '.join(values)}")
+        text, choices = self.text(name).lower(), OPTIONS[name].choices
+        if text not in choices:
+            raise OptionError(name, f"{text!r} is none of {', '.join(choices)}")
         return text
 
     def columns(self, there: Collection[str]) -> tuple[str, ...]:

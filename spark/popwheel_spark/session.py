@@ -50,7 +50,7 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
     """
     from pyspark.sql import SparkSession
 
-    from popwheel_spark.source import PopwheelDataSource
+    from popwheel_spark.data_source import PopwheelDataSource
 
     check_java()
     builder = SparkSession.builder.appName(name)

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from popwheel_spark import PopwheelDataSource
-from popwheel_spark.read_options import ReadOptions
-from popwheel_spark.stream_reader import StreamReader
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.source.stream_reader import StreamReader
 
 
 class FragileReader(StreamReader):

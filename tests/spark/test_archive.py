@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from popwheel_spark.jobs import archive, compaction
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import MESSAGES, Window
-from popwheel_spark.jobs.command import JobError
 from popwheel_spark.jobs.manifest import Manifest
+from popwheel_spark.jobs.outcome import JobError
 
 LARGE = 2**30
 SATURDAY, SUNDAY = (datetime(2026, 1, day, 23, 59, tzinfo=UTC) for day in (30, 31))
@@ -31,7 +31,7 @@ class Stream:
         """Let messages come, each as a micro-batch of its own, and archive them."""
         for number, message_id in enumerate(ids):
             sent = (topic, None, None, None, b"body", None)
-            row = (*sent, "b", 0, number, stored, stored, None, message_id, None)
+            row = (*sent, "b", 0, number, stored, stored, None, message_id, None, 3)
             self._spark.createDataFrame([row], MESSAGES).coalesce(1).write.mode("append").parquet(self._source)
         messages = self._spark.readStream.schema(MESSAGES).option("maxFilesPerTrigger", 1).parquet(self._source)
         query = archive.start(messages, self.archive, None)
@@ -45,6 +45,11 @@ class Stream:
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
+
+
+def test_an_archive_keeps_priorities(stream: Stream) -> None:
+    stream.add("t", SATURDAY, "a")
+    assert [row["priority"] for row in stream.archive.table().collect()] == [3]
 
 
 def of(topic: str, ids: Sequence[str]) -> list[tuple[str, str]]:

@@ -65,7 +65,7 @@ def test_what_no_topic_has_is_lost(found: DataFrame, spark: SparkSession) -> Non
 
 def test_records_of_consumers_are_held_against_the_brokers(found: DataFrame, spark: SparkSession) -> None:
     noted = [("g", name, 1, None, None) for name in ("acked", "dead")]
-    deliveries = spark.createDataFrame(noted, DELIVERIES).unionByName(
+    deliveries = spark.createDataFrame(noted, DELIVERIES.columns).unionByName(
         spark.sql(
             "SELECT 'g' AS `group`, 'out' AS messageId, 1 AS attempt, now() deliveredTimestamp, now() ackedTimestamp"
         )

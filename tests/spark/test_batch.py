@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message
 from tests.spark.topics import Topics
 
 
@@ -72,7 +72,12 @@ def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, topics: T
 
 @pytest.mark.parametrize(
     ("options", "tasks", "rows_max"),
-    [({}, 2, 200), ({"minPartitions": "7"}, 7, 200), ({"maxRowsPerPartition": "30"}, 10, 30)],
+    [
+        ({}, 1, 300),
+        ({"targetRowsPerPartition": "1"}, 2, 200),
+        ({"minPartitions": "7"}, 7, 200),
+        ({"maxRowsPerPartition": "30"}, 10, 30),
+    ],
 )
 def test_queues_are_split_among_tasks(
     spark: SparkSession, topics: Topics, options: dict[str, str], tasks: int, rows_max: int
@@ -83,6 +88,18 @@ def test_queues_are_split_among_tasks(
     sizes = Counter(row["task"] for row in rows)
     assert len(sizes) >= tasks and max(sizes.values()) <= rows_max
     assert sorted(row["messageId"] for row in rows) == sorted(sent)
+
+
+def test_a_task_reads_many_small_queues(spark: SparkSession, topics: Topics) -> None:
+    topics.make("thousand", queues=1_000)
+    sent = {each for number in range(20) for each in topics.fill("thousand", 64)}
+    sent |= topics.fill_singly("thousand", 1_000)
+    table = read(spark, topics, topic="thousand", columns="messageId,queueId,queueOffset")
+    rows = table.select("*", spark_partition_id().alias("task")).collect()
+    assert sorted(row.messageId for row in rows) == sorted(sent)
+    assert len({row.queueId for row in rows}) == 1_000
+    assert len({row.task for row in rows}) <= 12
+    assert len({(row.queueId, row.queueOffset) for row in rows}) == len(rows)
 
 
 def test_the_broker_filters_by_tag(spark: SparkSession, topics: Topics) -> None:
@@ -114,3 +131,20 @@ def test_the_driver_says_what_is_wrong(
         spark.read.format("popwheel").options(**topics.options).options(**options).load().collect()
     assert sentence in str(caught.value)
     assert "Job aborted" not in str(caught.value), "a worker said it"
+
+
+@pytest.mark.parametrize(("policy", "counts"), [("skip", (2, 0)), ("column", (3, 1))])
+def test_a_body_that_is_not_what_it_says_does_not_end_a_query(
+    spark: SparkSession, topics: Topics, policy: str, counts: tuple[int, int]
+) -> None:
+    def lie(message: Message, number: int) -> None:
+        message.system_properties.body_encoding = Encoding.GZIP if number == 1 else Encoding.IDENTITY
+
+    name = topics.make(f"lies-{policy}", queues=1)
+    topics.fill(name, 3, lie)
+    strict = spark.read.format("popwheel").options(**topics.options, topic=name)
+    with pytest.raises(PySparkException, match=rf"queue 0 of {name} at broker-0: the message at offset 1 \(id "):
+        strict.load().collect()
+    rows = strict.option("badRecords", policy).load()
+    bad = "count(badRecord)" if policy == "column" else "0"
+    assert tuple(rows.selectExpr("count(*)", bad).collect()[0]) == counts

@@ -47,7 +47,7 @@ def deliveries(spark: SparkSession) -> DataFrame:
         ("g", "d", 2, at(11_000), None),
         ("g", "of another topic", 1, at(0), None),
     ]
-    return spark.createDataFrame(rows, DELIVERIES)
+    return spark.createDataFrame(rows, DELIVERIES.columns)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.audit import audit
 from popwheel_spark.jobs.compaction import compaction
 from popwheel_spark.jobs.delivery_report import delivery_report
+from popwheel_spark.jobs.outcome import Exit, InputError, JobError
 from popwheel_spark.jobs.replay import replay
 from popwheel_spark.jobs.timer_forecast import timer_forecast
 from tests.harness.client import MessagingClient
@@ -57,6 +60,10 @@ def test_an_archive_goes_on_where_it_was(spark: SparkSession, topics: Topics, jo
     ids = [row["messageId"] for row in ArchiveFolder(spark, folder).table().select("messageId").collect()]
     assert len(ids) == 500
     assert set(ids) == first | second
+    other = topics.make("Archived-other")
+    with pytest.raises(JobError, match="the stream has read queue 0 of Archived at") as caught:
+        jobs.run(archive, "--topics", other, "--to", folder, "--until-now")
+    assert "is gone" not in str(caught.value) and caught.value.code is Exit.INPUT
 
 
 def test_a_report_is_a_page_and_tables(spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
@@ -144,6 +151,42 @@ def test_an_audit_names_what_is_lost(topics: Topics, jobs: Jobs, tmp_path: Path)
     asyncio.run(consume(12))
     assert "PROVED: all that the sender's record has is there; each of 12 messages" in jobs.run(audit, *words)
     sent.write_text(sent.read_text() + '{"messageId": "never-stored"}\n')
-    output = jobs.run(audit, *words, code=1)
+    output = jobs.run(audit, *words, code=Exit.LOST)
     assert "NOT PROVED: 1 lost" in output
     assert "lost: never-stored" in output
+    sent.write_text("id,topic\n")
+    with pytest.raises(InputError, match=r"sent\.jsonl line 1: it is not JSON"):
+        jobs.run(audit, *words)
+    with pytest.raises(InputError, match=r"there is no topic Audite$"):
+        jobs.run(audit, "--topics", "Audite", *words[2:4], "--to", folder)
+
+
+def test_an_audit_of_nothing_proves_nothing(topics: Topics, jobs: Jobs, tmp_path: Path) -> None:
+    topic, group = topics.make("Silent", queues=1), topics.make_group("silent-group")
+    words = ("--topics", topic, "--group", group, "--to", str(tmp_path))
+    assert "NOTHING TO PROVE" in jobs.run(audit, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (
+            ("replay", "--topic", "gone", "--into", "b", "--name", "c", "--archive", "/nowhere"),
+            2,
+            "there is no archive",
+        ),
+        (("archive", "--topics", "any", "--to", "{folder}", "--until-now"), 3, "has failed for 0 s (timeoutMs) with"),
+    ],
+)
+def test_a_job_that_fails_says_why_in_one_line(words: Sequence[str], code: int, sentence: str, tmp_path: Path) -> None:
+    given = [word.format(folder=tmp_path) for word in words]
+    away = ("--endpoints", "127.0.0.1:1", "--option", "timeoutMs=100")
+    done = subprocess.run(
+        [sys.executable, "-c", "from popwheel_spark.jobs.command import main; main()", *given, *away],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("popwheel-spark: ") and sentence in last

@@ -9,7 +9,8 @@ from popwheel_spark.jobs.replay import SENT, Delays, replayed
 
 MESSAGES = (
     "messageId STRING, tag STRING, keys ARRAY<STRING>, messageGroup STRING, body BINARY, "
-    "properties MAP<STRING, STRING>, bornTimestamp TIMESTAMP, deliveryTimestamp TIMESTAMP"
+    "properties MAP<STRING, STRING>, bornTimestamp TIMESTAMP, deliveryTimestamp TIMESTAMP, "
+    "priority INT"
 )
 BORN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 DUE = datetime(2026, 1, 31, 14, tzinfo=UTC)
@@ -19,8 +20,8 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 @pytest.fixture
 def messages(spark: SparkSession) -> DataFrame:
     rows = [
-        ("a", "t", ["k"], None, b"1", {"p": "v"}, BORN, DUE),
-        ("b", None, None, "g", b"2", None, BORN, None),
+        ("a", "t", ["k"], None, b"1", {"p": "v"}, BORN, DUE, None),
+        ("b", None, None, "g", b"2", None, BORN, None, 7),
     ]
     return spark.createDataFrame(rows, MESSAGES)
 
@@ -29,7 +30,7 @@ def test_each_message_bears_one_more_key(messages: DataFrame) -> None:
     sent = replayed(messages, "again", Delays("none"), 0)
     assert tuple(sent.columns) == SENT
     assert [row["keys"] for row in sent.collect()] == [["k", "replay/again/a"], ["replay/again/b"]]
-    assert [bytes(row["body"]) for row in sent.collect()] == [b"1", b"2"]
+    assert [(bytes(row["body"]), row["priority"]) for row in sent.collect()] == [(b"1", None), (b"2", 7)]
 
 
 @pytest.mark.parametrize(

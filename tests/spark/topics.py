@@ -57,23 +57,30 @@ class Topics:
         with urllib.request.urlopen(urllib.request.Request(f"{self.admin}/api/v1/topics/{name}", method="DELETE")):
             pass
 
-    def fill(self, topic: str, count: int, change: Callable[[Message, int], None] | None = None) -> set[str]:
+    def fill_singly(self, topic: str, count: int) -> set[str]:
+        """Send messages in a request each, so that they go round all queues; their ids."""
+        return self.fill(topic, count, batch=1)
+
+    def fill(
+        self, topic: str, count: int, change: Callable[[Message, int], None] | None = None, batch: int = _BATCH
+    ) -> set[str]:
         """Send messages; their ids.
 
         Args:
             topic: where to.
             count: how many.
             change: of each message before it is sent, with its number.
+            batch: how many go in a request.
         """
         messages = []
         for number in range(count):
             messages.append(make_message(topic, b"%08d" % number))
             if change is not None:
                 change(messages[-1], number)
-        self._runner.run(self._send(messages))
+        self._runner.run(self._send(messages, batch))
         return {message.system_properties.message_id for message in messages}
 
-    async def _send(self, messages: list[Message]) -> None:
+    async def _send(self, messages: list[Message], batch: int) -> None:
         if self._client is None:
             self._client = MessagingClient(self.address)
         client = self._client
@@ -85,8 +92,8 @@ class Topics:
                 assert answer.status.code == Code.OK, answer.status
 
         async with asyncio.TaskGroup() as group:
-            for at in range(0, len(messages), _BATCH):
-                group.create_task(send(messages[at : at + _BATCH]))
+            for at in range(0, len(messages), batch):
+                group.create_task(send(messages[at : at + batch]))
 
     def __enter__(self) -> Self:
         return self

@@ -8,9 +8,10 @@ import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags
-from popwheel_spark.jobs.command import JobError, run, sentence
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
+from popwheel_spark.jobs.outcome import JobError, outcome
 from popwheel_spark.jobs.time_flags import Moment, Span
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +58,8 @@ def watch(query: StreamingQuery) -> int:
         try:
             ended = bool(query.awaitTermination(_LOOK_S))
         except StreamingQueryException as error:
-            raise JobError(f"the query failed: {sentence(str(error))}") from None
+            code, said = outcome(error)
+            raise JobError(f"the query failed: {said}", code) from None
         for progress in query.recentProgress:
             if progress["batchId"] > told and progress["numInputRows"]:
                 told = progress["batchId"]
@@ -98,7 +100,8 @@ def archive(
     """
     if bool(topics) == bool(topic_pattern):
         raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
-    spark = spark_session("popwheel archive")
+    cluster.check_stream()
+    spark = job_session("archive")
     which = {"topics": topics} if topics else {"topicPattern": topic_pattern}
     begin = {"startingOffsets": "earliest"} if start_ms is None else Window(start_ms).options
     folder = ArchiveFolder(spark, path)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from popwheel_spark.jobs.cluster import MESSAGES, Window
-from popwheel_spark.jobs.command import JobError
 from popwheel_spark.jobs.file_system import FileSystem
 from popwheel_spark.jobs.manifest import INCOMING, Manifest
+from popwheel_spark.jobs.outcome import InputError, JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,10 +64,10 @@ class ArchiveFolder:
         """The files that the archive's stream has committed, relative to the archive.
 
         Raises:
-            JobError: there is no archive.
+            InputError: there is no archive.
         """
         if "_spark_metadata" not in self._files.names(self.incoming):
-            raise JobError(f"there is no archive in {self.path}: the job archive has not written there")
+            raise InputError(f"there is no archive in {self.path}: the job archive has not written there")
         found = self._spark.read.schema(SCHEMA).parquet(self.incoming).inputFiles()
         # Spark gives URIs, in which signs of file names are escaped.
         places = (unquote(urlsplit(uri).path) for uri in found)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from popwheel_common.contract import names
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
 from popwheel_spark.jobs.command import run
-from popwheel_spark.jobs.records import DELIVERIES, SENDS, record
+from popwheel_spark.jobs.job_session import job_session
+from popwheel_spark.jobs.outcome import Exit, InputError
+from popwheel_spark.jobs.records import DELIVERIES, SENDS, check_not_empty, record
 from popwheel_spark.jobs.report_folder import ReportFolder
-from popwheel_spark.session import spark_session
+from popwheel_spark.wire.admin_api import AdminApi
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,10 @@ class Verdict:
         known = (
             "all that the sender's record has is there" if self.sent else "what was sent is taken to be what is stored"
         )
+        if not total and not self.sent:
+            return (
+                "NOTHING TO PROVE: the topics have no message in this window, and there is no senders' record (--sent)"
+            )
         if left:
             return f"{known}; {left:,} of {total:,} messages are open. Ask again later: what is open then is late"
         seen = ", and the consumers' record has each" if self.delivered else ""
@@ -78,12 +83,21 @@ def audit_group(
     """Ask the cluster, hold one against the other, and write what is found; arguments as of the command.
 
     Raises:
+        InputError: a topic or a record is not there, or a record is not as it must be.
         JobError: the cluster does not answer as a whole.
     """
     from pyspark.sql import functions as sql
 
     from popwheel_spark.jobs import audit_states
 
+    # First, as the rest takes its time.
+    acknowledged = None if sent is None else record(spark, SENDS, sent)
+    if acknowledged is not None and sent is not None:
+        check_not_empty(acknowledged, SENDS, sent)
+    noted = None if deliveries is None else record(spark, DELIVERIES, deliveries).where(sql.col("group") == group)
+    missing = set(topics) - set(cluster.existing(topics))
+    if missing:
+        raise InputError(f"there is no topic {sorted(missing)[0]}")
     snapshot = AuditSnapshot(AdminApi(cluster.connection), group)
     there = None
     if sent is not None:
@@ -106,8 +120,6 @@ def audit_group(
     found = folder.put_table(
         "states", audit_states.states(messages, group, progress, in_flight, retries, dead, set_aside)
     )
-    acknowledged = None if sent is None else record(spark, SENDS, sent)
-    noted = None if deliveries is None else record(spark, DELIVERIES, deliveries).where(sql.col("group") == group)
     findings = folder.put_table("findings", audit_states.findings(found, acknowledged, there, noted))
     wrong = findings.where(sql.col("kind").isin(*_LOST)).limit(_SHOWN_MAX).collect()
     return Verdict(
@@ -155,13 +167,13 @@ def audit(
     """Prove that a group has lost no message, or name those that it has.
 
     Without the record of the senders it cannot tell what was never stored; without that of the consumers, who saw what
-    is acknowledged. The exit code is 1 if some are lost.
+    is acknowledged. The exit code is 1 if some are lost or nobody has noted them.
     """
-    spark = spark_session("popwheel audit")
+    spark = job_session("audit")
     folder = ReportFolder(spark, path)
     verdict = audit_group(spark, cluster, words(topics), group, window, folder, sent, deliveries)
     show(verdict, folder.path)
-    return 1 if verdict.lost else 0
+    return Exit.LOST if verdict.lost else Exit.DONE
 
 
 def _counts(table: DataFrame, column: str) -> dict[str, int]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from popwheel_spark.admin_api import AdminApi
-from popwheel_spark.jobs.command import JobError
+from popwheel_spark.jobs.outcome import Exit, JobError
+from popwheel_spark.wire.admin_api import AdminApi
 
 _PAGE = 1_000
 
@@ -63,7 +63,8 @@ class AuditSnapshot:
         """
         page = self._api.get("quarantine", limit=str(_PAGE))
         for silence in page["unanswered"]:
-            raise JobError(f"{silence['broker']} does not answer, so nothing can be proved: {silence['reason']}")
+            said = f"{silence['broker']} does not answer, so nothing can be proved: {silence['reason']}"
+            raise JobError(said, Exit.AWAY)
         if page["total"] > len(page["entries"]):
             raise JobError(
                 f"{page['total']} records are set aside, of which {_PAGE} can be listed: deal with them first "
@@ -78,5 +79,6 @@ class AuditSnapshot:
     def _pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         for page in self._api.pages(path, query):
             if page["broker"] and self._epochs.setdefault(page["broker"], page["epoch"]) != page["epoch"]:
-                raise JobError(f"{page['broker']} has another master than when the audit began: begin anew")
+                said = f"{page['broker']} has another master than when the audit began: begin anew"
+                raise JobError(said, Exit.AWAY)
             yield page

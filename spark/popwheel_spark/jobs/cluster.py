@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from popwheel_spark.columns import ORIGIN, TYPES, ddl
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.jobs.time_flags import Moment
-from popwheel_spark.queue_client import QueueClient
+from popwheel_spark.options import OPTIONS, Kind, Option, Side, find
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN, TYPES, ddl
+from popwheel_spark.wire.queue_client import QueueClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Function = TypeVar("Function", bound=Any)
 
-MESSAGES = ddl([name for name in TYPES if name != ORIGIN])
+MESSAGES = ddl([name for name in TYPES if name not in (ORIGIN, BAD_RECORD)])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
-_CONNECTION = ("endpoints", "admin", "tls", "tlscafile", "timeoutms")
-"""The options that all reading and writing share, in lower case."""
-_WHAT = ("table", "topic", "topics", "topicpattern", "assign", "group")
-"""Those that say what is read, in lower case: jobs have flags for it."""
+_ANY = {"topic": "any"}
+"""Stands for what the job reads or sends to, as its options are checked."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Cluster:
     """Where a cluster is.
 
     Args:
-        options: of the data source: `endpoints`, and what else was given.
+        options: of the data source: `endpoints`, and what else was given; those of the sink go to what is sent.
     """
 
     options: Mapping[str, str]
@@ -73,8 +72,13 @@ class Cluster:
         """
         return ConnectionOptions.take(GivenOptions(self.options))
 
+    def of(self, *sides: Side) -> dict[str, str]:
+        """The options that go there, and those that say how the cluster is reached."""
+        found = {name: (find(name), text) for name, text in self.options.items()}
+        return {name: text for name, (row, text) in found.items() if row and {Side.ALL, *sides} & set(row.sides)}
+
     def _and(self, options: Mapping[str, str]) -> dict[str, str]:
-        """The cluster's options and those of a job.
+        """The cluster's options for reads of messages, and those of a job.
 
         Raises:
             OptionError: one of the cluster's is one that the job has, too.
@@ -83,7 +87,7 @@ class Cluster:
         for name in self.options:
             if name.lower() in own:
                 raise OptionError(name, "this job says it itself, perhaps by a flag (--help); leave it out")
-        return {**self.options, **options}
+        return {**self.of(Side.READ, Side.BATCH, Side.STREAM), **options}
 
     def table(self, spark: SparkSession, **options: str) -> DataFrame:
         """What is read once; `options` of the data source say what.
@@ -96,6 +100,7 @@ class Cluster:
 
     def stream(self, spark: SparkSession, **options: str) -> DataFrame:
         """Messages as a stream; as `table`."""
+        self.check_stream()
         given = self._and(options)
         return spark.readStream.format("popwheel").options(**given).load()
 
@@ -110,16 +115,43 @@ class Cluster:
 
     def timers(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
         """The delayed messages of topics that wait for their time."""
-        return self._reached.table(spark, table="timers", topics=",".join(topics))
+        return Cluster(self.of()).table(spark, table="timers", topics=",".join(topics))
 
     def send(self, rows: DataFrame, topic: str) -> None:
         """Send rows to a topic."""
-        rows.write.format("popwheel").options(**self._reached.options, topic=topic).mode("append").save()
+        rows.write.format("popwheel").options(**self.of(Side.SINK), topic=topic).mode("append").save()
 
-    @property
-    def _reached(self) -> Cluster:
-        """The same, without options that say how messages are read."""
-        return Cluster({name: text for name, text in self.options.items() if name.lower() in _CONNECTION})
+    def check_stream(self) -> None:
+        """See that the options can be those of a stream.
+
+        Raises:
+            OptionError: one says where to end.
+        """
+        for name in self.options:
+            row = find(name)
+            if row is not None and Side.BATCH in row.sides:
+                raise OptionError(row.name, "a stream has no end; leave it out (--until-now ends with what is there)")
+
+    def check(self, *, sends: bool) -> None:
+        """See, before Spark starts, that all options can be.
+
+        Args:
+            sends: whether the job sends, so that it takes those of the sink, too.
+
+        Raises:
+            OptionError: one is misspelt or impossible, or is said by the job's own flags.
+        """
+        from popwheel_spark.sink.write_options import write_options
+        from popwheel_spark.source.read_options import read_options
+
+        for name in self.options:
+            row = find(name)
+            if row is not None and row.said_by_job:
+                raise OptionError(name, "what is read is said by the flags of the job (--help)")
+        sink = self.of(Side.SINK) if sends else {}
+        read_options({name: text for name, text in self.options.items() if name not in sink} | self.of() | _ANY)
+        if sends:
+            write_options(sink | _ANY)
 
     def existing(self, topics: Collection[str]) -> list[str]:
         """Those of some topics that are there."""
@@ -143,37 +175,25 @@ class _Option(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+def _flag(row: Option) -> Callable[[Any], Any]:
+    """The flag of an option."""
+    text = row.help[:1].upper() + row.help[1:].partition(" ([")[0].replace("`", "")
+    if row.kind is Kind.FLAG:
+        return click.option(row.flag, row.name, is_flag=True, help=f"{text}.")
+    or_variable = f", or {row.variable}" if row.variable else ""
+    return click.option(
+        row.flag,
+        row.name,
+        default=row.flag_default,
+        show_default=row.shown if row.shown and not row.flag_default else True,
+        envvar=row.variable or None,
+        metavar=row.metavar,
+        help=f"{text}{or_variable}.",
+    )
+
+
 _FLAGS = (
-    click.option(
-        "--endpoints",
-        default="127.0.0.1:8081",
-        show_default=True,
-        metavar="HOST:PORT",
-        help="Where the proxies are; several with commas between.",
-    ),
-    click.option(
-        "--admin",
-        default="http://127.0.0.1:8080",
-        show_default=True,
-        metavar="URL",
-        help="Where the controller's admin API is.",
-    ),
-    click.option("--tls", is_flag=True, help="Speak TLS with the proxies."),
-    click.option(
-        "--tls-ca-file",
-        default="",
-        show_default="the system's",
-        metavar="FILE",
-        help="Whose certificates are trusted, as PEM.",
-    ),
-    *(
-        click.option(flag, default="", show_default="nobody's", envvar=variable, help=f"{what}, or {variable}.")
-        for flag, variable, what in (
-            ("--access-key", "POPWHEEL_ACCESS_KEY", "The user as which proxies are asked"),
-            ("--secret", "POPWHEEL_SECRET", "That user's secret"),
-            ("--token", "POPWHEEL_TOKEN", "The token of the admin API"),
-        )
-    ),
+    *(_flag(row) for row in OPTIONS.values() if row.flag),
     click.option(
         "--option",
         "options",
@@ -190,35 +210,22 @@ def cluster_flags(function: Function) -> Function:
 
     The command raises `OptionError`, before Spark starts, for an option of the data source that is misspelt or wrong.
     """
+    return _cluster_flags(function, sends=False)
 
+
+def sending_cluster_flags(function: Function) -> Function:
+    """The same for a job that sends: it takes options of the sink, too."""
+    return _cluster_flags(function, sends=True)
+
+
+def _cluster_flags(function: Function, *, sends: bool) -> Function:
     @wraps(function)
-    def with_cluster(
-        endpoints: str,
-        admin: str,
-        tls: bool,
-        tls_ca_file: str,
-        access_key: str,
-        secret: str,
-        token: str,
-        options: Iterable[tuple[str, str]],
-        **others: Any,
-    ) -> Any:
-        from popwheel_spark.read_options import read_options
-
-        given = {
-            "endpoints": endpoints,
-            "admin": admin,
-            "tls": "true" if tls else "",
-            "tlsCaFile": tls_ca_file,
-            "accessKey": access_key,
-            "secretKey": secret,
-            "adminToken": token,
-        }
-        cluster = Cluster({name: text for name, text in given.items() if text} | dict(options))
-        for name in cluster.options:
-            if name.lower() in _WHAT:
-                raise OptionError(name, "what is read is said by the flags of the job (--help)")
-        read_options({**cluster.options, "topic": "any"})  # says what is wrong before Spark starts
+    def with_cluster(options: Iterable[tuple[str, str]], **others: Any) -> Any:
+        flags = {row.name: others.pop(row.name) for row in OPTIONS.values() if row.flag}
+        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()}
+        given = {name: text for name, text in texts.items() if text and text != "false"}
+        cluster = Cluster(given | dict(options))
+        cluster.check(sends=sends)
         return function(cluster=cluster, **others)
 
     return cast(Function, _flagged(with_cluster, _FLAGS))

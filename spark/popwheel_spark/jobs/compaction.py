@@ -7,8 +7,9 @@ from uuid import uuid4
 import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.command import JobError, run
-from popwheel_spark.session import spark_session
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
+from popwheel_spark.jobs.outcome import JobError
 
 _MIB = 2**20
 
@@ -107,7 +108,7 @@ def compaction(path: str, target_mib: int) -> None:
 
     Its stream and its readers may go on meanwhile. Run one at a time.
     """
-    folder = ArchiveFolder(spark_session("popwheel compaction"), path)
+    folder = ArchiveFolder(job_session("compaction"), path)
     replaced, made = compact(folder, target_mib * _MIB)
     click.echo(f"replaced {replaced:,} files by {made:,}; now {folder.describe()}")
 

@@ -13,13 +13,14 @@ from popwheel_common.contract import names
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
-from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.command import run
 from popwheel_spark.jobs.delivery_page import GROUP_COLUMNS, ROWS_MAX, TOPIC_COLUMNS, delivery_page, table
+from popwheel_spark.jobs.job_session import job_session
+from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.page import cell_words
 from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import moment_words
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +96,7 @@ def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -
         lead: says of which messages the report is.
 
     Raises:
-        JobError: there are no messages.
+        InputError: there are no messages.
     """
     from pyspark.sql import functions as sql
 
@@ -108,7 +109,7 @@ def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -
             sql.min("storeTimestamp"), sql.max("storeTimestamp"), sql.count("*")
         ).collect()[0]
         if not count:
-            raise JobError("there are no messages of these topics in this window")
+            raise InputError("there are no messages of these topics in this window")
         click.echo(f"{count:,} messages; topics")
         topics = _rows(folder.put_table("topics", delivery_figures.topic_figures(messages)))
         click.echo("groups")
@@ -160,7 +161,7 @@ def delivery_report(
 
     When a message was given to whom, only the consumers' own record says; without one there are no figures of it.
     """
-    spark = spark_session("popwheel delivery-report")
+    spark = job_session("delivery-report")
     report_on(
         spark, cluster, words(topics), words(groups), window, ReportFolder(spark, path), archive, deliveries
     ).show()
@@ -185,7 +186,7 @@ def report_on(
     dead_letter_topics: dict[str, str] = {names.dead_letter_topic(group): group for group in groups}
     inputs = Inputs(
         messages,
-        spark.createDataFrame([], DELIVERIES) if deliveries is None else record(spark, DELIVERIES, deliveries),
+        spark.createDataFrame([], DELIVERIES.columns) if deliveries is None else record(spark, DELIVERIES, deliveries),
         of_groups(spark, cluster, retry_topics, window),
         of_groups(spark, cluster, dead_letter_topics, window),
     )

@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
-from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
-from popwheel_spark.jobs.command import JobError, run
+from popwheel_spark.jobs.cluster import Cluster, Window, sending_cluster_flags, window_flags
+from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
+from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.time_flags import Span
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 T = TypeVar("T")
 
-_COLUMNS = ("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp")
+_COLUMNS = (
+    *("messageId", "tag", "keys", "messageGroup", "body", "properties", "bornTimestamp", "deliveryTimestamp"),
+    *("priority", "brokerName", "queueId", "queueOffset", "storeTimestamp"),
+)
 _AHEAD_S_MAX = 0.1
 _SCALE = re.compile(r"[0-9]+(\.[0-9]+)?")
-SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp")
+SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
 """The columns of what is sent."""
 
 
@@ -162,7 +166,7 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     help="Messages a second at the most.",
 )
 @window_flags
-@cluster_flags
+@sending_cluster_flags
 def replay(
     cluster: Cluster,
     topic: str,
@@ -177,7 +181,7 @@ def replay(
 
     Each bears the key replay/NAME/ID, so that what a failed task has sent twice can be dropped.
     """
-    spark = spark_session("popwheel replay")
+    spark = job_session("replay")
     began_at = time.time()
     # Always with an end: what is sent may go to the topic that is read.
     window = Window(window.start_ms, int(began_at * 1000) if window.end_ms is None else window.end_ms)
@@ -185,10 +189,16 @@ def replay(
         messages = cluster.messages(spark, [topic], window, columns=",".join(_COLUMNS))
     else:
         messages = ArchiveFolder(spark, archive).messages([topic], window).select(*_COLUMNS)
-    count = messages.count()
+    from pyspark.sql import functions as sql
+
+    count, in_groups = messages.agg(sql.count("*"), sql.count("messageGroup")).collect()[0]
     if not count:
-        raise JobError(f"there are no messages of {topic} in this window")
+        raise InputError(f"there are no messages of {topic} in this window")
     click.echo(f"sending {count:,} messages of {topic} to {into}")
+    if in_groups:
+        from popwheel_spark.group_order import in_group_order
+
+        messages = in_group_order(messages)
     rows = replayed(messages, name, delays, int(began_at * 1000))
     if rate is not None:
         rows = limited(spark, rows, rate, spark.sparkContext.defaultParallelism)

@@ -13,10 +13,10 @@ import click
 from popwheel_spark.jobs import charts
 from popwheel_spark.jobs.cluster import Cluster, cluster_flags
 from popwheel_spark.jobs.command import run
+from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.page import Cell, Section, Table, page
 from popwheel_spark.jobs.report_folder import ReportFolder
 from popwheel_spark.jobs.time_flags import moment_words
-from popwheel_spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -189,7 +189,7 @@ def forecast_of(
 @cluster_flags
 def timer_forecast(cluster: Cluster, topics: str, days: int, peak_factor: float, peak_least: int, path: str) -> None:
     """Tell how many delayed messages fall due per minute in the next days, and when too many do at once."""
-    spark = spark_session("popwheel timer-forecast")
+    spark = job_session("timer-forecast")
     start_s = int(time.time()) // 60 * 60
     click.echo("reading the timers of all brokers")
     folder = ReportFolder(spark, path)

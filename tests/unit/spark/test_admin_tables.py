@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from popwheel_spark.admin_reader import AdminReader, admin_read_options
 from popwheel_spark.errors import OptionError, RefusedError, UnreachableError
+from popwheel_spark.source.admin_reader import AdminReader, admin_read_options
 
 PAGES: dict[tuple[str, str, str], dict[str, Any]] = {
     ("cluster", "", ""): {"brokers": [{"name": "b-0"}, {"name": "b-1"}]},

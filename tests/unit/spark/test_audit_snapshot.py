@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.jobs.audit_snapshot import AuditSnapshot
-from popwheel_spark.jobs.command import JobError
+from popwheel_spark.jobs.outcome import JobError
+from popwheel_spark.wire.admin_api import AdminApi
 
 PLACE = {"topic": "t", "broker": "b", "queue_id": 1}
 

@@ -5,10 +5,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from popwheel_proxy.access.signature import claim_of, is_by
-from popwheel_spark.admin_api import AdminApi
 from popwheel_spark.connection_options import ConnectionOptions
 from popwheel_spark.given_options import GivenOptions
-from popwheel_spark.proxies import Proxies
+from popwheel_spark.wire.admin_api import AdminApi
+from popwheel_spark.wire.proxies import Proxies
 
 SECRET = "long enough"
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from popwheel_spark.errors import OptionError
 from popwheel_spark.jobs.archive import archive
 from popwheel_spark.jobs.cluster import Cluster, Window, cluster_flags, window_flags
-from popwheel_spark.jobs.command import group, sentence
+from popwheel_spark.jobs.command import group
+from popwheel_spark.jobs.outcome import sentence
 from popwheel_spark.jobs.time_flags import Moment, Span
 
 

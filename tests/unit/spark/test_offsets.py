@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_spark.offsets import Offsets, Queue, flat, nested, parse
+from popwheel_spark.wire.offsets import Offsets, Queue, flat, nested, parse
 
 queues = st.builds(Queue, st.text(), st.text(), st.integers(0, 2000))
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_spark.offsets import Offsets, Queue
-from popwheel_spark.plan import QueueRange, admit, ranges, split
+from popwheel_spark.source.plan import QueueRange, admit, ranges, split, tasks
+from popwheel_spark.wire.offsets import Offsets, Queue
 
 queues = st.builds(Queue, st.just("t"), st.sampled_from(("b-0", "b-1")), st.integers(0, 5))
 places = st.dictionaries(queues, st.integers(0, 10_000), max_size=12)
@@ -36,6 +36,26 @@ def test_long_queues_are_split_more_often() -> None:
 def test_queues_are_not_split_while_there_are_enough() -> None:
     whole = [QueueRange(Queue("t", "b-0", number), 0, rows) for number, rows in enumerate((10, 10, 80))]
     assert split(whole, 3, 0) == whole
+
+
+@given(places, st.integers(1, 40), st.integers(1, 20_000), st.integers(0, 3000))
+def test_small_ranges_are_joined_and_none_is_in_two_tasks(
+    end: Offsets, partitions_min: int, target: int, rows_max: int
+) -> None:
+    parts = split(ranges({}, end), partitions_min, rows_max)
+    joined = tasks(parts, partitions_min, target, rows_max)
+    assert [each for task in joined for each in task] == parts
+    assert len(joined) >= min(partitions_min, len(parts))
+    for task in joined:
+        assert len(task) == 1 or sum(max(each.rows, 100) for each in task) <= target
+        assert not rows_max or sum(each.rows for each in task) <= rows_max
+
+
+def test_a_thousand_small_queues_are_ten_tasks() -> None:
+    whole = [QueueRange(Queue("t", "b-0", number), 0, 10) for number in range(1_000)]
+    assert [len(task) for task in tasks(whole, 1, 10_000)] == [100] * 10
+    assert len(tasks(whole, 16, 10_000)) == 16
+    assert len(tasks(whole, 1, 1)) == 1_000
 
 
 def test_no_task_is_without_rows() -> None:

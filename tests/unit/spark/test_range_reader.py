@@ -9,11 +9,12 @@ import pytest
 from popwheel_common.contract.record_block import RecordBlock
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_spark.errors import DataLossError, UnreachableError
-from popwheel_spark.offsets import Offsets, Queue
-from popwheel_spark.plan import QueueRange
-from popwheel_spark.queue_client import QueueClient
-from popwheel_spark.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader
-from popwheel_spark.read_options import read_options
+from popwheel_spark.source import range_reader
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.range_reader import BATCH_BYTES, BYTES_MAX, PULL_BYTES, ROWS_MAX, RangeReader, read_ranges
+from popwheel_spark.source.read_options import read_options
+from popwheel_spark.wire.offsets import Offsets, Queue
+from popwheel_spark.wire.queue_client import QueueClient
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)
@@ -179,5 +180,52 @@ def test_what_is_still_asked_for_is_given_up_when_a_pull_fails() -> None:
         read(HalfDead(0, 500), 0, 500)
 
 
-def test_a_new_queue_may_begin_behind_its_start() -> None:
-    assert read(OneQueue(200, 500), 0, 400) == list(range(200, 400))
+def test_what_was_planned_from_offset_0_on_and_is_gone_is_told() -> None:
+    with pytest.raises(DataLossError, match="from offset 0 up to 200 are gone"):
+        read(OneQueue(200, 500), 0, 400)
+
+
+class ManyQueues(OneQueue):
+    """Queues whose answers come in any order, and not always whole."""
+
+    async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
+        for _ in range((queue.number * 7 + offset) % 5):
+            await asyncio.sleep(0)
+        self.end = queue.number + 1
+        return await super().pull(queue, offset, count, tags)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_task_reads_many_ranges_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "QueueClient", lambda *_: ManyQueues(0, 0, most=7))
+    what = [QueueRange(Queue("orders", "b-0", number), 0, number + 1) for number in range(60)]
+    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueId,queueOffset"})
+    batches = list(read_ranges(options, what))
+    assert len(batches) == 1
+    rows = [(row["queueId"], row["queueOffset"]) for row in batches[0].to_pylist()]
+    assert rows == [(number, offset) for number in range(60) for offset in range(number + 1)]
+
+
+def test_large_batches_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = ManyQueues(0, 0, body=bytes(2**20))
+    monkeypatch.setattr(range_reader, "QueueClient", lambda *_: queue)
+    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "body"})
+    rows = read_ranges(options, [QueueRange(Queue("orders", "b-0", 40), 0, 41)])
+    next(rows)
+    assert len(queue.asked) <= 8, "the first is given before all are pulled"
+    assert sum(batch.num_rows for batch in rows) == 40
+
+
+def test_a_range_that_fails_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(ManyQueues):
+        async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
+            if queue.number == 5:
+                raise UnreachableError("no proxy answers")
+            return await super().pull(queue, offset, count, tags)
+
+    monkeypatch.setattr(range_reader, "QueueClient", lambda *_: Failing(0, 0))
+    what = [QueueRange(Queue("orders", "b-0", number), 0, 1) for number in range(9)]
+    with pytest.raises(UnreachableError):
+        list(read_ranges(read_options({"endpoints": "h:1", "topic": "orders"}), what))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from popwheel_spark.bounds import Bound, Instant
-from popwheel_spark.columns import ORIGIN
 from popwheel_spark.errors import OptionError
-from popwheel_spark.offsets import EARLIEST, LATEST, Queue
-from popwheel_spark.read_options import ReadOptions, read_options
-from popwheel_spark.schema import COLUMNS
+from popwheel_spark.source.bounds import Bound
+from popwheel_spark.source.read_options import ReadOptions, read_options
+from popwheel_spark.wire.columns import BAD_RECORD, ORIGIN
+from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Queue
+from popwheel_spark.wire.schema import COLUMNS
 
-TABLE = tuple(name for name in COLUMNS if name != ORIGIN)
+TABLE = tuple(name for name in COLUMNS if name not in (ORIGIN, BAD_RECORD))
 
 
 def parsed(**options: str) -> ReadOptions:
@@ -143,4 +143,9 @@ def test_a_stream_keeps_its_group_over_restarts(options: dict[str, Any], group: 
 def test_dead_letters_are_those_of_groups_and_say_where_they_come_from() -> None:
     options = parsed(table="dlq", group="a,b")
     assert options.subscription.topics == ("%DLQ%a", "%DLQ%b")
-    assert options.columns == tuple(COLUMNS)
+    assert options.columns == (*TABLE, ORIGIN)
+
+
+def test_a_sql_table_without_its_options_is_refused_by_a_sentence() -> None:
+    with pytest.raises(OptionError, match="Of a SQL table: say CREATE TABLE NAME USING popwheel OPTIONS"):
+        read_options({})

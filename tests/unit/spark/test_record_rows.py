@@ -8,7 +8,6 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,14 +23,16 @@ from pyspark.sql.types import (
 
 from popwheel_common.contract.names import topic_of_retry_topic
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, SystemProperties
-from popwheel_spark.columns import ddl
 from popwheel_spark.errors import FormatError
-from popwheel_spark.offsets import Queue
-from popwheel_spark.record_rows import record_batch
-from popwheel_spark.schema import COLUMNS, arrow_schema
+from popwheel_spark.wire.columns import ddl
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.record_rows import record_batch
+from popwheel_spark.wire.schema import COLUMNS, arrow_schema
+from popwheel_spark.wire.spark_schema import arrow_of
 from tests.harness.records import block_of, record_of
 
 QUEUE = Queue("orders", "b-0", 3)
+WHOLE = tuple(name for name in COLUMNS if name != "badRecord")
 SPARKS: dict[str, DataType] = {
     "STRING": StringType(),
     "ARRAY<STRING>": ArrayType(StringType()),
@@ -47,7 +48,7 @@ TEXT = st.sampled_from(("", "a", "ab", "\u00e9", "x" * 200)) | st.text(max_size=
 TIMES = st.builds(Timestamp, seconds=st.integers(-(10**9), 10**10), nanos=st.integers(0, 999_999_999))
 
 
-def rows_of(*messages: Message, columns: tuple[str, ...] = tuple(COLUMNS)) -> list[dict[str, Any]]:
+def rows_of(*messages: Message, columns: tuple[str, ...] = WHOLE) -> list[dict[str, Any]]:
     batch = record_batch(QUEUE, block_of(record_of(each, 3, origin=b"12345678") for each in messages), columns)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema(columns))
@@ -71,6 +72,8 @@ def any_message(draw: st.DrawFn) -> Message:
     if draw(st.booleans()):
         properties.dead_letter_queue.topic = draw(st.sampled_from(("", "orders", "%RETRY%g+orders")))
         properties.dead_letter_queue.message_id = "m"
+    if draw(st.booleans()):
+        properties.priority = draw(st.integers(0, 2**31 - 1))
     for time in (properties.born_timestamp, properties.delivery_timestamp):
         if draw(st.booleans()):
             time.CopyFrom(draw(TIMES))
@@ -99,6 +102,7 @@ def expected(message: Message) -> dict[str, object]:
         "deliveryTimestamp": None if later is None else micros(later),
         "messageId": properties.message_id,
         "attempts": properties.delivery_attempt if properties.HasField("delivery_attempt") else None,
+        "priority": properties.priority if properties.HasField("priority") else None,
         "originTopic": topic_of_retry_topic(dead) or dead or None,
     }
 
@@ -121,7 +125,7 @@ def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
 @settings(max_examples=25)
 @given(st.lists(any_message(), max_size=6))
 def test_rows_are_what_protobuf_reads_in_the_messages(messages: list[Message]) -> None:
-    batch = record_batch(QUEUE, block_of(record_of(each, 3) for each in messages), tuple(COLUMNS))
+    batch = record_batch(QUEUE, block_of(record_of(each, 3) for each in messages), WHOLE)
     batch.validate(full=True)
     assert seen(batch) == [expected(each) for each in messages]
 
@@ -130,13 +134,13 @@ def test_rows_are_what_protobuf_reads_in_the_messages(messages: list[Message]) -
 @given(st.lists(any_message(), max_size=4))
 def test_parts_of_a_message_may_come_twice(messages: list[Message]) -> None:
     """Protobuf reads several parts of one message as their merge, and of several values the last."""
-    batch = record_batch(QUEUE, block_of(record_of(each, 3, times=2) for each in messages), tuple(COLUMNS))
+    batch = record_batch(QUEUE, block_of(record_of(each, 3, times=2) for each in messages), WHOLE)
     assert seen(batch) == [expected(Message.FromString(each.SerializeToString() * 2)) for each in messages]
 
 
 def test_spark_expects_the_same_of_arrow() -> None:
     table = StructType([StructField(name, SPARKS[kind]) for name, (kind, _) in COLUMNS.items()])
-    assert to_arrow_schema(table, timezone="UTC").equals(arrow_schema(tuple(COLUMNS)))
+    assert arrow_of(table).equals(arrow_schema(tuple(COLUMNS)))
     assert ddl(("topic", "queueId")) == "topic STRING, queueId INT"
 
 
@@ -166,6 +170,7 @@ def test_a_message_that_says_everything() -> None:
         "queueOffset": 7,
         "messageId": "id-1",
         "attempts": 2,
+        "priority": None,
         "originTopic": "orders",
     }
 

@@ -9,11 +9,11 @@ import pytest
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 from popwheel_spark.errors import OptionError, RefusedError
-from popwheel_spark.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequest, RowRequests, check_columns
-from popwheel_spark.schema import arrow_schema
-from popwheel_spark.write_options import WriteOptions, write_options
+from popwheel_spark.sink.row_requests import MESSAGES_MAX, WRITTEN, Origin, RowRequest, RowRequests, check_columns
+from popwheel_spark.sink.write_options import WriteOptions, write_options
+from popwheel_spark.wire.schema import arrow_schema
 
-ORIGIN = Origin("query", 4, 2)
+ORIGIN = Origin("query/4", 2)
 
 
 def sent(rows: list[dict[str, Any]], topic: str = "orders", origin: Origin = ORIGIN) -> list[Message]:
@@ -64,6 +64,13 @@ def test_a_row_with_a_message_group_is_in_order_within_it() -> None:
     assert message.system_properties.message_type == MessageType.FIFO
 
 
+def test_a_row_with_a_priority() -> None:
+    first, second = sent([{"body": b"x", "priority": 7}, {"body": b"y"}])
+    assert (first.system_properties.priority, first.system_properties.message_type) == (7, MessageType.PRIORITY)
+    assert not second.system_properties.HasField("priority")
+    assert second.system_properties.message_type == MessageType.NORMAL
+
+
 def test_the_option_wins_over_the_column() -> None:
     assert sent([{"body": b"x", "topic": "t"}], topic="o")[0].topic.name == "o"
 
@@ -72,7 +79,7 @@ def test_a_task_that_runs_again_sends_the_same_keys_and_ids() -> None:
     rows = [{"body": b"%d" % number} for number in range(200)]
     first, again = sent(rows), sent(rows)
     assert [each.system_properties.keys for each in first] == [each.system_properties.keys for each in again]
-    other = sent(rows, origin=Origin("query", 4, 3))
+    other = sent(rows, origin=Origin("query/4", 3))
     assert [each.body for each in first] == [b"%d" % number for number in range(200)]
     assert len({each.system_properties.message_id for each in [*first, *again]}) == 200
     assert len({each.system_properties.message_id for each in [*first, *other]}) == 400

@@ -1,21 +1,23 @@
 """Sending: each message until it is stored, and those that are stored not again."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import pyarrow as pa
 import pytest
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
+from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest, SendMessageResponse
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, Channel, Service
 from popwheel_spark.errors import RefusedError
-from popwheel_spark.methods import SEND
-from popwheel_spark.proxies import Proxies
-from popwheel_spark.row_requests import RowRequest
-from popwheel_spark.sender import Sender
+from popwheel_spark.sink.row_requests import Origin, RowRequest, RowRequests
+from popwheel_spark.sink.sender import Sender
+from popwheel_spark.wire.methods import SEND
+from popwheel_spark.wire.proxies import Proxies
 
 T = TypeVar("T")
 OK, AWAY, EMPTY = Code.OK, Code.HA_NOT_AVAILABLE, Code.MESSAGE_BODY_EMPTY
@@ -101,3 +103,70 @@ class Counting(Proxies):
 
 def test_so_many_requests_are_under_way_at_once() -> None:
     asyncio.run(Sender(Counting(2), 2).send(REQUESTS))
+
+
+class Slow(Proxies):
+    """Proxies that take a different number of turns for each request, and note what they have stored."""
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+        self.at_once = self._under_way = 0
+        self._dice = random.Random(7)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {}
+
+    async def call(self, what: str, once: Callable[[Channel], Awaitable[T]]) -> T:
+        service = Service()
+        service.unary(SEND, self._answer)
+        self._under_way += 1
+        self.at_once = max(self.at_once, self._under_way)
+        for _ in range(self._dice.randrange(9)):
+            await asyncio.sleep(0)
+        answer = await once(LocalChannel(service))
+        self._under_way -= 1
+        return answer
+
+    async def _answer(self, call: Call, request: bytes) -> SendMessageResponse:
+        response = SendMessageResponse()
+        response.status.code = OK
+        for message in SendMessageRequest.FromString(request).messages:
+            self.stored.append(message.body.decode())
+            response.entries.add().status.code = OK
+        return response
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+def test_message_groups_keep_their_order_however_many_requests_are_under_way(at_once: int) -> None:
+    groups = [None if number % 11 == 0 else f"g{number % 23}" for number in range(5_000)]
+    bodies = [f"{group} {number}".encode() for number, group in enumerate(groups)]
+    proxies = Slow()
+    requests = RowRequests("orders", Origin("q/0", 0), 0, at_once)
+    sender = Sender(proxies, at_once)
+
+    async def send() -> None:
+        for begin in range(0, 5_000, 1_250):
+            some = slice(begin, begin + 1_250)
+            batch = pa.RecordBatch.from_pydict({"body": bodies[some], "messageGroup": groups[some]})
+            await sender.send(requests.of(batch))
+
+    asyncio.run(send())
+    assert sorted(proxies.stored) == sorted(body.decode() for body in bodies)
+    assert proxies.at_once == at_once
+    for group in {group for group in groups if group}:
+        numbers = [int(body.split()[1]) for body in proxies.stored if body.startswith(f"{group} ")]
+        assert numbers == sorted(numbers), group
+
+
+def test_a_request_has_few_message_groups_and_rows_keep_their_keys() -> None:
+    rows = [{"body": b"%d" % number, "messageGroup": f"g{number % 50}"} for number in range(1_000)]
+    requests = list(RowRequests("orders", Origin("q/0", 0), 0, 8).of(pa.RecordBatch.from_pylist(rows)))
+    assert max(len(request.messages) for request in requests) == 64
+    for request in requests:
+        messages = SendMessageRequest.FromString(b"".join(request.messages)).messages
+        assert len({message.system_properties.message_group for message in messages}) <= 5
+        assert [message.system_properties.keys[-1] for message in messages] == [
+            f"q/0/0/{message.body.decode()}" for message in messages
+        ]
+        assert request.first == messages[0].system_properties.keys[-1]

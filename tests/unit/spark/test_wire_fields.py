@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popwheel_common.contract.wire_format import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT, varint
-from popwheel_spark.wire_fields import FieldsByNumber, read_fields
+from popwheel_spark.wire.wire_fields import FieldsByNumber, read_fields
 
 Field = tuple[int, int, bytes]
 """Number, wire type, value as it is written but for its length."""

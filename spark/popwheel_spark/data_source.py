@@ -1,0 +1,81 @@
+"""The data source `popwheel`: its name, and where readers and writers come from.
+
+Spark starts a process for each step of a query (to make the source, to plan, to commit), and each imports this module.
+What reads and what writes takes longer to import than pyspark, so it is imported by the steps that need it.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from popwheel_spark.errors import OptionError
+from popwheel_spark.options import Side
+
+if TYPE_CHECKING:
+    from popwheel_spark.sink.write_options import WriteOptions
+
+
+class PopwheelDataSource(DataSource):
+    """Reads topics as tables and streams, and sends rows as messages.
+
+    `spark.dataSource.register(PopwheelDataSource)`, then `spark.read.format("popwheel")`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """As it is called in `format`."""
+        return "popwheel"
+
+    def schema(self) -> str | StructType:
+        """The columns, if the query does not say which it wants; those of a SQL table have its options beside them."""
+        from popwheel_spark.source.readers import columns, table_columns
+        from popwheel_spark.sql_tables import is_being_made
+
+        return table_columns(self.options) if is_being_made(self.options) else columns(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch."""
+        from popwheel_spark.source.readers import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a stream."""
+        from popwheel_spark.source.readers import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch."""
+        from popwheel_spark.sink.writer import BatchWriter
+
+        return BatchWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Of a stream."""
+        from popwheel_spark.sink.writer import StreamWriter
+
+        options = self._write_options(schema, overwrite)
+        if options.write_id:
+            raise OptionError("writeId", "leave it out: what a stream sends is told apart by its checkpoint")
+        return StreamWriter(options)
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":
+        from popwheel_spark.sink.row_requests import check_columns
+        from popwheel_spark.sink.write_options import write_options
+        from popwheel_spark.sql_tables import is_table, options_of
+        from popwheel_spark.wire.spark_schema import arrow_of
+
+        if overwrite:
+            raise OptionError("mode", "messages are only ever added: .mode('append'), or the output mode append")
+        of_table = is_table(schema)
+        options = write_options(options_of(schema, self.options, (Side.SINK,)), of_table=of_table)
+        check_columns(arrow_of(schema), options.topic, of_table=of_table)
+        return options

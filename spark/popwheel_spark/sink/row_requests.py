@@ -1,0 +1,263 @@
+"""Rows as messages, and the requests that carry them (pure)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import pyarrow as pa
+
+from popwheel_common.contract.wire_format import varint
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Encoding, Message, MessageType, SystemProperties
+from popwheel_spark.errors import OptionError, RefusedError
+from popwheel_spark.wire.schema import COLUMNS, is_like
+
+WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
+"""Columns that a row to be sent may have; `body` it must have."""
+MESSAGES_MAX: Final = 64
+"""Of one request; proxies take 128 unless they are told otherwise."""
+_BYTES_MAX = 2**20
+"""No request gets a further message past so many bytes of bodies."""
+_NS_PER_MS = 1_000_000
+# Put together by hand, as objects of protobuf take four times as long. Fields one after another are one message to
+# protobuf, so what rows have in common is encoded once. What is in hexadecimal is a field's tag, and 34 as \x22.
+_PROPERTIES = b"%b\x1a\x22%b%012X\x12%b%b"
+"""SystemProperties: what was said, message_id (34 characters), keys."""
+_MESSAGE = b"%b\x1a%b%b\x22%b%b"
+"""Message: topic and user properties, system_properties, body."""
+_MESSAGES = b"\x0a%b%b"
+"""SendMessageRequest: messages."""
+
+
+def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> None:
+    """See, on the driver, that rows can be sent.
+
+    Args:
+        schema: of the rows.
+        topic: where all of them go; empty: a column says it.
+        of_table: they go to a SQL table, so those columns may be there that only reads have.
+
+    Raises:
+        OptionError: a column is missing, unknown or of a type that it can't have.
+    """
+    for field in schema:
+        if of_table and field.name in COLUMNS and field.name not in WRITTEN:
+            continue
+        if field.name not in WRITTEN:
+            wanted = ", ".join(WRITTEN)
+            raise OptionError("schema", f"messages have no {field.name!r} that could be sent; select some of {wanted}")
+        wanted_type = COLUMNS[field.name][1]
+        if not is_like(field.type, wanted_type) and not (field.name == "body" and pa.types.is_string(field.type)):
+            raise OptionError("schema", f"the column {field.name} must be {COLUMNS[field.name][0]}, not {field.type}")
+    if "body" not in schema.names:
+        raise OptionError("schema", "rows need a column body, BINARY or STRING: what the message says")
+    if not topic and "topic" not in schema.names:
+        raise OptionError("topic", "say where the rows go, by this option or by a column topic")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which part of which write rows belong to; the same when a task runs again.
+
+    Args:
+        root: of the write: `QUERY/BATCH` of a stream, or what a batch says by `writeId`.
+        partition: number of the task's part.
+    """
+
+    root: str
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        """With which the keys of its rows begin."""
+        return f"{self.root}/{self.partition}/"
+
+    def key(self, row: int) -> str:
+        """The key of a row: messages with the same one are the same row, sent again."""
+        return f"{self.prefix}{row}"
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """Rows that are sent together.
+
+    Args:
+        first: the key of the first of them.
+        messages: theirs, each encoded as a field of `SendMessageRequest`.
+        lane: requests of one lane hold the same message groups, and go one after another; None: these have none.
+    """
+
+    first: str
+    messages: Sequence[bytes]
+    lane: int | None = None
+
+
+class _Sized(NamedTuple):
+    """A message that is encoded.
+
+    Args:
+        row: whose it is.
+        message: as a field of `SendMessageRequest`.
+        size: of its body.
+    """
+
+    row: int
+    message: bytes
+    size: int
+
+
+class _Bundle:
+    """Messages that become a request when there are enough of them.
+
+    Args:
+        origin: whose rows they are.
+        lane: of the requests.
+    """
+
+    def __init__(self, origin: Origin, lane: int | None) -> None:
+        self._origin = origin
+        self._lane = lane
+        self._messages: list[_Sized] = []
+        self._size = 0
+
+    def add(self, message: _Sized) -> Iterator[RowRequest]:
+        """Add one; a request if that makes it full."""
+        self._messages.append(message)
+        self._size += message.size
+        if len(self._messages) == MESSAGES_MAX or self._size >= _BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[RowRequest]:
+        """A request of those that are left, if there are any."""
+        if self._messages:
+            first = self._origin.key(self._messages[0].row)
+            yield RowRequest(first, [each.message for each in self._messages], self._lane)
+        self._messages, self._size = [], 0
+
+
+class RowRequests:
+    """Makes requests of a task's rows.
+
+    The message id of a row follows from its key: a digest of what all keys of the task begin with, and the row's
+    number, in the form that clients give theirs.
+
+    Args:
+        topic: where all rows go; empty: their column says it.
+        origin: whose rows they are.
+        born_ns: when the task began, since 1970.
+        lanes: among so many lanes message groups are shared out.
+    """
+
+    def __init__(self, topic: str, origin: Origin, born_ns: int, lanes: int = 1) -> None:
+        self._topic = topic
+        self._lanes = lanes
+        self._origin = origin
+        self._prefix = origin.prefix.encode()
+        self._id = f"01{sha256(self._prefix).hexdigest()[:20].upper()}".encode()
+        common = SystemProperties(body_encoding=Encoding.IDENTITY, born_host="spark")
+        common.born_timestamp.FromMilliseconds(born_ns // _NS_PER_MS)
+        self._common = common.SerializeToString()
+        self._row = 0
+
+    def of(self, rows: pa.RecordBatch) -> Iterator[RowRequest]:
+        """The requests that carry some rows.
+
+        Raises:
+            RefusedError: a row has no body, says no topic, or has a key or property that is null.
+        """
+        columns = {name: _values(name, rows.column(name)) for name in rows.schema.names}
+        bodies: Sequence[bytes | None] = columns.pop("body")
+        if self._topic:
+            columns.pop("topic", None)
+        said: Iterable[tuple[bytes, bytes]] = (
+            (self._said(columns, index) for index in range(len(bodies))) if columns else repeat(self._said({}, 0))
+        )
+        groups: Iterable[str | None] = columns.get("messageGroup", repeat(None))
+        places: Iterable[str | None] = columns.get("topic", repeat(self._topic))
+        by_group: dict[tuple[int, str, str], list[_Sized]] = {}
+        plain = _Bundle(self._origin, None)
+        for body, (head, properties), group, topic in zip(bodies, said, groups, places, strict=False):
+            if body is None:
+                raise RefusedError(f"the row {self._origin.key(self._row)} has no body")
+            message = _Sized(self._row, self._message(head, properties, body), len(body))
+            self._row += 1
+            if group:
+                lane = crc32(f"{topic} {group}".encode()) % self._lanes
+                by_group.setdefault((lane, str(topic), group), []).append(message)
+            else:
+                yield from plain.add(message)
+        yield from plain.rest()
+        # A group at a time: a proxy stores what one request has of one group in one go.
+        for lane, ones in groupby(sorted(by_group), key=itemgetter(0)):
+            bundle = _Bundle(self._origin, lane)
+            for one in ones:
+                for message in by_group[one]:
+                    yield from bundle.add(message)
+            yield from bundle.rest()
+
+    def _message(self, head: bytes, properties: bytes, body: bytes) -> bytes:
+        """The message of the next row."""
+        row = self._row
+        key = b"%b%d" % (self._prefix, row)
+        properties = _PROPERTIES % (properties, self._id, row, varint(len(key)), key)
+        message = _MESSAGE % (head, varint(len(properties)), properties, varint(len(body)), body)
+        return _MESSAGES % (varint(len(message)), message)
+
+    def _said(self, columns: Mapping[str, Sequence[Any]], index: int) -> tuple[bytes, bytes]:
+        """What a row says besides its body, encoded: topic and user properties of its message, and system properties.
+
+        Raises:
+            RefusedError: it says no topic, or has a key or property that is null.
+        """
+        topic = self._topic
+        head = Message()
+        properties = SystemProperties()
+        kind = MessageType.NORMAL
+        for name, values in columns.items():
+            value = values[index]
+            if value is None:
+                continue
+            match name:
+                case "topic":
+                    topic = value
+                case "tag":
+                    properties.tag = value
+                case "keys":
+                    self._check_nulls("key", value)
+                    properties.keys.extend(value)
+                case "messageGroup":
+                    properties.message_group = value
+                    kind = MessageType.FIFO
+                case "properties":
+                    self._check_nulls("property", (text for _, text in value))
+                    head.user_properties.update(value)
+                case "priority":
+                    properties.priority = value
+                    kind = MessageType.PRIORITY
+                case "deliveryTimestamp":
+                    properties.delivery_timestamp.seconds, micros = divmod(value, 10**6)
+                    properties.delivery_timestamp.nanos = micros * 1000
+                    kind = MessageType.DELAY
+        if not topic:
+            raise RefusedError(f"the row {self._origin.key(self._row)} has no topic")
+        head.topic.name = topic
+        properties.message_type = kind
+        return head.SerializeToString(), self._common + properties.SerializeToString()
+
+    def _check_nulls(self, what: str, texts: Iterable[str | None]) -> None:
+        if None in texts:
+            raise RefusedError(f"the row {self._origin.key(self._row)} has a {what} that is null; leave it out")
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """A column's values in Python; times as microseconds since 1970, bodies as bytes."""
+    match name:
+        case "deliveryTimestamp":
+            column = column.cast(pa.int64())
+        case "body":
+            column = column.cast(pa.binary())
+    values: list[Any] = column.to_pylist()
+    return values

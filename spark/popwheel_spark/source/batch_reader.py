@@ -1,0 +1,70 @@
+"""Reads topics as a table, from a place to a place that are both fixed when the query is planned."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from popwheel_spark.source.plan import QueueRange, ranges, split, tasks
+from popwheel_spark.source.planner import Planner
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import EARLIEST, Offsets
+from popwheel_spark.wire.queue_client import QueueClient
+
+
+class RangePartition(InputPartition):
+    """What one task reads.
+
+    Args:
+        value: ranges of queues, of each queue one.
+    """
+
+    value: tuple[QueueRange, ...]
+
+    def __init__(self, value: tuple[QueueRange, ...]) -> None:
+        super().__init__(value)
+
+
+def partitions_of(options: ReadOptions, start: Offsets, end: Offsets) -> list[InputPartition]:
+    """What lies between two places, shared out among tasks; the same places and options give the same parts."""
+    parts = split(ranges(start, end), options.partitions_min, options.rows_per_partition_max)
+    joined = tasks(parts, options.partitions_min, options.rows_per_partition_target, options.rows_per_partition_max)
+    return [RangePartition(each) for each in joined]
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, on an executor. Spark hands in an empty partition where none was planned."""
+    from popwheel_spark.source.range_reader import read_ranges  # by tasks alone, not by the steps on the driver
+
+    return read_ranges(options, partition.value) if isinstance(partition, RangePartition) else iter(())
+
+
+class BatchReader(DataSourceReader):
+    """Reads a batch.
+
+    Args:
+        options: what, and how.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix what is read, on the driver."""
+        return asyncio.run(self._plan())
+
+    async def _plan(self) -> list[InputPartition]:
+        options = self._options
+        async with QueueClient(options.connection, options.group) as client:
+            planner = Planner(client, options)
+            queues = await planner.queues()
+            start = await planner.start(queues, EARLIEST)
+            end = await planner.end(queues)
+            start |= await planner.beginnings(start, end)  # of those that had nothing when they were asked
+            await planner.check_named(start, end)
+        return partitions_of(options, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a part, on an executor."""
+        return read_partition(self._options, partition)

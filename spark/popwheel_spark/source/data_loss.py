@@ -1,0 +1,35 @@
+"""What is done about messages that are gone before they were read."""
+
+import logging
+
+from popwheel_spark.errors import DataLossError
+from popwheel_spark.wire.offsets import Queue
+
+_log = logging.getLogger("popwheel_spark")
+
+
+def gone(queue: Queue, begin: int, end: int, reason: str) -> str:
+    """Messages that are gone, in words.
+
+    Args:
+        queue: of which.
+        begin: offset of the first.
+        end: offset behind the last.
+        reason: why.
+    """
+    return f"{queue}: the messages from offset {begin} up to {end} are gone: {reason}"
+
+
+def report_loss(what: str, *, fail: bool) -> None:
+    """Say that messages are gone.
+
+    Args:
+        what: is gone.
+        fail: `failOnDataLoss`; else it is only written to the log.
+
+    Raises:
+        DataLossError: if it is to fail.
+    """
+    if fail:
+        raise DataLossError(f"{what}. Set failOnDataLoss=false to go on without them")
+    _log.warning("%s. They are left out, as failOnDataLoss is false", what)

@@ -1,0 +1,263 @@
+"""Reads ranges of queues: every message that is still there, in order, a batch of rows at a time."""
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from popwheel_common.contract.record_block import RecordBlock, joined
+from popwheel_rpc.backoff import Backoff
+from popwheel_spark.source.bad_records import BadRecord, decode, tell
+from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.plan import QueueRange
+from popwheel_spark.source.read_options import ReadOptions
+from popwheel_spark.wire.offsets import Queue
+from popwheel_spark.wire.queue_client import QueueClient
+
+ROWS_MAX: Final = 10_000
+"""Rows that are pulled in one go."""
+BYTES_MAX: Final = 4 * 2**20
+"""No more is pulled in one go when its answers have so many bytes. All of it is decoded at once: each step of that
+costs as much as some hundred rows.
+"""
+BATCH_BYTES: Final = 2**20
+"""As much as a batch of rows has, about: Spark takes longer for larger ones."""
+PULL_MESSAGES: Final = 1024
+"""As many as a proxy gives at once."""
+PULL_BYTES: Final = 2**20
+"""No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
+_FIRST_PULL_MESSAGES = 16
+_PULLS_AT_ONCE = 2
+_RANGES_AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class _Haul:
+    """What was pulled in one go.
+
+    Args:
+        at: where to go on.
+        blocks: in order.
+        rows: of all blocks.
+        bytes: of all answers.
+        gaps: offsets from .. up to .. that were passed over: filtered, or gone.
+    """
+
+    at: int
+    blocks: list[RecordBlock] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, pulled: RecordBlock, end: int) -> None:
+        """Take what is new of an answer: other pulls may have given some of it already."""
+        self.bytes += len(pulled.data)
+        offsets = pulled.heads()["queue_offset"].astype(np.int64)
+        first, behind = np.searchsorted(offsets, (self.at, end)).tolist()
+        if first < behind:
+            offsets = offsets[first:behind]
+            expected = np.concatenate(((self.at,), offsets[:-1] + 1))
+            passed = offsets != expected
+            self.gaps += zip(expected[passed].tolist(), offsets[passed].tolist(), strict=True)
+            self.blocks.append(pulled.part(first, behind))
+            self.rows += len(offsets)
+            self.at = int(offsets[-1]) + 1
+        stop = min(end, pulled.next_offset)
+        if stop > self.at:
+            self.gaps.append((self.at, stop))
+            self.at = stop
+
+
+class RangeReader:
+    """Reads one range.
+
+    Args:
+        client: asks the cluster.
+        options: of the read.
+        what: the range.
+    """
+
+    def __init__(self, client: QueueClient, options: ReadOptions, what: QueueRange) -> None:
+        self._client = client
+        self._options = options
+        self._queue: Queue = what.queue
+        self._end = what.end
+        self._backoff = Backoff(random.Random())
+        self._at_once = _FIRST_PULL_MESSAGES
+        self._bad: list[BadRecord] = []
+
+    async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
+        """Rows from an offset on, in batches of about `BATCH_BYTES`, and the offset to go on with.
+
+        Raises:
+            BadRecordError: a message can't be decoded, and that is an error.
+            DataLossError: some are gone, and that is an error.
+            FormatError: the brokers are of a newer release.
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        haul = _Haul(at)
+        if self._options.tags:
+            await self._pull_filtered(haul)
+        else:
+            await self._pull_ahead(haul)
+        if haul.gaps:
+            await self._check(haul.gaps)
+        if not haul.blocks:
+            return [], haul.at
+        rows, bad = decode(self._queue, joined(haul.blocks), self._options.columns, self._options.bad_records)
+        self._bad += bad
+        size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
+        return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
+
+    def tell(self) -> None:
+        """Say in the log how many messages could not be decoded."""
+        tell(self._queue, self._bad, self._options.bad_records)
+
+    async def _pull_ahead(self, haul: _Haul) -> None:
+        """Without a filter offsets have no gaps, so that several pulls can be on their way."""
+        last = min(self._end, haul.at + ROWS_MAX)
+        asked = haul.at
+        ahead: deque[tuple[int, asyncio.Task[RecordBlock]]] = deque()
+        try:
+            while haul.at < last:
+                while (asked := max(asked, haul.at)) < last and self._may_ask(haul, len(ahead)):
+                    stop = min(asked + self._at_once, last)
+                    pull = self._pull(asked, stop - asked)
+                    ahead.append((stop, asyncio.create_task(pull)))
+                    asked = stop
+                if not ahead:
+                    return
+                stop, task = ahead.popleft()
+                haul.take(await task, self._end)
+                while haul.at < stop:  # an answer holds fewer than asked for if they are large
+                    if haul.bytes >= BYTES_MAX:
+                        return
+                    await self._pull_on(haul, stop - haul.at)
+        finally:
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+
+    def _may_ask(self, haul: _Haul, ahead: int) -> bool:
+        return ahead < _PULLS_AT_ONCE and haul.bytes < BYTES_MAX
+
+    async def _pull_filtered(self, haul: _Haul) -> None:
+        """Where the next pull begins only the answer says."""
+        while haul.at < self._end and (room := ROWS_MAX - haul.rows) and haul.bytes < BYTES_MAX:
+            await self._pull_on(haul, room)
+
+    async def _pull_on(self, haul: _Haul, count: int) -> None:
+        """Pull until something has come. What was planned is there: if a queue seems shorter, its new master has yet
+        to learn what the old one has promised.
+
+        Raises:
+            DataLossError: the queue stays shorter, and that is an error.
+        """
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + self._options.connection.timeout_s
+        before = haul.at
+        while True:
+            haul.take(await self._pull(haul.at, count), self._end)
+            if haul.at > before:
+                self._backoff.reset()
+                return
+            if clock() > give_up_at:
+                self._lost(before, self._end, "the queue ends there; was the topic deleted, and made anew?")
+                haul.at = self._end
+                return
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _pull(self, offset: int, count: int) -> RecordBlock:
+        """Pull so many messages at the most, and learn from their size how many are asked for from now on."""
+        pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
+        if len(pulled.begins):
+            fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)
+            self._at_once = max(1, min(PULL_MESSAGES, fitting))
+        return pulled
+
+    async def _check(self, gaps: Sequence[tuple[int, int]]) -> None:
+        """Tell what is gone from what a filter kept back: only what is before the queue's first message is gone."""
+        first = (await self._client.firsts((self._queue,)))[self._queue]
+        for begin, end in gaps:
+            if begin < first:
+                self._lost(begin, min(end, first), f"retention has deleted them, the queue begins at {first} now")
+            if end > first and not self._options.tags:
+                reason = "the broker cannot read them and has set them aside (popwheel admin quarantine list)"
+                self._lost(max(begin, first), end, reason)
+
+    def _lost(self, begin: int, end: int, reason: str) -> None:
+        report_loss(gone(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
+
+
+def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
+    """All rows of some ranges, of one after the other: a task that runs again has them in the same order. Between two
+    batches no call is on its way: whoever takes them may take his time.
+
+    Raises:
+        BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
+    """
+    # Not asyncio.Runner: it sets a signal handler for each run, and Python words the last one, with all its rows.
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        client = QueueClient(options.connection, options.group)
+        try:
+            yield from _joined_batches(_batches(loop, client, options, what))
+        finally:
+            loop.run_until_complete(client.close())
+
+
+def _batches(
+    loop: asyncio.AbstractEventLoop, client: QueueClient, options: ReadOptions, what: Sequence[QueueRange]
+) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(what), _RANGES_AT_ONCE):
+        some = what[first : first + _RANGES_AT_ONCE]
+        readers = [RangeReader(client, options, each) for each in some]
+        hauls = loop.run_until_complete(_first_hauls(readers, some))
+        for reader, each, (batches, at) in zip(readers, some, hauls, strict=True):
+            yield from batches
+            while at < each.end:
+                batches, at = loop.run_until_complete(reader.batches(at))
+                yield from batches
+            reader.tell()
+
+
+async def _first_hauls(
+    readers: Sequence[RangeReader], what: Sequence[QueueRange]
+) -> list[tuple[list[pa.RecordBatch], int]]:
+    """What is pulled first of several ranges, side by side: most small ranges have no more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            pulls = [group.create_task(reader.batches(each.start)) for reader, each in zip(readers, what, strict=True)]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [pull.result() for pull in pulls]
+
+
+def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows with small batches joined: each costs Spark more than some hundred rows. Large ones go on at once,
+    as Spark works on it while the next is pulled.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        is_large = batch.nbytes >= BATCH_BYTES // 2
+        if held and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
+            yield _one(held)
+            held, rows, size = [], 0, 0
+        if is_large:
+            yield batch
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

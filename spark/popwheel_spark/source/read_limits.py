@@ -1,0 +1,45 @@
+"""How much a micro-batch may take, as Spark says it: from 4.2 on. Spark 4.1 always takes all there is."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+
+if TYPE_CHECKING or HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:
+        """Stands for Spark's, which is not there."""
+
+    class ReadAllAvailable(ReadLimit):
+        """No limit: the one that Spark 4.1 knows."""
+
+    class _Never(ReadLimit):
+        """A limit that options are refused for."""
+
+        def __init__(self, value: int) -> None:
+            raise AssertionError("a limit of a micro-batch is refused by name before")
+
+    ReadMaxBytes = ReadMaxRows = ReadMinRows = _Never
+
+    class SupportsTriggerAvailableNow:
+        """Stands for Spark's, which is not there: Spark 4.1 asks once for the end by itself."""
+
+
+__all__ = [
+    "HAS_LIMITS",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "ReadMinRows",
+    "SupportsTriggerAvailableNow",
+]

@@ -1,0 +1,35 @@
+"""The columns of messages as Spark's DDL has them (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+TYPES: Final[Mapping[str, str]] = {
+    "topic": "STRING",
+    "tag": "STRING",
+    "keys": "ARRAY<STRING>",
+    "messageGroup": "STRING",
+    "body": "BINARY",
+    "properties": "MAP<STRING, STRING>",
+    "brokerName": "STRING",
+    "queueId": "INT",
+    "queueOffset": "BIGINT",
+    "bornTimestamp": "TIMESTAMP",
+    "storeTimestamp": "TIMESTAMP",
+    "deliveryTimestamp": "TIMESTAMP",
+    "messageId": "STRING",
+    "attempts": "INT",
+    "priority": "INT",
+    "originTopic": "STRING",
+    "badRecord": "STRING",
+}
+"""Of messages, in order: name -> type."""
+
+ORIGIN: Final = "originTopic"
+"""A column of dead letters alone: the topic where its group failed on it."""
+BAD_RECORD: Final = "badRecord"
+"""A column of reads with `badRecords=column` alone: why a message cannot be decoded; null for those that can."""
+
+
+def ddl(names: Sequence[str]) -> str:
+    """Columns as Spark's DDL."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in names)

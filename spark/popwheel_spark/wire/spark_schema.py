@@ -1,0 +1,15 @@
+"""Spark's types as Arrow's."""
+
+from inspect import signature
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+_SAYS_ZONE = "timezone" in signature(to_arrow_schema).parameters
+"""From Spark 4.2 on; before, times are in UTC in any case."""
+
+
+def arrow_of(schema: StructType) -> pa.Schema:
+    """A schema as Arrow has it, with times in UTC."""
+    return to_arrow_schema(schema, timezone="UTC") if _SAYS_ZONE else to_arrow_schema(schema)
