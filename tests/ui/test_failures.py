@@ -85,6 +85,26 @@ def test_a_process_dies(browser: Browser, several: Populated, name: str, role: s
 
 
 @LONG
+def test_a_drill_kills_a_master_and_the_page_tells_the_film(browser: Browser, several: Populated) -> None:
+    (before,) = [each for each in ask(several.url, "/brokers")["groups"] if each["name"] == "broker-1"]
+    with watched(browser, several.url, viewport=WIDE) as tab:
+        tab.go("/replicas?wait=1&at=broker-1&do=drill")
+        form = tab.page.locator("form[action$='/drill']")
+        form.locator("[name=typed]").fill("broker-1")
+        with tab.page.expect_navigation():
+            form.locator("[data-sends]").click()
+        assert f"Replica {before['master']} of broker-1 was killed" in tab.page.locator(".notice").inner_text()
+        for words in (f"is master, in epoch {before['epoch'] + 1}", f"replica {before['master']} is in sync"):
+            for _ in range(MENDED_S):
+                tab.fresh()
+                tab.page.wait_for_timeout(500)
+                if words in tab.page.locator("section[aria-labelledby=film]").inner_text():
+                    break
+            else:
+                raise AssertionError(f"never said: {words}: {tab.page.locator('main').inner_text()}")
+
+
+@LONG
 def test_a_replica_is_made_master(browser: Browser, several: Populated) -> None:
     def master() -> int | None:
         groups = ask(several.url, "/brokers")["groups"]

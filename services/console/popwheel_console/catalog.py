@@ -71,6 +71,7 @@ ACTIONS: Final[Sequence[Action]] = (
     timers.RECALL,
     reset.RESET,
     replicas.SWITCHOVER,
+    replicas.DRILL,
     dead_letters.REDRIVE,
     dead_letters.CHOOSE,
     dead_letters.PURGE,

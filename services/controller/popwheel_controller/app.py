@@ -63,6 +63,8 @@ from popwheel_rpc.service import Channel, Service
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from popwheel_controller.http.drill_routes import KillReplica
+
 _INCARNATION_BYTES = 8
 _MACHINE_BYTES = 8
 _LOCK_NAME = "store.lock"
@@ -213,6 +215,8 @@ class ControllerApp:
         self._started = False
         self.own_pages: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
         """Pages on this process itself, by name; whoever runs it gives them before `admin` is asked for."""
+        self.kill_replica: KillReplica | None = None
+        """Kills a replica's process for a drill; whoever runs it says so before `admin` is asked for, or nobody may."""
 
     @property
     def service(self) -> Service:
@@ -244,6 +248,7 @@ class ControllerApp:
         from popwheel_controller.http.debug_routes import debug_router
         from popwheel_controller.http.definition_routes import definition_router
         from popwheel_controller.http.definitions import Definitions
+        from popwheel_controller.http.drill_routes import drill_router
         from popwheel_controller.http.group_routes import GroupViews, group_router
         from popwheel_controller.http.guard import Guard
         from popwheel_controller.http.holder_routes import holder_router
@@ -285,6 +290,7 @@ class ControllerApp:
         router.include_router(client_router(self._inspections, self._processes, self._clock))
         router.include_router(debug_router(self._inspections, self._processes, views, self.own_pages))
         router.include_router(group_router(views, self._transfers, self._decommission))
+        router.include_router(drill_router(views, self._processes, self.kill_replica))
         return router
 
     def health(self) -> str | None:

@@ -195,5 +195,10 @@ class ControllerOptions(BaseModel):
         description="host:port at which brokers and proxies reach it, as other controllers name it; its listening one "
         "if left out.",
     )
+    drills: bool = Field(
+        default=False,
+        description="The admin API may kill the process of a master on this machine, to see what becomes of it. "
+        "`popwheel cluster` sets it.",
+    )
     http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port of the admin API, health and metrics.")

@@ -10,8 +10,8 @@ import pytest
 
 from popwheel_cli.admin.api import AdminApi
 from popwheel_cli.admin.drill import process_of_master
-from popwheel_cli.drills.broker_process import BrokerProcess, StrangeProcessError
 from popwheel_cli.errors import CommandError
+from popwheel_cli.process.broker_process import BrokerProcess, StrangeProcessError
 from popwheel_cli.settings import assigned
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi
 

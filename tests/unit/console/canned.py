@@ -326,6 +326,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
             },
         ],
     },
+    "POST /brokers/broker-0/kill-master": {"name": "broker-0", "replica": 1, "pid": 4711, "killed": True},
     "POST /brokers/broker-0/switchover": {"name": "broker-0", "master": 1},
     "POST /topics": {"name": "Orders", "type": "NORMAL", "queues": 8, "id": 1, "lite_expiration_ms": 0},
     "GET /groups": {

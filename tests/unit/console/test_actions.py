@@ -80,6 +80,13 @@ PLACE = {"broker": "broker-0", "group": "billing", "topic": "Orders", "queue_id"
             "/groups/billing/dead-letters",
         ),
         (
+            "/replicas/broker-0/drill",
+            {"typed": "broker-0"},
+            "POST /brokers/broker-0/kill-master",
+            None,
+            "/replicas?at=broker-0",
+        ),
+        (
             "/replicas/broker-0/switchover",
             {"to": "1"},
             "POST /brokers/broker-0/switchover",
@@ -128,6 +135,7 @@ def test_a_property_without_a_value_is_refused() -> None:
 @pytest.mark.parametrize(
     ("address", "fields"),
     [
+        ("/replicas/broker-0/drill", {"typed": "else"}),
         ("/groups/billing/delete", {"typed": "else"}),
         ("/topics/Orders/delete", {"typed": "else"}),
         ("/groups/billing/dead-letters/choose", {}),

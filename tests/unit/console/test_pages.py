@@ -36,6 +36,7 @@ ADDRESSES = {
     "/clients/c%401": "At proxy",
     "/replicas": "catching up",
     "/replicas?at=broker-0": "+2.0 s",
+    "/replicas?at=broker-0&do=drill": "The process 4711 of replica 1",
     "/changes": "topic create",
     "/groups/billing/retries": "after 1.0 s",
     "/groups/billing/dead-letters": "broker-1: it is not there now",

@@ -13,8 +13,8 @@ import click
 
 from popwheel_cli.admin.api import AdminApi, Format, RefusedError, output_option, show_names, show_whole
 from popwheel_cli.admin.proxy_way import ProxyWay, through_proxy
-from popwheel_cli.drills.broker_process import BrokerProcess, StrangeProcessError
 from popwheel_cli.errors import CommandError
+from popwheel_cli.process.broker_process import BrokerProcess, StrangeProcessError
 from popwheel_cli.table import print_table
 
 if TYPE_CHECKING:

@@ -175,6 +175,7 @@ class Planner:
             "controller.grpc_host": INSIDE,
             "controller.grpc_port": port,
             "controller.http_port": http_port,
+            "controller.drills": True,
         }
         if self._shape.controllers > 1:
             settings["controller.store.folder"] = str(self._data_dir.absolute() / "controller" / "controller")

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from popwheel_broker.app import BrokerApp
 from popwheel_broker.options import BrokerOptions
 from popwheel_cli.options import ClusterOptions
+from popwheel_cli.process.broker_process import kill_replica
 from popwheel_cli.process.data_lock import DataLock
 from popwheel_cli.process.extras import check_extras
 from popwheel_cli.process.inspected import answer_to, pages_of
@@ -228,6 +229,7 @@ class ControllerProcess(ServiceProcess):
             admin_address=_admin_address(options.http_host, http_port, address),
         )
         app.own_pages = pages_of(self._options, self._registry)
+        app.kill_replica = kill_replica if options.drills else None
         self._cluster_id = lambda: app.state.id
         await app.start()
         lock.serves()

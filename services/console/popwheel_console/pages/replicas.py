@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from popwheel_console.answer import PENDING, Question, Row
+from popwheel_console.answer import PENDING, Answer, Question, Row
 from popwheel_console.api_client import part
 from popwheel_console.page import Action, Done, Page
 from popwheel_console.view.links import link
@@ -20,12 +20,16 @@ class ReplicasPage:
         groups: as the API has them.
         changes: of that one group, the latest first; None: not known, or nobody asked.
         since_ms: since when changes are known.
+        drill: the master that a drill would kill; None: nobody asked, or it is not possible.
+        drill_why: why not.
     """
 
     at: str
     groups: Sequence[Mapping[str, Any]]
     changes: Sequence[Mapping[str, Any]] | None
     since_ms: int | None
+    drill: Mapping[str, Any] | None
+    drill_why: str
 
 
 async def gather(visit: Visit) -> ReplicasPage:
@@ -34,15 +38,20 @@ async def gather(visit: Visit) -> ReplicasPage:
     questions = {"groups": Question("/brokers")}
     if at:
         questions["history"] = Question(f"/brokers/{part(at)}/history")
+        if visit.asked_for("do") == "drill":
+            questions["drill"] = _kill(at, dry_run=True)
     answers = await visit.ask(**questions)
     if not answers["groups"].is_good:
         raise Refused(answers["groups"])
     groups, history = answers["groups"].rows("groups"), answers.get("history", PENDING)
+    drill = answers.get("drill")
     return ReplicasPage(
         at,
         [each for each in groups if at in ("", each["name"])],
         film(history.rows("changes")) if history.is_good else None,
         history.number("since_ms"),
+        drill.body if drill is not None and drill.is_good else None,
+        "" if drill is None else drill.why,
     )
 
 
@@ -68,3 +77,21 @@ async def switchover(visit: Visit) -> Done:
 
 
 SWITCHOVER: Final = Action("/replicas/{name}/switchover", switchover, PAGE)
+
+
+async def drill(visit: Visit) -> Done:
+    """Kill the master of a group whose name was typed."""
+    group = visit.path["name"]
+    if visit.form.get("typed") != group:
+        raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was killed: type {group} to kill its master"))
+    killed = await visit.need(_kill(group, dry_run=False))
+    return Done(
+        link("replicas", at=group), f"Replica {killed.body['replica']} of {group} was killed: see what becomes."
+    )
+
+
+def _kill(group: str, *, dry_run: bool) -> Question:
+    return Question(f"/brokers/{part(group)}/kill-master", {"dry_run": "true"} if dry_run else {}, method="POST")
+
+
+DRILL: Final = Action("/replicas/{name}/drill", drill, PAGE)

@@ -107,6 +107,7 @@ DEMANDS: Final[Mapping[tuple[str, str], Demand]] = {
     ("DELETE", "/groups/{name}"): _administer("group delete"),
     ("DELETE", "/topics/{name}"): _administer("topic delete"),
     ("POST", "/brokers/{group}/forget"): _administer("broker forget", "{group}"),
+    ("POST", "/brokers/{group}/kill-master"): _administer("drill kill-master", "{group}"),
     ("POST", "/brokers/{group}/unclean-election"): _administer("broker elect-unclean", "{group}"),
     ("PATCH", "/groups/{name}"): _administer("group update"),
     ("PATCH", "/topics/{name}"): _administer("topic update"),

@@ -2,9 +2,12 @@
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 from popwheel_cli.settings import assigned
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
 class StrangeProcessError(Exception):
@@ -46,3 +49,19 @@ class BrokerProcess:
     def close(self) -> None:
         """Know it no more."""
         os.close(self._descriptor)
+
+
+def kill_replica(pid: int, group: str, replica: int) -> None:
+    """Kill a replica's process as kill -9 does.
+
+    Args:
+        pid, group, replica: as of `BrokerProcess`.
+
+    Raises:
+        StatusError: PRECONDITION_FAILED, it is not there, or is another process.
+    """
+    try:
+        with closing(BrokerProcess(pid, group, replica)) as process:
+            process.signal(signal.SIGKILL)
+    except (StrangeProcessError, ProcessLookupError) as error:
+        raise StatusError(Code.PRECONDITION_FAILED, f"nothing was killed: {error}") from error

@@ -1,0 +1,73 @@
+"""The admin API's part on failures on purpose: `/api/v1/brokers/{group}/kill-master` (docs/replicas.md)."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_controller.cluster.processes import Processes
+from popwheel_controller.http.group_routes import GroupViews
+from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.refusal import refusal
+
+KillReplica = Callable[[int, str, int], None]
+"""Kills a process of this machine, by its number, if it is this replica of this group; else raises StatusError."""
+
+_ELSEWHERE = (
+    "a master is killed by this API on `popwheel cluster` alone; on Kubernetes delete its pod, docs/drills.md says how"
+)
+
+
+class Killed(BaseModel):
+    """A master that was killed, or would be."""
+
+    name: str = Field(description="The broker group.")
+    replica: int
+    pid: int = Field(description="Number of its process.")
+    killed: bool = Field(description="False: nothing was done, that was a dry run.")
+
+
+def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | None) -> APIRouter:
+    """The routes.
+
+    Args:
+        views: shows broker groups.
+        processes: knows the numbers of processes.
+        kill: kills one; None: nobody may.
+    """
+    router = APIRouter(prefix="/brokers", tags=["brokers"])
+
+    @router.post(
+        "/{group}/kill-master",
+        responses={
+            404: refusal("There is no broker group of that name."),
+            409: refusal("Not here, or not now; the message says why."),
+        },
+    )
+    async def kill_master(group: str, note: Note, dry_run: DryRun) -> Killed:
+        """Kill the process of a master as kill -9 does, to see its group fail over. `popwheel cluster` starts it again.
+
+        Groups of one replica are away until then.
+        """
+        view = views.one(names.broker_group(group))
+        if kill is None:
+            raise StatusError(Code.PRECONDITION_FAILED, _ELSEWHERE)
+        if view.master is None:
+            raise StatusError(Code.PRECONDITION_FAILED, f"{group} has no master now: {view.trouble}")
+        of_master = (
+            each
+            for each in processes.members(views.registrations())
+            if (each.kind, each.name, each.replica) == ("broker", group, view.master)
+        )
+        pid = next((each.pid for each in of_master), None)
+        if pid is None:
+            raise StatusError(Code.PRECONDITION_FAILED, f"the process of replica {view.master} of {group} is not here")
+        note.before = views.in_short(group)
+        if not dry_run:
+            kill(pid, group, view.master)
+        return Killed(name=group, replica=view.master, pid=pid, killed=not dry_run)
+
+    return router
