@@ -26,7 +26,8 @@ def message_id(now_ms: int, machine: str, number: int) -> str:
 
 def message_ids(now_ms: int, machine: str) -> Iterator[str]:
     """Ids of messages that one process makes at one time; arguments as for `message_id`."""
-    return (message_id(now_ms, machine, number) for number in itertools.count())
+    for number in itertools.count():  # compiled, an expression would make all of them at once
+        yield message_id(now_ms, machine, number)
 
 
 def made_since_ms(message_id: str) -> int | None:
