@@ -77,7 +77,8 @@ class ClusterCommand:
 
     def rows(self) -> dict[str, list[str]]:
         """The table it has shown: by name of the process, gRPC address, HTTP address, log."""
-        lines = self.output.read_text().splitlines()
+        text = self.output.read_text()
+        lines = text.splitlines() if text.endswith("\n") else []
         return {words[0]: words[1:] for words in map(str.split, lines[1:])}
 
     def page(self, url: str) -> tuple[int, str]:

@@ -21,8 +21,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return
     lines = [titles, *([cell.replace("\n", r"\n") for cell in row] for row in cells)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    # In one piece: whoever waits for the table of `popwheel cluster` reads all of it, or none.
+    click.echo("\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines))
 
 
 def printable(text: str) -> str:
