@@ -418,7 +418,7 @@ def pauses_stop_nobody(patch: pytest.MonkeyPatch) -> None:
 
 def half_messages_outlive_their_topic(patch: pytest.MonkeyPatch) -> None:
     """A half message of a topic is committed into the one that was made in its place."""
-    patch.setattr(TransactionTable, "forget", lambda *_: None)
+    patch.setattr(TransactionTable, "_forget", lambda *_: None)
 
 
 def second_tries_hide_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ from popwheel_broker.role.upkeep import Upkeep
 from popwheel_broker.state.notification import Interests
 from popwheel_broker.state.settlement import Settlement
 from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.store.fold import Folds
 from popwheel_broker.store.index_file import IndexFile
 from popwheel_broker.timer.message_timer import MessageTimer
 from popwheel_broker.timer.recovery import done_timer
-from popwheel_broker.transactions.table import TransactionTable
 from popwheel_broker.wheel.delay import NONE
 from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
@@ -242,13 +242,14 @@ CAUGHT_BY: dict[Plant, int] = {
 
 def slaves_take_no_note_of_half_messages(patch: pytest.MonkeyPatch) -> None:
     """Who folds the log does not see that a half message was stored."""
-    replay = TransactionTable.replay
+    replay = Folds.replay
 
-    def replay_without(self: TransactionTable, found: StoredRecord) -> None:
+    def replay_without(self: Folds, found: StoredRecord) -> None:
         if found.kind != RecordKind.HALF:
             replay(self, found)
 
-    patch.setattr(TransactionTable, "replay", replay_without)
+    patch.setattr(Folds, "appended", replay)
+    patch.setattr(Folds, "replay", replay_without)
 
 
 SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"checkpoint_interval_ms": 600_000}}

@@ -8,11 +8,11 @@ import pytest
 
 from popwheel_broker.options import BrokerOptions, LogOptions
 from popwheel_broker.progress import pop_state
-from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step, key_of
+from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step, encode_end, key_of
 from popwheel_broker.quarantine.table import QuarantineTable
 from popwheel_broker.records import record
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord, stored
 from popwheel_broker.state.checkpoint import decode as decode_checkpoint
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -130,16 +130,19 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
                 *(Step.READING, EntryFlag(0), b"", position, position, "", f"{topic}+lite", 0, 0, "why"),
                 *(1, position, 1),
             )
-            table.open(entry)
-            table.open(entry)
+            table.note_fault(entry)
+            table.note_fault(entry)
             taken[topic] += 1
     assert taken == {"bad": 5, "other": 3}
     again = QuarantineTable()
     again.restore(table.saved(1 << 60))
     assert (again.shares.held("bad"), again.shares.total) == (5, 8)
-    again.end(next(iter(again)).key, 0)
-    again.forget(("nobody",))
-    again.forget(("other", "another"))
+    for kind, body in (
+        (RecordKind.QUARANTINE_END, encode_end(next(iter(again)).key)),
+        (RecordKind.FORGET_TOPIC, b"nobody"),
+        (RecordKind.FORGET_TOPIC, b"other"),
+    ):
+        again.apply(stored(Record(kind, "t", 0, body), 0, 1, 1, 0, 0))
     assert (again.shares.held("bad"), again.shares.total, len(again)) == (4, 4, 4)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popwheel_broker.options import BrokerOptions, LogOptions, TransactionOptions
-from popwheel_broker.records.record import HEADER_BYTES
+from popwheel_broker.records.record import HEADER_BYTES, Record, RecordKind, stored
 from popwheel_broker.transactions import table as table_module
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -18,6 +18,7 @@ from popwheel_broker.transactions.half import (
     decode_check,
     decode_end,
     decode_half,
+    end_record,
 )
 from popwheel_broker.transactions.table import OpenHalf, TransactionTable
 from popwheel_common.contract.put import MessageRun
@@ -47,7 +48,7 @@ def send(world: World, body: bytes = b"half", first_check_ms: int = 0, topic: st
     transactions = world.core.transactions
     records = transactions.accept(run, Counter())
     appended = world.core.store.put(records)
-    transactions.appended(records, appended)
+    transactions.schedule_checks(appended.positions)
     world.flush()
     half = transactions.table.get(appended.positions[0])
     assert half is not None
@@ -59,7 +60,7 @@ def end(world: World, half: OpenHalf, resolution: Resolution) -> None:
     record = transactions.end(half.position, half.epoch, resolution)
     if record is not None:
         world.core.store.put([record])
-        transactions.ended(half.position, resolution)
+        transactions.resolved[resolution] += 1
     world.flush()
 
 
@@ -333,12 +334,13 @@ def test_whatever_happens_the_fold_says_what_the_master_knew(steps: list[tuple[s
 
 def test_rows_of_a_checkpoint_say_what_has_changed() -> None:
     table = TransactionTable()
-    half = OpenHalf(10, 1, HalfTarget(TOPIC, 0, 1, 0), 5, 0, 5)
-    table.open(half)
-    table.open(half._replace(position=20))
+    half = Record(RecordKind.HALF, HALF_TOPIC, HALF_QUEUE, b"", origin=HalfTarget(TOPIC, 0, 1, 0).encode())
+    for position in (10, 20):
+        table.apply(stored(half, position, 1, 1, 5, 0))
     assert [position for position, _ in table.take_changes()] == [10, 20]
-    table.end(10, COMMIT)
-    table.forget(TOPIC)
+    assert table.get(10) == OpenHalf(10, 1, HalfTarget(TOPIC, 0, 1, 0), 5, 0, 5)
+    table.apply(stored(end_record(10, COMMIT), 30, 1, 1, 5, 0))
+    table.apply(stored(Record(RecordKind.FORGET_TOPIC, "revive", 0, TOPIC.encode()), 40, 1, 1, 5, 0))
     changes = table.take_changes()
     assert changes == [(10, [1, int(COMMIT)]), (20, None)]
     assert table.take_changes() == []

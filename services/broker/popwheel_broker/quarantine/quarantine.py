@@ -162,7 +162,7 @@ class Quarantine:
         """A record of the log could not be folded in; it is passed over by whoever folds it."""
         self.count(Step.FOLD, found.position, fault)
         if len(self.table) < self._entries_max:
-            self.table.open(
+            self.table.note_fault(
                 QuarantineEntry(
                     Step.FOLD,
                     EntryFlag(0),
@@ -190,7 +190,7 @@ class Quarantine:
             StatusError: the disk is full; nothing has changed.
         """
         record = Record(RecordKind.QUARANTINE_END, self.topic, QUARANTINE_QUEUE, encode_end(entry.key))
-        self.table.end(entry.key, self._store.put([record]).positions[0])
+        self._store.put([record])
 
     def _put(self, entry: QuarantineEntry, stored: StoredRecord | None, more: list[Record]) -> None:
         self.count(entry.step, entry.position, RecordFaultError(entry.reason))
@@ -206,13 +206,13 @@ class Quarantine:
             try:
                 with RECORD_STEP:
                     copied = replace(entry, flags=entry.flags | EntryFlag.COPIED)
-                    self._append(copied, self._copy(copied, stored), more)
+                    self._store.put([self._copy(copied, stored), *more])
                 return
             except RecordFaultError as fault:
                 self.count(entry.step, entry.position, fault)  # it stays where it is
         body = entry.encode(0, b"", b"")
         record = Record(RecordKind.QUARANTINE, self.topic, QUARANTINE_QUEUE, body, origin=entry.origin)
-        self._append(entry, record, more)
+        self._store.put([record, *more])
 
     def _copy(self, entry: QuarantineEntry, stored: StoredRecord) -> Record:
         return Record(
@@ -224,16 +224,4 @@ class Quarantine:
             stored.tag_hash,
             stored.attempts,
             entry.origin,
-        )
-
-    def _append(self, entry: QuarantineEntry, record: Record, more: list[Record]) -> None:
-        appended = self._store.put([record, *more])
-        position, *rest = (*appended.positions, appended.end_position)
-        self.table.open(
-            replace(
-                entry,
-                set_aside_ms=appended.store_time_ms,
-                record_position=position,
-                record_length=rest[0] - position,
-            )
         )

@@ -1,8 +1,8 @@
 """What is set aside now: a fold over the log, as all state of a broker is (S6)."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from popwheel_broker.quarantine.entry import QuarantineEntry, Step, decode_end, decode_kept
 from popwheel_broker.records.record import RecordKind, StoredRecord
@@ -10,12 +10,18 @@ from popwheel_broker.wheel.delay import NONE, decode_delay, fired_origin
 from popwheel_common.contract import names
 from popwheel_common.shares import Shares
 
+_WRITTEN: Final = frozenset((RecordKind.QUARANTINE, RecordKind.QUARANTINE_END))
+_OF_ENTRIES: Final = frozenset((RecordKind.MESSAGE, RecordKind.TIMER, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
+"""They change only entries that are there."""
+
 
 class QuarantineTable:
     """All entries, by their keys, the oldest first."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, QuarantineEntry] = {}
+        self._of_topic: dict[str, dict[bytes, None]] = {}
+        """Their keys, by the topics that they name."""
         self._ended: list[tuple[int, QuarantineEntry]] = []
         """Since the last checkpoint, and by which record."""
         self.shares = Shares()
@@ -40,33 +46,49 @@ class QuarantineTable:
         """Whether a delayed message is set aside, by the position of its first record."""
         return any(entry.root == root and entry.is_timer for entry in self)
 
-    def open(self, entry: QuarantineEntry) -> None:
-        """A record was set aside."""
-        if entry.key not in self._entries:
-            self.shares.take(holder_of(entry))
-        self._entries[entry.key] = entry
+    def note_fault(self, entry: QuarantineEntry) -> None:
+        """A record of the log could not be applied. No record says so: whoever reads the log meets the same."""
+        self._set_aside(entry)
 
-    def end(self, key: bytes, position: int) -> None:
-        """An entry is done with, given back or dropped, by the record at a position of the log. Of one that is not
-        there, nothing is changed.
-        """
+    def _set_aside(self, entry: QuarantineEntry) -> None:
+        self._remove(entry.key)
+        self._entries[entry.key] = entry
+        self._of_topic.setdefault(entry.topic, {})[entry.key] = None
+        self.shares.take(holder_of(entry))
+
+    def _remove(self, key: bytes) -> QuarantineEntry | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.shares.give(holder_of(entry))
+            keys = self._of_topic[entry.topic]
+            del keys[key]
+            if not keys:
+                del self._of_topic[entry.topic]
+        return entry
+
+    def _end(self, key: bytes, position: int) -> None:
+        """An entry is done with, given back or dropped, by the record at a position of the log. Of one that is not
+        there, nothing is changed.
+        """
+        entry = self._remove(key)
+        if entry is not None:
             self._ended.append((position, entry))
 
-    def replay(self, found: StoredRecord) -> None:
-        """Fold in a record of the log that may be about an entry.
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """See `Fold`."""
+        return _WRITTEN | _OF_ENTRIES
 
-        Raises:
-            UnknownFormatError: it was written by a newer release.
-        """
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """See `Fold`: most often nothing is set aside, and then most records change nothing."""
+        return bool(self._entries) or kind in _WRITTEN
+
+    def apply(self, found: StoredRecord) -> None:
+        """See `Fold`."""
         if found.kind == RecordKind.QUARANTINE:
-            self.open(decode_kept(found).entry)
+            self._set_aside(decode_kept(found).entry)
         elif found.kind == RecordKind.QUARANTINE_END:
-            self.end(decode_end(found.payload), found.position)
-        elif not self._entries:
-            return
+            self._end(decode_end(found.payload), found.position)
         elif found.kind == RecordKind.MESSAGE:
             self._gone_its_way(found.origin, found.position)
         elif found.kind == RecordKind.TIMER:
@@ -74,9 +96,10 @@ class QuarantineTable:
             if predecessor != NONE:
                 self._gone_its_way(fired_origin(predecessor), found.position)
         elif found.kind == RecordKind.FORGET_TOPIC:
-            self.forget((found.payload.decode(),))
+            self._forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
-            self.forget(group=found.payload.decode())
+            group = found.payload.decode()
+            self._keep(lambda entry: entry.group != group)
 
     def _gone_its_way(self, origin: bytes, position: int) -> None:
         """The record at a position is what comes of an origin: it was set aside, and has been given back. That a recall
@@ -84,20 +107,16 @@ class QuarantineTable:
         """
         entry = self._entries.get(origin)
         if entry is not None and entry.origin:
-            self.end(origin, position)
+            self._end(origin, position)
 
-    def forget(self, topics: Collection[str] = (), group: str = "") -> None:
-        """Topics or a group were deleted: what was set aside of them is gone, too; of a topic also of its lite topics.
-        Where nothing was of these topics, nothing is gone through.
-        """
-        if group or any(self.shares.held(names.client_topic(each)) for each in topics):
-            gone = frozenset(topics)
-            self._keep(
-                lambda entry: (
-                    not (entry.topic in gone or names.client_topic(entry.topic) in gone)
-                    and not (group and entry.group == group)
-                )
-            )
+    def _forget_topic(self, topic: str) -> None:
+        """A topic was deleted: what was set aside of it, and of its lite topics, is gone, too."""
+        gone = [topic] if topic in self._of_topic else []
+        if self.shares.held(topic):
+            gone = [each for each in self._of_topic if topic in (each, names.client_topic(each))]
+        for each in gone:
+            for key in list(self._of_topic[each]):
+                self._remove(key)
 
     def retain(self, start_position: int) -> None:
         """The log begins at a position now: what stood before it is gone."""
@@ -108,9 +127,9 @@ class QuarantineTable:
             self._take_up({key: entry for key, entry in self._entries.items() if is_kept(entry)})
 
     def _take_up(self, entries: dict[bytes, QuarantineEntry]) -> None:
-        self._entries, self.shares = entries, Shares()
+        self._entries, self._of_topic, self.shares = {}, {}, Shares()
         for entry in entries.values():
-            self.shares.take(holder_of(entry))
+            self._set_aside(entry)
 
     def counts(self) -> dict[Step, int]:
         """How many entries there are of each step."""

@@ -125,6 +125,27 @@ class StoredRecord(NamedTuple):
     queue_offset: int
 
 
+def stored(
+    record: Record, position: int, length: int, epoch: int, store_time_ms: int, queue_offset: int
+) -> StoredRecord:
+    """The record as it is read from its place in the log."""
+    return StoredRecord(
+        int(record.kind),
+        record.topic,
+        record.queue_id,
+        record.payload,
+        record.system_properties,
+        record.tag_hash,
+        record.attempts,
+        record.origin,
+        position,
+        length,
+        epoch,
+        store_time_ms,
+        queue_offset,
+    )
+
+
 @lru_cache(maxsize=4096)
 def hash_tag(tag: str) -> int:
     """A tag's 64 bits in consume queues and filters; 0 stands for no tag."""

@@ -156,9 +156,12 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
+        for fold in (self.quarantine.table, self.transactions.table):
+            self.store.folds.add(fold)
+        self.store.folds.on_fault = self.quarantine.fold_failed
         self.settlement = Settlement(
             *(self.store, self.state, self.names, view, self._topics),
-            *(self.pops, self.interests, self.quarantine, self.transactions.table, subscriptions),
+            *(self.pops, self.interests, subscriptions),
         )
         self.lite = LiteTopics(
             *(self.store, view, subscriptions),
@@ -225,8 +228,7 @@ class BrokerCore:
                 self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
                 self._replay_names(found)
                 self.timer.note(found)  # which asks what was set aside before
-                self.quarantine.table.replay(found)
-                self.transactions.table.replay(found)
+                self.store.folds.replay(found)
         except RecordFaultError as fault:
             # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
             self.store.pass_over(found)

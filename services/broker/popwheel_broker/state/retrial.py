@@ -109,13 +109,13 @@ class Retrial:
         try:
             with RECORD_STEP:
                 record = self._redelivery(entry, stored) if entry.is_delivery else self._timed(entry, stored)
-                appended = None if record is None else self._store.put([record])
+                if record is not None:
+                    self._store.put([record])
         except RecordFaultError as fault:
             raise StatusError(Code.INTERNAL_ERROR, f"it fails again ({fault}), and stays set aside") from fault
-        if record is None or appended is None:
+        if record is None:
             self._quarantine.end(entry)
             return True
-        self._quarantine.table.end(entry.key, appended.positions[0])
         if record.kind == RecordKind.TIMER:
             delay = decode_delay(record.origin)
             self._timer.state.pending.add(delay.topic, delay.due_ms)

@@ -10,11 +10,9 @@ from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop.pops import Pops
 from popwheel_broker.progress.check_point import CheckPoint, ack_records
 from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.record import Record, RecordKind
 from popwheel_broker.state.notification import Interest, Interests, tell_again
 from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.transactions.table import TransactionTable
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError
@@ -50,8 +48,6 @@ class Settlement:
         topics: where this is written down.
         pops: what is given out; counts what waits.
         interests: who is told of messages that become visible.
-        quarantine: what is set aside.
-        transactions: those that are open.
         subscriptions: which clients read lite topics.
     """
 
@@ -64,8 +60,6 @@ class Settlement:
         topics: OwnTopics,
         pops: Pops,
         interests: Interests,
-        quarantine: Quarantine,
-        transactions: TransactionTable,
         subscriptions: LiteSubscriptions,
     ) -> None:
         self._store = store
@@ -75,8 +69,6 @@ class Settlement:
         self._topics = topics
         self._pops = pops
         self._interests = interests
-        self._quarantine = quarantine
-        self._transactions = transactions
         self._subscriptions = subscriptions
         self._left_group = ""
         self._left: list[CheckPoint] = []
@@ -304,8 +296,6 @@ class Settlement:
             self._state.forget_topic(name)
         self._pops.forget(forgotten)
         self._interests.forget(forgotten)
-        self._quarantine.table.forget((topic,))
-        self._transactions.forget(topic)
         self._subscriptions.forget(topic=topic)
         self._names.forget_topic(topic)
         self._no_more_waiting([pair for pair in self._waiting_readers if pair[1] == topic])
@@ -395,7 +385,6 @@ class Settlement:
         self._store.forget_topics(stored)
         for name in stored:
             self._state.forget_topic(name)
-        self._quarantine.table.forget(stored)
         self._pops.forget(frozenset(stored))
         self._interests.forget(stored)
 
@@ -442,11 +431,9 @@ class Settlement:
         self._state.forget_group(group)
         for each in copied:
             self._state.close(each.id, each.open_bits)
-        self._quarantine.table.forget(group=group)
         self._store.forget_topics(stored)
         for name in stored:
             self._state.forget_topic(name)  # of other groups, which read its dead letters
-        self._quarantine.table.forget(stored)  # of other groups, too
         self._pops.forget(stored)
         self._interests.forget(stored)
         self._subscriptions.forget(group=group)

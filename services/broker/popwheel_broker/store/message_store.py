@@ -17,6 +17,7 @@ from popwheel_broker.records import record
 from popwheel_broker.records.record import Record, RecordKind, StoredRecord
 from popwheel_broker.store.commit_log import CommitLog
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry, LiteQueue, packed_entry, unpacked_entries
+from popwheel_broker.store.fold import Folds
 from popwheel_broker.store.queue_index import IndexGaps, QueueIndex, goes_not_on
 from popwheel_broker.store.queues import QueueChanges, QueueName, Queues
 from popwheel_broker.store.refusals import disk_refusal
@@ -120,6 +121,8 @@ class MessageStore:
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.records = StoredRecords(self.log)
         """What is in it, by entries and positions."""
+        self.folds = Folds()
+        """State that follows each record that `put` appends."""
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
         self._on_dropped = on_dropped
@@ -140,7 +143,7 @@ class MessageStore:
         return self._disk.reads
 
     def put(self, records: Sequence[Record]) -> Appended:
-        """Append records in their order, in one write.
+        """Append records in their order, in one write; then the state that follows them has changed.
 
         Raises:
             StatusError: the disk is full, the device refused, the limit of queues is reached, the log takes no more
@@ -167,6 +170,10 @@ class MessageStore:
             position += length
             pending.append((position, queue, entry, (each.tag_hash,)))
         self._append(lengths, buffers, pending, next_offsets)
+        for number, each in enumerate(records):
+            if self.folds.concerned(each):
+                at, length, offset = positions[number], lengths[number], offsets[number]
+                self.folds.appended(record.stored(each, at, length, self.epoch, now_ms, offset))
         return Appended(offsets, positions, position, now_ms)
 
     def put_runs(self, runs: Sequence[MessageRun]) -> Appended:

@@ -1,7 +1,7 @@
 """Decides about transactions: takes half messages in, within a limit; ends them; says who is to be asked about them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import structlog
 
@@ -9,7 +9,7 @@ from popwheel_broker.names.known_names import KnownNames
 from popwheel_broker.options import TransactionOptions
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
-from popwheel_broker.store.message_store import Appended, MessageStore
+from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -18,7 +18,6 @@ from popwheel_broker.transactions.half import (
     Resolution,
     check_record,
     committed_record,
-    decode_half,
     end_record,
 )
 from popwheel_broker.transactions.table import OpenHalf, TransactionTable
@@ -59,7 +58,7 @@ class Coordinator:
         self.schedule.begin(self._clock.wall_ms(), self._clock.steady_ms())
 
     def accept(self, run: MessageRun, taken: Counter[str]) -> list[Record]:
-        """The records of a run of half messages, to be appended and then to be told of with `appended`.
+        """The records of a run of half messages, to be appended; then `schedule_checks` is to be called.
 
         Args:
             run: what is sent.
@@ -93,19 +92,13 @@ class Coordinator:
             )
         ]
 
-    def appended(self, records: Sequence[Record], appended: Appended) -> None:
-        """Half messages were appended."""
-        halves: list[OpenHalf] = []
-        epoch, stored_ms = self._store.epoch, appended.store_time_ms
-        for record, position in zip(records, appended.positions, strict=True):
-            halves.append(OpenHalf(position, epoch, decode_half(record.origin), stored_ms, 0, stored_ms))
-        for half in halves:
-            self.table.open(half)
-        self.schedule.add(halves, self._clock.steady_ms())
+    def schedule_checks(self, positions: Iterable[int]) -> None:
+        """Have senders asked about half messages that were appended at these positions, when it is time."""
+        self.schedule.add(filter(None, map(self.table.get, positions)), self._clock.steady_ms())
 
     def end(self, position: int, epoch: int, resolution: Resolution) -> Record | None:
-        """The record that commits a half message, or rolls it back, to be appended; then `ended`. None if it has ended
-        just so before.
+        """The record that commits a half message, or rolls it back, to be appended. None if it has ended just so
+        before.
 
         Args:
             position, epoch: name the half message.
@@ -124,11 +117,6 @@ class Coordinator:
         if resolution == Resolution.COMMITTED:
             return committed_record(half.target, self.read(position))
         return end_record(position, resolution)
-
-    def ended(self, position: int, resolution: Resolution) -> None:
-        """The record that ends a transaction was appended."""
-        self.table.end(position, resolution)
-        self.resolved[resolution] += 1
 
     def read(self, position: int) -> StoredRecord:
         """The record of a half message.
@@ -195,13 +183,11 @@ class Coordinator:
         except StatusError:
             self.schedule.add(due, now_ms)
             raise
-        for half in asked:
-            self.table.checked(half.position, half.checks + 1, appended.store_time_ms)
         self.checks += len(asked)
-        asked = [half._replace(checks=half.checks + 1, asked_ms=appended.store_time_ms) for half in asked]
+        asked = list(filter(None, (self.table.get(half.position) for half in asked)))
         self.schedule.add(asked, now_ms)
         for half, message_id in zip(expired, message_ids, strict=True):
-            self.ended(half.position, Resolution.EXPIRED)
+            self.resolved[Resolution.EXPIRED] += 1
             _log.warning(
                 "a half message is rolled back, as nobody told how its transaction ended",
                 topic=half.target.topic,

@@ -84,13 +84,18 @@ def committed_record(target: HalfTarget, half: StoredRecord) -> Record:
     )
 
 
+def is_committed(origin: bytes) -> bool:
+    """Return whether the message with this origin was a half message before it was committed."""
+    return len(origin) == _COMMITTED.size
+
+
 def committed_half(found: StoredRecord) -> int:
     """Position of the half message that a message was before it was committed, `NONE` if it was none.
 
     Raises:
         UnknownFormatError: it was written by a newer release.
     """
-    if len(found.origin) != _COMMITTED.size:
+    if not is_committed(found.origin):
         return NONE
     version, position = _COMMITTED.unpack(found.origin)
     _check_version(version)

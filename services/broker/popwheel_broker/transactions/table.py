@@ -1,20 +1,23 @@
 """Which transactions are open, and how the last ones ended: a fold over the log, as all state of a broker is (S6)."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_broker.transactions.half import (
-    NONE,
     HalfTarget,
     Resolution,
     committed_half,
     decode_check,
     decode_end,
     decode_half,
+    is_committed,
 )
 from popwheel_common.shares import Shares
 
+_KINDS: Final = frozenset(
+    (RecordKind.MESSAGE, RecordKind.HALF, RecordKind.HALF_CHECK, RecordKind.HALF_END, RecordKind.FORGET_TOPIC)
+)
 ENDED_MAX = 10_000
 """So many transactions are remembered that have ended: who ends one of them once more is told what became of it."""
 
@@ -85,21 +88,21 @@ class TransactionTable:
         oldest = self.oldest
         return None if oldest is None else oldest.position
 
-    def open(self, half: OpenHalf) -> None:
-        """A half message was stored, or is known already."""
+    def _take_up(self, half: OpenHalf) -> None:
+        """A half message was stored."""
         if half.position not in self._open:
             self.shares.take(half.target.topic)
         self._open[half.position] = half
         self._changed[half.position] = None
 
-    def checked(self, position: int, checks: int, asked_ms: int) -> None:
+    def _checked(self, position: int, checks: int, asked_ms: int) -> None:
         """The senders of a half message are asked for the so many-th time."""
         half = self._open.get(position)
         if half is not None:
             self._open[position] = half._replace(checks=checks, asked_ms=asked_ms)
             self._changed[position] = None
 
-    def end(self, position: int, resolution: Resolution) -> None:
+    def _end(self, position: int, resolution: Resolution) -> None:
         """A transaction has ended. Of one that is not open, nothing is changed."""
         half = self._open.pop(position, None)
         if half is None:
@@ -120,29 +123,31 @@ class TransactionTable:
         self._changed.pop(position, None)
         self._changed[position] = None
 
-    def replay(self, found: StoredRecord) -> None:
-        """Fold in a record of the log that may be about a transaction.
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """See `Fold`."""
+        return _KINDS
 
-        Raises:
-            UnknownFormatError: it was written by a newer release.
-        """
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """See `Fold`: of messages, those that were half messages before."""
+        return kind != RecordKind.MESSAGE or is_committed(origin)
+
+    def apply(self, found: StoredRecord) -> None:
+        """See `Fold`."""
         kind = found.kind
         if kind == RecordKind.MESSAGE:
-            if found.origin:
-                position = committed_half(found)
-                if position != NONE:
-                    self.end(position, Resolution.COMMITTED)
+            self._end(committed_half(found), Resolution.COMMITTED)
         elif kind == RecordKind.HALF:
             target = decode_half(found.origin)
-            self.open(OpenHalf(found.position, found.epoch, target, found.store_time_ms, 0, found.store_time_ms))
+            self._take_up(OpenHalf(found.position, found.epoch, target, found.store_time_ms, 0, found.store_time_ms))
         elif kind == RecordKind.HALF_CHECK:
-            self.checked(*decode_check(found.payload), found.store_time_ms)
+            self._checked(*decode_check(found.payload), found.store_time_ms)
         elif kind == RecordKind.HALF_END:
-            self.end(*decode_end(found.payload))
+            self._end(*decode_end(found.payload))
         elif kind == RecordKind.FORGET_TOPIC:
-            self.forget(found.payload.decode())
+            self._forget(found.payload.decode())
 
-    def forget(self, topic: str) -> None:
+    def _forget(self, topic: str) -> None:
         """A topic was deleted: its half messages are gone, too."""
         if not self.shares.held(topic):
             return
@@ -178,7 +183,7 @@ class TransactionTable:
             row = rows[position]
             if len(row) > len(EndedHalf._fields):
                 epoch, *target, stored_ms, checks, asked_ms = row
-                self.open(OpenHalf(position, epoch, HalfTarget(*target), stored_ms, checks, asked_ms))
+                self._take_up(OpenHalf(position, epoch, HalfTarget(*target), stored_ms, checks, asked_ms))
         for position, row in rows.items():
             if len(row) == len(EndedHalf._fields):
                 ended.append((position, EndedHalf(row[0], Resolution(row[1]))))

@@ -89,7 +89,7 @@ class TransactionServer:
                 appended = self._store.put(records)
         except RecordFaultError as fault:
             return put_alone(runs, self.put, fault, refusals)
-        self._coordinator.appended(records, appended)
+        self._coordinator.schedule_checks(appended.positions)
         for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
             result.transaction_ids = [
                 self._id(key, run.topic, position, self._store.epoch, _message_id(properties))
@@ -156,7 +156,7 @@ class TransactionServer:
                 return error
         except RecordFaultError as fault:
             raise StatusError(Code.INTERNAL_ERROR, f"the transaction can't be ended ({fault}); it is open") from fault
-        self._coordinator.ended(half.position, resolution)
+        self._coordinator.resolved[resolution] += 1
         return None
 
     async def _is_mended(self, position: int) -> bool:
