@@ -23,6 +23,7 @@ from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
 from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
 from popwheel_broker.names.known_names import KnownNames, Names
 from popwheel_broker.progress.merge_buffer import MergeBuffer
+from popwheel_broker.records.record import Record, RecordKind, stored
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.queue_index import QueueIndex
@@ -62,7 +63,8 @@ class _Sync:
         self.file = MasterCheckpointFile(disk, folder)
         of_topics = {f"topic-{number:05}": number for number in range(topics)}
         of_groups = {f"group-{number:05}": number for number in range(groups)}
-        self.names.note(Names(of_topics, of_groups))
+        noted = Record(RecordKind.NAMES, "revive", 0, Names(of_topics, of_groups).encode())
+        self.names.apply(stored(noted, 0, 1, 1, 0, 0))
         for topic in of_topics:
             for queue_id in range(queues):
                 queue = ConsumeQueue(index, topic, queue_id)

@@ -15,8 +15,8 @@ from popwheel_broker.pop.given_out_messages import GivenOutMessages
 from popwheel_broker.progress.check_point import CheckPoint
 from popwheel_broker.records import raw_records, record
 from popwheel_broker.records.record import Record, StoredRecord
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.store.consume_queue import Entry
+from popwheel_broker.store.fold import Folds
 from popwheel_broker.timer import dequeue_stages, enqueue_stages
 from popwheel_broker.wheel import delay
 from popwheel_common.contract import names
@@ -172,15 +172,15 @@ class Poison:
 
     def _folding(self) -> tuple[Any, str, Any]:
         """Of messages that come from nowhere but a sender; neither body nor properties are read for it."""
-        before = BrokerCore._replay_names
+        before = Folds.replay
 
-        def replay_names(core: BrokerCore, found: StoredRecord) -> None:
+        def replay(folds: Folds, found: StoredRecord) -> None:
             is_sent = found.kind == record.RecordKind.MESSAGE and not found.origin
             if is_sent and not found.topic.startswith(names.SYSTEM_PREFIX):
                 self._bite(b"")
-            before(core, found)
+            before(folds, found)
 
-        return BrokerCore, "_replay_names", replay_names
+        return Folds, "replay", replay
 
     def _replication(self) -> tuple[Any, str, Any]:
         """Of all that a master sends."""
@@ -195,13 +195,13 @@ class Poison:
 
 @contextlib.contextmanager
 def failing_fold(is_marked: Callable[[StoredRecord], bool], error: type[Exception] = KeyError) -> Iterator[None]:
-    """Have no fold take in the records that are marked."""
-    before = BrokerCore._replay_names
+    """Have no fold take in the records that are marked, as they are read again."""
+    before = Folds.replay
 
-    def replay_names(core: BrokerCore, found: StoredRecord) -> None:
+    def replay(folds: Folds, found: StoredRecord) -> None:
         if is_marked(found):
             raise error("poison")
-        before(core, found)
+        before(folds, found)
 
-    with mock.patch.object(BrokerCore, "_replay_names", replay_names):
+    with mock.patch.object(Folds, "replay", replay), mock.patch.object(Folds, "appended", before):
         yield

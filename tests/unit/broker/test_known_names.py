@@ -11,6 +11,7 @@ from popwheel_broker.names.known_ids import NOT_PLACED
 from popwheel_broker.names.known_names import KnownNames, Names, SavedNames
 from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
+from tests.harness import names_in_log
 
 KINDS = [
     "create",
@@ -77,18 +78,18 @@ class Both:
     def settle(self) -> None:
         anew = self.names.new_incarnation()
         if anew is not None:
-            self.names.note(anew)
+            names_in_log.note(self.names, anew)
         self.check()
         changes = self.names.changes()
         heard = self.view.named if self.names.knows_all_of_view else self.names.heard
         if changes.gone_topics or changes.gone_groups:
-            self.names.note(Names(heard=self.view.named))
+            names_in_log.note(self.names, Names(heard=self.view.named))
         for name in changes.gone_topics:
-            self.names.forget_topic(name)
+            names_in_log.forget_topic(self.names, name)
         for name in changes.gone_groups:
-            self.names.forget_group(name)
+            names_in_log.forget_group(self.names, name)
         if changes.new_topics or changes.new_groups:
-            self.names.note(Names(changes.new_topics, changes.new_groups, heard))
+            names_in_log.note(self.names, Names(changes.new_topics, changes.new_groups, heard))
         self.names.settled()
 
     def check(self) -> None:
@@ -141,9 +142,11 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
             older = int(number > 3)  # than what the view tells
             some = both.topics.values() if number % 2 else both.groups.values()
             ids = {each.name: each.id - older for each in some}
-            both.names.note(Names(ids if number % 2 else {}, {} if number % 2 else ids, both.version if heard else 0))
+            names_in_log.note(
+                both.names, Names(ids if number % 2 else {}, {} if number % 2 else ids, both.version if heard else 0)
+            )
         elif what == "forget":
-            both.names.forget_topic(f"n{number}")
+            names_in_log.forget_topic(both.names, f"n{number}")
         elif what == "restart":
             restart(both)
         elif what == "back":  # the controllers know less than they told
@@ -188,7 +191,7 @@ def test_what_a_call_needs_does_not_wait_for_its_turn(monkeypatch: pytest.Monkey
     changes = both.names.changes(["n17"], [])
     assert list(changes.new_topics) == ["n17", "n1", "n3"]
     assert not both.names.knows_all_of_view
-    both.names.note(Names(changes.new_topics))
+    names_in_log.note(both.names, Names(changes.new_topics))
     both.names.settled()
     assert both.names.is_unsettled
     assert list(both.names.changes().new_topics) == ["n5", "n7"]

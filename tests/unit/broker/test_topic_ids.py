@@ -21,6 +21,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Topic, WatchRequest
 from popwheel_rpc import methods
 from popwheel_rpc.service import Call, Service, Stream
+from tests.harness import names_in_log
 from tests.harness.memory_disk import CrashKind
 from tests.unit.broker.group_world import GroupWorld, damage, group_of, until
 from tests.unit.broker.test_stale_view import fail_over, hear
@@ -325,7 +326,7 @@ def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(made_at:
     world.add_group("g")
     world.pop("g", "t")
     world.flush()
-    world.core.names.note(Names({"t": made_at}))
+    names_in_log.note(world.core.names, Names({"t": made_at}))
     snapshot = ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
     snapshot.gone_topics["t"], snapshot.gone_groups["g"] = 7, 8
     world.hear(snapshot)

@@ -9,13 +9,16 @@ each version says (`popwheel_common.contract.cluster_view.incarnation_of`). What
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from popwheel_broker.names.known_ids import NOT_PLACED, KnownIds
 from popwheel_broker.names.readers import Readers
+from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
+_KINDS: Final = frozenset((RecordKind.NAMES, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
 _FORMER_IDS_MAX = 16
 _NEW_AT_ONCE = 1000
 """So many new topics, and groups, are written down at once; others follow, and those of a call go before."""
@@ -166,8 +169,25 @@ class KnownNames:
             changed.topics.update(topics)
             changed.groups.update(groups)
 
-    def note(self, names: Names) -> None:
-        """Take in a record."""
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """See `Fold`."""
+        return _KINDS
+
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """See `Fold`."""
+        return True
+
+    def apply(self, found: StoredRecord) -> None:
+        """See `Fold`."""
+        if found.kind == RecordKind.NAMES:
+            self._note(Names.decode(found.payload))
+        elif found.kind == RecordKind.FORGET_TOPIC:
+            self._forget_topic(found.payload.decode())
+        else:
+            self._forget_group(found.payload.decode())
+
+    def _note(self, names: Names) -> None:
         if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
@@ -177,14 +197,13 @@ class KnownNames:
         self.readers.note(names.reads)
         self._has_changed(names.topics, (*names.groups, *names.reads))
 
-    def forget_topic(self, topic: str) -> None:
-        """A topic is gone."""
+    def _forget_topic(self, topic: str) -> None:
+        was_known = topic in self._topics.ids or topic in self._former_topic_ids
         self._topics.forget(topic)
         self._former_topic_ids.pop(topic, None)
-        self._has_changed(topics=(topic,), groups=self.readers.forget_topic(topic))
+        self._has_changed((topic,) if was_known else (), self.readers.forget_topic(topic))
 
-    def forget_group(self, group: str) -> None:
-        """A group is gone."""
+    def _forget_group(self, group: str) -> None:
         self._groups.forget(group)
         self._has_changed(groups=(group, *self.readers.forget_group(group)))
 

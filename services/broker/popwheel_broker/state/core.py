@@ -15,7 +15,7 @@ from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.lite.lite_topics import LiteTopics
 from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
-from popwheel_broker.names.known_names import KnownNames, Names, SavedNames
+from popwheel_broker.names.known_names import KnownNames, SavedNames
 from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.pop.acks import Acks
@@ -156,7 +156,7 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
-        for fold in (self.quarantine.table, self.transactions.table):
+        for fold in (self.names, self.quarantine.table, self.transactions.table):
             self.store.folds.add(fold)
         self.store.folds.on_fault = self.quarantine.fold_failed
         self.settlement = Settlement(
@@ -226,7 +226,6 @@ class BrokerCore:
                 self._note_closed(found, self._closed)
                 self.state.replay(found, self.store)
                 self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
-                self._replay_names(found)
                 self.timer.note(found)  # which asks what was set aside before
                 self.store.folds.replay(found)
         except RecordFaultError as fault:
@@ -304,15 +303,6 @@ class BrokerCore:
         """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
         if closed:
             self.store.put([ack_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
-
-    def _replay_names(self, found: StoredRecord) -> None:
-        """Which topics and groups were known when the log ended."""
-        if found.kind == RecordKind.NAMES:
-            self.names.note(Names.decode(found.payload))
-        elif found.kind == RecordKind.FORGET_TOPIC:
-            self.names.forget_topic(found.payload.decode())
-        elif found.kind == RecordKind.FORGET_GROUP:
-            self.names.forget_group(found.payload.decode())
 
     def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
         queue = self.store.queue(topic, number)

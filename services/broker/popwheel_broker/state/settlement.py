@@ -275,7 +275,6 @@ class Settlement:
 
     def _note_names(self, noted: Names) -> None:
         self._store.put([Record(RecordKind.NAMES, self._topics.revive, 0, noted.encode())])
-        self._names.note(noted)
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its messages are gone, and no group has any progress in it."""
@@ -297,7 +296,6 @@ class Settlement:
         self._pops.forget(forgotten)
         self._interests.forget(forgotten)
         self._subscriptions.forget(topic=topic)
-        self._names.forget_topic(topic)
         self._no_more_waiting([pair for pair in self._waiting_readers if pair[1] == topic])
         self._left_topic, self._left_readers = "", None
 
@@ -437,7 +435,6 @@ class Settlement:
         self._pops.forget(stored)
         self._interests.forget(stored)
         self._subscriptions.forget(group=group)
-        self._names.forget_group(group)
         self._no_more_waiting([pair for pair in self._waiting_readers if pair[0] == group])
 
     def _waiting(self, interest: Interest) -> int:

@@ -21,6 +21,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import GroupOffsets, ReplicaCheckpoint, TimerProgress
+from tests.harness import names_in_log
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
 FOLDER = Path("/broker")
@@ -97,9 +98,13 @@ def run(steps: list[tuple[str, int, int, int]]) -> None:
         elif what == "group gone":
             master.buffer.forget_group(f"g{one}")
         elif what == "topic":
-            master.names.note(Names({name: other})) if other else master.names.forget_topic(name)
+            names_in_log.note(master.names, Names({name: other})) if other else names_in_log.forget_topic(
+                master.names, name
+            )
         elif what == "group":
-            master.names.note(Names({}, {name: other})) if other else master.names.forget_group(name)
+            names_in_log.note(master.names, Names({}, {name: other})) if other else names_in_log.forget_group(
+                master.names, name
+            )
         elif what == "epoch":
             master = Master(master.source.epoch + 1, before=master)
         elif what == "part":
