@@ -3,20 +3,31 @@
 import re
 import tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.unit.source import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+PROJECTS = {
+    folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    for folder in (".", "services", "spark")
+}
+EXTRAS = PROJECTS["."]["optional-dependencies"]
 OF_USERS = ("grpcio", "kubernetes", "oidc", "otel", "redis", "spark")
 """The extras that a user installs; the others are for those who change Popwheel."""
 
 
+def is_own(wanted: Requirement) -> bool:
+    """Whether it is a distribution of this repository: those go together in one version."""
+    return wanted.name.partition("-")[0] == "popwheel"
+
+
 def asked_for() -> set[Requirement]:
-    texts = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
-    return {wanted for wanted in map(Requirement, texts) if wanted.name != "popwheel"}
+    texts = [text for project in PROJECTS.values() for text in project["dependencies"]]
+    extras = [extra for project in PROJECTS.values() for extra in project.get("optional-dependencies", {}).values()]
+    texts += [text for extra in extras for text in extra]
+    return {wanted for wanted in map(Requirement, texts) if not is_own(wanted)}
 
 
 def test_all_that_is_asked_for_is_locked() -> None:
@@ -26,15 +37,27 @@ def test_all_that_is_asked_for_is_locked() -> None:
         str(wanted) for wanted in asked_for() if not wanted.specifier.contains(locked[canonicalize_name(wanted.name)])
     }
     assert missing == set(), "run make lock"
+    assert "popwheel" not in lock.replace("requirements.lock pyproject.toml", "")
 
 
 def test_users_are_asked_for_ranges_and_tools_are_pinned() -> None:
-    for text in [*PROJECT["dependencies"], *(text for name in OF_USERS for text in EXTRAS[name])]:
-        assert {each.operator for each in Requirement(text).specifier} <= {">=", "<"}, text
-        assert ">=" in text, text
+    texts = [text for project in PROJECTS.values() for text in project["dependencies"]]
+    texts += [text for name in OF_USERS for text in EXTRAS[name]]
+    texts += [text for extra in PROJECTS["spark"]["optional-dependencies"].values() for text in extra]
+    for wanted in map(Requirement, texts):
+        if not is_own(wanted):
+            assert {each.operator for each in wanted.specifier} <= {">=", "<"}, wanted
+            assert ">=" in str(wanted), wanted
     for name in EXTRAS.keys() - {*OF_USERS, "all"}:
         for wanted in map(Requirement, EXTRAS[name]):
             assert wanted.name == "popwheel" or [each.operator for each in wanted.specifier] == ["=="], wanted
+
+
+@pytest.mark.parametrize("folder", ["services", "spark"])
+def test_packages_that_stand_beside_one_another_ask_for_the_same_ranges(folder: str) -> None:
+    whole = {wanted.name: wanted.specifier for wanted in map(Requirement, PROJECTS["."]["dependencies"])}
+    for wanted in map(Requirement, PROJECTS[folder]["dependencies"]):
+        assert whole.get(wanted.name, wanted.specifier) == wanted.specifier, wanted
 
 
 def test_all_is_every_extra_of_users() -> None:
