@@ -20,7 +20,7 @@ KUBE_BASE ?= localhost/python:testbed
 COMPILER := $(shell command -v cc)
 
 .PHONY: help setup lock hooks run test test-compiled wheel release coverage sim mutants lint format demo proto docs site dashboards picture pictures quiet-hour image \
-	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
+	image-on-test-bed spark-image spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -138,6 +138,13 @@ image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker
 	@if [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory image-on-test-bed; \
 	elif docker info >/dev/null 2>&1; then docker build --tag $(IMAGE) .; \
 	elif podman info >/dev/null 2>&1; then podman build --tag $(IMAGE) .; \
+	else echo "no container engine answers here: install and start docker or podman, or name a test bed that makes layers, KUBE=path/to/kube" >&2; exit 1; fi
+
+spark-image: ## Make SPARK_IMAGE, Apache Spark with popwheel-spark, with docker or podman (ARGS="--target e2e": for make e2e), or KUBE=path/to/kube
+	@if [ -z "$(SPARK_IMAGE)" ]; then echo "name it: make spark-image SPARK_IMAGE=registry.example.com/popwheel-spark:0.1.0" >&2; exit 1; \
+	elif [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory spark-image-on-test-bed; \
+	elif docker info >/dev/null 2>&1; then docker build --tag $(SPARK_IMAGE) --file spark/Dockerfile $(ARGS) .; \
+	elif podman info >/dev/null 2>&1; then podman build --tag $(SPARK_IMAGE) --file spark/Dockerfile $(ARGS) .; \
 	else echo "no container engine answers here: install and start docker or podman, or name a test bed that makes layers, KUBE=path/to/kube" >&2; exit 1; fi
 
 LIBRARIES := localhost/popwheel-libraries:testbed

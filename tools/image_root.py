@@ -51,7 +51,7 @@ import kubernetes.client, kubernetes.config
 kubernetes.client.ApiClient(kubernetes.client.Configuration())
 for package in pkgutil.iter_modules(sys.path[:2], ""):
     is_service = package.ispkg and package.name.startswith("popwheel_")  # what is compiled has a library beside them
-    if is_service and package.name not in ("popwheel_spark", "popwheel_testing"):
+    if is_service and package.name != "popwheel_testing":
         folder = importlib.import_module(package.name).__path__
         for module in pkgutil.walk_packages(folder, f"{package.name}."):
             importlib.import_module(module.name)
