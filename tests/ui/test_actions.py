@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator
 
-from tests.ui.acting import Acted, acted
+from tests.ui.action_server import ActionServer, action_server
 from tests.ui.populated import ask
 from tests.ui.watched import Watched, watched
 
@@ -18,21 +18,21 @@ LONG = pytest.mark.skipif(os.environ.get("UI") != "all", reason="takes minutes: 
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acted]:
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActionServer]:
     """A server that tests may change."""
-    with acted(tmp_path_factory.mktemp("acted")) as found:
+    with action_server(tmp_path_factory.mktemp("action_server")) as found:
         yield found
 
 
 @pytest.fixture
-def tab(browser: Browser, server: Acted) -> Iterator[Watched]:
+def tab(browser: Browser, server: ActionServer) -> Iterator[Watched]:
     """A tab that is watched, of that server."""
     with watched(browser, server.url, viewport={"width": 1280, "height": 900}, accept_downloads=True) as opened:
         yield opened
         opened.is_clean()
 
 
-def made(server: Acted, topic: str = "", group: str = "", **facts: Any) -> None:
+def made(server: ActionServer, topic: str = "", group: str = "", **facts: Any) -> None:
     """Make a topic or a group."""
     for path, name in (("/topics", topic), ("/groups", group)):
         if name:
@@ -60,7 +60,7 @@ def delete(tab: Watched, address: str, name: str) -> str:
     return done(tab)
 
 
-def test_a_topic_is_made_changed_and_goes_when_its_name_is_typed(tab: Watched, server: Acted) -> None:
+def test_a_topic_is_made_changed_and_goes_when_its_name_is_typed(tab: Watched, server: ActionServer) -> None:
     tab.go("/topics")
     form = tab.page.locator("form[action='/topics'][method=post]")
     form.locator("[name=name]").fill("MadeHere")
@@ -78,7 +78,7 @@ def test_a_topic_is_made_changed_and_goes_when_its_name_is_typed(tab: Watched, s
     assert "MadeHere" not in [each["name"] for each in ask(server.url, "/topics?limit=100")["topics"]]
 
 
-def test_a_group_is_made_changed_and_deleted(tab: Watched, server: Acted) -> None:
+def test_a_group_is_made_changed_and_deleted(tab: Watched, server: ActionServer) -> None:
     made(server, "ForGroups")
     server.client.send("ForGroups", "tried twice")
     tab.go("/groups")
@@ -97,7 +97,7 @@ def test_a_group_is_made_changed_and_deleted(tab: Watched, server: Acted) -> Non
     assert "made-here" not in [each["name"] for each in ask(server.url, "/groups?limit=100")["groups"]]
 
 
-def test_a_message_is_sent_and_sent_again_edited(tab: Watched, server: Acted) -> None:
+def test_a_message_is_sent_and_sent_again_edited(tab: Watched, server: ActionServer) -> None:
     made(server, "Sent", "sent")
     tab.go("/topics/Sent/send")
     form = post(tab, "/messages")
@@ -116,7 +116,7 @@ def test_a_message_is_sent_and_sent_again_edited(tab: Watched, server: Acted) ->
     assert again["id"] == done(tab).split()[2] != message_id
 
 
-def test_what_a_topic_holds_is_shown_and_what_comes_is_followed(tab: Watched, server: Acted) -> None:
+def test_what_a_topic_holds_is_shown_and_what_comes_is_followed(tab: Watched, server: ActionServer) -> None:
     made(server, "Watched")
     ids = [server.client.send("Watched", f"body {number}", tag="odd" if number % 2 else "even") for number in range(6)]
     tab.go("/topics/Watched/messages?wait=1")
@@ -139,7 +139,7 @@ def test_what_a_topic_holds_is_shown_and_what_comes_is_followed(tab: Watched, se
     assert words.inner_text() == "Stopped: 1 shown"
 
 
-def test_a_held_message_is_released(tab: Watched, server: Acted) -> None:
+def test_a_held_message_is_released(tab: Watched, server: ActionServer) -> None:
     made(server, "Held", "holding")
     message_id = server.client.send("Held", "held")
     (first,) = server.client.take("holding", "Held")
@@ -152,7 +152,7 @@ def test_a_held_message_is_released(tab: Watched, server: Acted) -> None:
 
 
 @LONG
-def test_a_delayed_message_is_recalled(tab: Watched, server: Acted) -> None:
+def test_a_delayed_message_is_recalled(tab: Watched, server: ActionServer) -> None:
     made(server, "Later", type="DELAY")
     made(server, group="later")
     due_s = int(time.time()) + 6
@@ -167,7 +167,7 @@ def test_a_delayed_message_is_recalled(tab: Watched, server: Acted) -> None:
 
 @LONG
 @pytest.mark.parametrize("kind", ["groups", "topics"])
-def test_a_pause_holds_back_and_a_resume_lets_go(tab: Watched, server: Acted, kind: str) -> None:
+def test_a_pause_holds_back_and_a_resume_lets_go(tab: Watched, server: ActionServer, kind: str) -> None:
     topic, group = f"Paused-{kind}", f"paused-{kind}"
     made(server, topic, group)
     server.client.send(topic, "first")
@@ -185,7 +185,7 @@ def test_a_pause_holds_back_and_a_resume_lets_go(tab: Watched, server: Acted, ki
 
 
 @LONG
-def test_a_group_that_is_set_back_reads_again(tab: Watched, server: Acted) -> None:
+def test_a_group_that_is_set_back_reads_again(tab: Watched, server: ActionServer) -> None:
     made(server, "Back", "back")
     ids = {server.client.send("Back", f"{number}") for number in range(4)}
     assert {each["id"] for each in server.client.take("back", "Back", 4, ack=True)} == ids
@@ -201,7 +201,7 @@ def test_a_group_that_is_set_back_reads_again(tab: Watched, server: Acted) -> No
 
 
 @LONG
-def test_dead_letters_are_chosen_exported_given_back_and_purged(tab: Watched, server: Acted) -> None:
+def test_dead_letters_are_chosen_exported_given_back_and_purged(tab: Watched, server: ActionServer) -> None:
     made(server, "Failing")
     made(server, group="failing", max_attempts=1)
     ids = [server.client.send("Failing", f"letter {number}") for number in range(5)]

@@ -98,7 +98,7 @@ def test_a_drill_kills_a_master_and_the_page_tells_the_film(browser: Browser, se
             for _ in range(MENDED_S):
                 tab.fresh()
                 tab.page.wait_for_timeout(500)
-                if words in tab.page.locator("section[aria-labelledby=film]").inner_text():
+                if words in tab.page.locator("section[aria-labelledby=history]").inner_text():
                     break
             else:
                 raise AssertionError(f"never said: {words}: {tab.page.locator('main').inner_text()}")

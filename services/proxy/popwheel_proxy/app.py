@@ -63,7 +63,7 @@ from popwheel_rpc.membership.follower import ControllerFollower
 from popwheel_rpc.service import Call, Channel, Service
 
 if TYPE_CHECKING:
-    from popwheel_proxy.tracing import Exporting
+    from popwheel_proxy.spans import Exporting
 
 _TICK_S = 0.1
 _TICKS_PER_ROUND = 10
@@ -396,7 +396,7 @@ def _export_spans(service: Service, options: ProxyOptions) -> "Exporting":
         MissingExtraError: what is needed for that is not installed.
     """
     with needs_extra("otel.traces", "must be false", "otel"):
-        from popwheel_proxy.tracing import Exporting, trace_calls
+        from popwheel_proxy.spans import Exporting, trace_calls
     spans = Exporting()
     trace_calls(service, spans.tracer, options.message.batch_messages_max)
     return spans

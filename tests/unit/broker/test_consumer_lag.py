@@ -5,17 +5,17 @@ from hypothesis import strategies as st
 
 from popwheel_broker.names.readers import Readers
 from popwheel_broker.progress.consumer_lag import _AT_ONCE, ConsumerLag
+from popwheel_broker.progress.group_queues import GroupQueues
 from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.progress.reading import Reading
 from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
 from popwheel_broker.store.queues import Queues
 from popwheel_common.series import OTHER, SERIES_MAX
 from tests.unit.broker.test_merge_buffer import queue_of
 
 
-def reading_of(buffer: MergeBuffer) -> Reading:
-    """Return a reading without readers of topics: it has only what was read."""
-    return Reading(buffer, Queues(0, lambda topic, number: queue_of(0, topic)), Readers())
+def group_queues_of(buffer: MergeBuffer) -> GroupQueues:
+    """Return queues without readers of topics: it has only what was read."""
+    return GroupQueues(buffer, Queues(0, lambda topic, number: queue_of(0, topic)), Readers())
 
 
 def filled(queue: ConsumeQueue, count: int) -> ConsumeQueue:
@@ -26,7 +26,7 @@ def filled(queue: ConsumeQueue, count: int) -> ConsumeQueue:
 
 def test_few_pairs_are_counted_at_once() -> None:
     buffer = MergeBuffer(1, 1, 100)
-    lag = ConsumerLag(buffer, reading_of(buffer))
+    lag = ConsumerLag(buffer, group_queues_of(buffer))
     queue = queue_of(10)
     buffer.skipped(buffer.of("g", queue), 4)
     assert lag.ready() == {("g", "t"): 6}
@@ -37,7 +37,7 @@ def test_few_pairs_are_counted_at_once() -> None:
 
 def test_many_pairs_are_counted_some_at_a_time_and_in_as_many_series_as_allowed() -> None:
     buffer = MergeBuffer(1, 1, 1_000_000)
-    lag = ConsumerLag(buffer, reading_of(buffer))
+    lag = ConsumerLag(buffer, group_queues_of(buffer))
     queues = [queue_of(3, "large"), queue_of(3, "large"), *[queue_of(2, f"t{number}") for number in range(2000)]]
     for group in range(12):
         for queue in queues:
@@ -79,16 +79,16 @@ def test_what_a_group_never_looked_into_counts_from_the_first_message_held(
             expected += count
     if is_noted:
         readers.note({"g": ["t"]})
-    lag = ConsumerLag(buffer, Reading(buffer, all_queues, readers))
+    lag = ConsumerLag(buffer, GroupQueues(buffer, all_queues, readers))
     assert lag.ready() == ({("g", "t"): expected} if is_read else {})
     readers.forget_group("g")
     buffer.forget_group("g")
     assert lag.ready() == {}
 
 
-def lag_in_steps(buffer: MergeBuffer, reading: Reading) -> int:
+def lag_in_steps(buffer: MergeBuffer, group_queues: GroupQueues) -> int:
     """Return the number of steps of a count: queues where nothing waits are counted some at a time as well."""
-    lag = ConsumerLag(buffer, reading)
+    lag = ConsumerLag(buffer, group_queues)
     assert lag.ready() == {}
     steps = 1
     while lag.step():
@@ -99,8 +99,8 @@ def lag_in_steps(buffer: MergeBuffer, reading: Reading) -> int:
 def test_many_readers_of_a_topic_without_a_queue_are_counted_some_at_a_time() -> None:
     buffer, readers = MergeBuffer(1, 1, 100), Readers()
     readers.note({f"g{number}": ["empty"] for number in range(3 * _AT_ONCE)})
-    reading = Reading(buffer, Queues(100, lambda topic, number: queue_of(0, topic)), readers)
-    assert lag_in_steps(buffer, reading) > 3
+    group_queues = GroupQueues(buffer, Queues(100, lambda topic, number: queue_of(0, topic)), readers)
+    assert lag_in_steps(buffer, group_queues) > 3
 
 
 def test_many_idle_lite_topics_of_a_group_are_counted_some_at_a_time() -> None:
@@ -108,7 +108,7 @@ def test_many_idle_lite_topics_of_a_group_are_counted_some_at_a_time() -> None:
     readers.note({"g": ["parent"]})
     idle = [f"l{number}" for number in range(3 * _AT_ONCE)]
     queues = Queues(100, lambda topic, number: queue_of(0, topic))
-    assert lag_in_steps(buffer, Reading(buffer, queues, readers, lambda group, topic: idle)) > 3
+    assert lag_in_steps(buffer, GroupQueues(buffer, queues, readers, lambda group, topic: idle)) > 3
 
 
 def test_queues_that_a_group_has_read_are_steps_where_its_topics_are_gone_over() -> None:
@@ -116,7 +116,7 @@ def test_queues_that_a_group_has_read_are_steps_where_its_topics_are_gone_over()
     queues = Queues(100_000, lambda topic, number: queue_of(0, topic))
     for number in range(100):
         buffer.restore("g", filled(queues.ensure("t", number), 1), 1, 1)
-    found = list(Reading(buffer, queues, readers).queues_of("g"))
+    found = list(GroupQueues(buffer, queues, readers).queues_of("g"))
     assert len(found) >= 200
     assert len({each for each in found if each is not None}) == sum(each is not None for each in found) == 100
 
@@ -127,7 +127,7 @@ def test_a_wide_topic_of_few_readers_is_counted_some_at_a_time() -> None:
     for number in range(_AT_ONCE + 10):
         filled(queues.ensure("t", number), 1)
     readers.note({"g": ["t"]})
-    lag = ConsumerLag(buffer, Reading(buffer, queues, readers))
+    lag = ConsumerLag(buffer, GroupQueues(buffer, queues, readers))
     assert lag.ready() == {}, "as before: nothing is counted at once"
     assert lag.step()
     assert not lag.step()

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from popwheel_cli.admin import message_send
 from popwheel_cli.errors import CommandError
 from popwheel_cli.main import main
-from popwheel_cli.messages import reading
+from popwheel_cli.messages import queue_reader
 from popwheel_cli.messages.client import MessageClient, Pulled
-from popwheel_cli.messages.outgoing import Letter
-from popwheel_cli.messages.reading import Place, Tail, Wanted, browse
+from popwheel_cli.messages.message_draft import MessageDraft
+from popwheel_cli.messages.queue_reader import Place, Tail, Wanted, browse
 from popwheel_cli.messages.shown import line_of, row_of, text_of
 from popwheel_common.contract.message_id import message_ids
 from popwheel_common.errors import StatusError
@@ -32,8 +32,8 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffs
     ],
 )
 def test_a_message_is_of_the_type_that_its_options_say(fields: dict[str, Any], kind: int) -> None:
-    letter = Letter("orders", {"a": "b"}, ("k",), "t", **fields)
-    made = letter.message(b"body", "id", 1_000, "host")
+    draft = MessageDraft("orders", {"a": "b"}, ("k",), "t", **fields)
+    made = draft.message(b"body", "id", 1_000, "host")
     system = made.system_properties
     assert (made.topic.name, made.body, dict(made.user_properties)) == ("orders", b"body", {"a": "b"})
     assert (system.message_type, system.message_id, list(system.keys), system.tag) == (kind, "id", ["k"], "t")
@@ -43,7 +43,7 @@ def test_a_message_is_of_the_type_that_its_options_say(fields: dict[str, Any], k
 
 def test_a_message_is_of_one_type() -> None:
     with pytest.raises(CommandError, match="--delay or --at and --group"):
-        Letter("orders", due_ms=1, group="g")
+        MessageDraft("orders", due_ms=1, group="g")
 
 
 def test_ids_are_like_those_of_official_clients() -> None:
@@ -73,7 +73,7 @@ def test_what_is_too_long_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def stored(body: bytes, offset: int = 0, at_ms: int = 0, queue_id: int = 0, key: str = "k") -> d.Message:
-    message = Letter("orders", keys=(key,)).message(body, f"id{body.decode('latin-1')}", 0, "host")
+    message = MessageDraft("orders", keys=(key,)).message(body, f"id{body.decode('latin-1')}", 0, "host")
     system = message.system_properties
     system.store_host, system.queue_id, system.queue_offset = "b", queue_id, offset
     system.store_timestamp.FromMilliseconds(at_ms)
@@ -153,7 +153,7 @@ async def test_queues_are_merged_by_time() -> None:
 
 
 async def test_a_tail_begins_at_the_end_and_outlives_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(queue_reader, "_PAUSE_S", 0.001)
     fake = FakeClient(queue_of(0, 5, 1, 2))
     fake.refusals = [StatusError(Code.HA_NOT_AVAILABLE, "no master")] * 2
     seen: list[bytes] = []

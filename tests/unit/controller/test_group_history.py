@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, ReplicaRecord
-from popwheel_controller.broker_groups.group_history import STEPS_MAX, GroupHistory, differences
+from popwheel_controller.broker_groups.group_history import CHANGES_MAX, GroupHistory, differences
 from tests.harness.manual_clock import ManualClock
 
 RECORDS = {number: ReplicaRecord(number, f"host-{number}:1", b"id") for number in range(3)}
@@ -37,13 +37,13 @@ def test_replicas_that_come_go_and_change_are_told() -> None:
 def test_the_latest_steps_are_kept_and_the_others_counted() -> None:
     clock = ManualClock(1_000)
     history = GroupHistory(2, clock)
-    for number in range(STEPS_MAX + 3):
+    for number in range(CHANGES_MAX + 3):
         history.changed(WELL, replace(WELL, version=number))
-    film = history.of("b")
-    assert (len(film.steps), film.dropped, film.steps[0].version) == (STEPS_MAX, 3, 3)
-    assert (film.steps[0].time_ms, film.steps[0].master) == (clock.wall_ms(), 0)
+    latest = history.of("b")
+    assert (len(latest.changes), latest.dropped, latest.changes[0].version) == (CHANGES_MAX, 3, 3)
+    assert (latest.changes[0].time_ms, latest.changes[0].master) == (clock.wall_ms(), 0)
     history.changed(WELL, replace(WELL, master=NO_MASTER))
-    assert film.steps[-1].master == NO_MASTER
+    assert latest.changes[-1].master == NO_MASTER
 
 
 def test_so_many_groups_are_known_at_the_most_and_none_once_another_controller_led() -> None:
@@ -51,7 +51,7 @@ def test_so_many_groups_are_known_at_the_most_and_none_once_another_controller_l
     history = GroupHistory(2, clock)
     for name in ("a", "b", "a", "c"):
         history.changed(None, replace(WELL, name=name))
-    assert [len(history.of(name).steps) for name in "abc"] == [2, 0, 1]
+    assert [len(history.of(name).changes) for name in "abc"] == [2, 0, 1]
     clock.advance(500)
     history.begin()
-    assert (history.since_ms, len(history.of("a").steps)) == (clock.wall_ms(), 0)
+    assert (history.since_ms, len(history.of("a").changes)) == (clock.wall_ms(), 0)

@@ -26,7 +26,7 @@ class GroupWaiting:
     def steps(self) -> Iterator[None]:
         """Go over the queues that it reads."""
         buffer = self._core.state.merge_buffer
-        for queue in self._core.reading.queues_of(self._group):
+        for queue in self._core.group_queues.queues_of(self._group):
             yield
             if queue is None:
                 continue

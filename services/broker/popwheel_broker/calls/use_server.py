@@ -61,7 +61,7 @@ class UseServer:
             polling_proxies=_proxies(core.interests.of_topic(topic)),
         )
         groups: dict[str, None] = {}
-        async for part in self._parts(self._unread(core.reading.groups)):
+        async for part in self._parts(self._unread(core.group_queues.groups)):
             for group, of_topic, unread, _ in part:
                 if of_topic == topic:
                     if group not in groups:
@@ -93,12 +93,12 @@ class UseServer:
 
     def _unread(self, groups: Iterable[str]) -> Iterator[_Unread]:
         """All that groups read, also where they have read nothing yet, or nothing is."""
-        buffer, reading = self._core.state.merge_buffer, self._core.reading
+        buffer, group_queues = self._core.state.merge_buffer, self._core.group_queues
         for group in groups:
             yield group, "", 0, False
-            for topic in reading.topics_of(group):
+            for topic in group_queues.topics_of(group):
                 yield group, topic, 0, False
-            for queue in reading.queues_of(group):
+            for queue in group_queues.queues_of(group):
                 if queue is None:
                     yield group, "", 0, False
                     continue

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from popwheel_broker.progress.group_queues import GroupQueues
 from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.progress.reading import Reading
 from popwheel_common.contract import names
 from popwheel_common.series import OTHER, SERIES_MAX, Labels, bounded
 
@@ -19,13 +19,15 @@ class ConsumerLag:
 
     Args:
         buffer: how far groups are.
-        reading: which queues they read.
+        group_queues: which queues they read.
         held: by group and topic: messages behind that which wait for others of their message group.
     """
 
-    def __init__(self, buffer: MergeBuffer, reading: Reading, held: Mapping[tuple[str, str], int] = _NONE) -> None:
+    def __init__(
+        self, buffer: MergeBuffer, group_queues: GroupQueues, held: Mapping[tuple[str, str], int] = _NONE
+    ) -> None:
         self._buffer = buffer
-        self._reading = reading
+        self._group_queues = group_queues
         self._held = held
         self._counting: Iterator[None] | None = None
         self._counted: Mapping[Labels, int] = {}
@@ -75,10 +77,10 @@ class ConsumerLag:
         found: dict[Labels, int] = {}
         of_groups: dict[str, int] = defaultdict(int)
         of_topics: dict[str, int] = defaultdict(int)
-        for group in self._reading.groups:
+        for group in self._group_queues.groups:
             of_topic: dict[str, int] = defaultdict(int)
             yield
-            for queue in self._reading.queues_of(group):
+            for queue in self._group_queues.queues_of(group):
                 yield
                 if queue is None:
                     continue

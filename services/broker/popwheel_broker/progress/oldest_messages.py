@@ -9,8 +9,8 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from popwheel_broker.progress.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.progress.group_queues import GroupQueues
 from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.progress.reading import Reading
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.contract import names
@@ -84,13 +84,13 @@ class OldestMessages:
     Args:
         store: the messages.
         state: what waits for groups, and what is given out to them.
-        reading: which queues they read.
+        group_queues: which queues they read.
     """
 
-    def __init__(self, store: MessageStore, state: PopState, reading: Reading) -> None:
+    def __init__(self, store: MessageStore, state: PopState, group_queues: GroupQueues) -> None:
         self._store = store
         self._state = state
-        self._reading = reading
+        self._group_queues = group_queues
         self._round: _Round | None = None
         self._times_ms: Mapping[int, int | None] = {}
         self.found: Mapping[Labels, Ages] = {}
@@ -103,7 +103,7 @@ class OldestMessages:
             now_ms: the wall clock.
         """
         if self._round is None:
-            self._round = _Round(self._reading.groups)
+            self._round = _Round(self._group_queues.groups)
         for _ in range(_AT_ONCE):
             if self._is_over(self._round):
                 self._times_ms, self.found = self._round.times_ms, self._round.result(now_ms)
@@ -127,7 +127,7 @@ class OldestMessages:
                 now.queues = None
                 now.groups.pop()
         elif now.groups:
-            now.queues = self._reading.queues_of(now.groups[-1])
+            now.queues = self._group_queues.queues_of(now.groups[-1])
         elif now.check_points:
             check_point = now.check_points.pop()
             if check_point.open_bits:

@@ -30,11 +30,11 @@ from popwheel_broker.progress.check_point import (
     decode_ack,
 )
 from popwheel_broker.progress.consumer_lag import ConsumerLag
+from popwheel_broker.progress.group_queues import GroupQueues
 from popwheel_broker.progress.merge_buffer import ProgressChanges, pair_of
 from popwheel_broker.progress.oldest_messages import OldestMessages
 from popwheel_broker.progress.pop_clock import PopClock
 from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.progress.reading import Reading
 from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record, RecordKind, StoredRecord
@@ -140,11 +140,11 @@ class BrokerCore:
             options.lite.subscriptions_max, self.interests.tell_client, self.interests.has_client
         )
         self.interests.on_client = subscriptions.polls
-        self.reading = Reading(
+        self.group_queues = GroupQueues(
             self.state.merge_buffer, self.store.queues, self.names.readers, subscriptions.lite_topics_of
         )
-        self.lag = ConsumerLag(self.state.merge_buffer, self.reading, lines.held_of)
-        self.oldest = OldestMessages(self.store, self.state, self.reading)
+        self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.held_of)
+        self.oldest = OldestMessages(self.store, self.state, self.group_queues)
         self.acks = Acks(
             *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
             *(self._due_changed, self.names.knows_group, self.quarantine, self.pops.ordered.receives),

@@ -164,7 +164,7 @@ def tail(
     way: ProxyWay, topic: str, tags: str, key: str, queue: str, count: int | None, raw: bool, output: Format
 ) -> None:
     """Show messages of TOPIC as they come. Nothing is taken from any consumer group."""
-    from popwheel_cli.messages.reading import Tail, Wanted
+    from popwheel_cli.messages.queue_reader import Tail, Wanted
 
     printer = _Printer(output, raw=raw)
 
@@ -207,8 +207,8 @@ def browse(
 
     With --from latest the newest are shown.
     """
-    from popwheel_cli.messages.reading import Place, Wanted
-    from popwheel_cli.messages.reading import browse as read
+    from popwheel_cli.messages.queue_reader import Place, Wanted
+    from popwheel_cli.messages.queue_reader import browse as read
     from popwheel_common.clock import SystemClock
 
     kind, number = place

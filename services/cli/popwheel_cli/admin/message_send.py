@@ -58,14 +58,14 @@ def send(
     output: Format,
 ) -> None:
     """Send BODY to TOPIC, or what comes from a file or from standard input."""
-    from popwheel_cli.messages.outgoing import Letter
+    from popwheel_cli.messages.message_draft import MessageDraft
     from popwheel_common.clock import SystemClock
     from popwheel_common.contract.message_id import message_ids
 
     if delay is not None and at_ms is not None:
         raise WrongUseError("choose one of --delay and --at")
     clock = SystemClock()
-    letter = Letter(
+    draft = MessageDraft(
         topic=topic,
         properties=dict(_property(each) for each in properties),
         keys=keys,
@@ -79,7 +79,7 @@ def send(
     ids = message_ids(clock.wall_ms(), secrets.token_hex(8))
     sent = 0
     for bodies in _bodies(body, file, lines):
-        messages = [letter.message(each, next(ids), clock.wall_ms(), host) for each in bodies]
+        messages = [draft.message(each, next(ids), clock.wall_ms(), host) for each in bodies]
         sent += _send(way, topic, messages, output, many=lines, before=sent)
     if lines:
         click.echo(f"{sent} messages were sent", err=True)

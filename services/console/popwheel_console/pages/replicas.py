@@ -48,14 +48,14 @@ async def gather(visit: Visit) -> ReplicasPage:
     return ReplicasPage(
         at,
         [each for each in groups if at in ("", each["name"])],
-        film(history.rows("changes")) if history.is_good else None,
+        with_intervals(history.rows("changes")) if history.is_good else None,
         history.number("since_ms"),
         drill.body if drill is not None and drill.is_good else None,
         "" if drill is None else drill.why,
     )
 
 
-def film(changes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def with_intervals(changes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Changes, the latest first, each with the time since the one before it."""
     befores = [None, *(each["time_ms"] for each in changes)]
     found = [

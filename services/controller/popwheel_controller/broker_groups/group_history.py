@@ -7,12 +7,12 @@ from typing import Final
 from popwheel_common.clock import Clock
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 
-STEPS_MAX: Final = 100
+CHANGES_MAX: Final = 100
 """Of each group; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStep:
+class GroupChange:
     """One change.
 
     Args:
@@ -30,15 +30,15 @@ class GroupStep:
 
 
 @dataclass(slots=True)
-class GroupFilm:
+class LatestChanges:
     """The latest changes of one group.
 
     Args:
-        steps: the oldest first.
+        changes: the oldest first.
         dropped: how many older ones are not there any more.
     """
 
-    steps: deque[GroupStep] = field(default_factory=deque)
+    changes: deque[GroupChange] = field(default_factory=deque)
     dropped: int = 0
 
 
@@ -81,27 +81,27 @@ class GroupHistory:
     def __init__(self, groups_max: int, clock: Clock) -> None:
         self._groups_max = groups_max
         self._clock = clock
-        self._films: dict[str, GroupFilm] = {}
+        self._by_group: dict[str, LatestChanges] = {}
         self.since_ms = clock.wall_ms()
         """Since when changes are known."""
 
     def changed(self, old: GroupState | None, new: GroupState) -> None:
         """Note a change: a listener for `GroupKeeper.subscribe`."""
-        film = self._films.pop(new.name, None) or GroupFilm()
-        self._films[new.name] = film
-        if len(self._films) > self._groups_max:
-            del self._films[next(iter(self._films))]
+        latest = self._by_group.pop(new.name, None) or LatestChanges()
+        self._by_group[new.name] = latest
+        if len(self._by_group) > self._groups_max:
+            del self._by_group[next(iter(self._by_group))]
         now_ms, what = self._clock.wall_ms(), differences(old, new)
-        film.steps.append(GroupStep(now_ms, new.version, new.epoch, new.master, new.sync_state_set, what))
-        if len(film.steps) > STEPS_MAX:
-            film.steps.popleft()
-            film.dropped += 1
+        latest.changes.append(GroupChange(now_ms, new.version, new.epoch, new.master, new.sync_state_set, what))
+        if len(latest.changes) > CHANGES_MAX:
+            latest.changes.popleft()
+            latest.dropped += 1
 
-    def of(self, group: str) -> GroupFilm:
+    def of(self, group: str) -> LatestChanges:
         """The changes of a group."""
-        return self._films.get(group) or GroupFilm()
+        return self._by_group.get(group) or LatestChanges()
 
     def begin(self) -> None:
         """Know nothing: this controller leads from now on."""
-        self._films.clear()
+        self._by_group.clear()
         self.since_ms = self._clock.wall_ms()

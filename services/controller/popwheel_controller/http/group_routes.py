@@ -179,7 +179,7 @@ class GroupViews:
         """The changes of one group. Raises StatusError: NOT_FOUND."""
         if name not in self._overseer.groups.states:
             raise unknown_group(name)
-        film = self._history.of(name)
+        latest = self._history.of(name)
         changes = [
             GroupChangeView(
                 time_ms=each.time_ms,
@@ -189,9 +189,9 @@ class GroupViews:
                 sync_state_set=sorted(each.sync_state_set),
                 what=list(each.what),
             )
-            for each in film.steps
+            for each in latest.changes
         ]
-        return BrokerGroupHistory(name=name, since_ms=self._history.since_ms, dropped=film.dropped, changes=changes)
+        return BrokerGroupHistory(name=name, since_ms=self._history.since_ms, dropped=latest.dropped, changes=changes)
 
     def registrations(self) -> list[Registration]:
         """All replicas that are registered."""

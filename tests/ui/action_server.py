@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from tests.harness.standalone import ROOT, StandaloneProcess
 
-_ORDERS: Final = "tests.ui.acting_client"
+_ORDERS: Final = "tests.ui.action_client"
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
+class ActionServer:
     """The server, and the client.
 
     Args:
@@ -25,7 +25,7 @@ class Acted:
     """
 
     server: StandaloneProcess
-    client: "ActingClient"
+    client: "ActionClient"
 
     @property
     def url(self) -> str:
@@ -33,7 +33,7 @@ class Acted:
         return self.server.http_url
 
 
-class ActingClient:
+class ActionClient:
     """Tells the client's program what to do.
 
     Args:
@@ -51,7 +51,7 @@ class ActingClient:
         return found
 
     def take(self, group: str, topic: str, count: int = 1, **how: Any) -> list[dict[str, Any]]:
-        """Receive so many messages, or fewer if the time is over. See `Acting.take`."""
+        """Receive so many messages, or fewer if the time is over. See `Orders.take`."""
         found: list[dict[str, Any]] = self._do("take", group=group, topic=topic, count=count, **how)
         return found
 
@@ -79,7 +79,7 @@ class ActingClient:
 
 
 @contextmanager
-def acted(folder: Path) -> Iterator[Acted]:
+def action_server(folder: Path) -> Iterator[ActionServer]:
     """Start a server and a client.
 
     Args:
@@ -98,7 +98,7 @@ def acted(folder: Path) -> Iterator[Acted]:
             text=True,
         )
         try:
-            yield Acted(server, ActingClient(program, errors))
+            yield ActionServer(server, ActionClient(program, errors))
         finally:
             assert program.stdin is not None and program.stdout is not None
             program.stdin.close()

@@ -1,6 +1,6 @@
 """The official Python client does what a test tells it, so that effects of forms are seen through it.
 
-A program of its own (`python -m tests.ui.acting_client ENDPOINT`), as `official_client` is. It reads one order a line,
+A program of its own (`python -m tests.ui.action_client ENDPOINT`), as `official_client` is. It reads one order a line,
 in JSON, and answers each with a line: `{"answer": ...}`, or `{"error": ...}` with the client's words.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 
-class Acting:
+class Orders:
     """One client of each kind that is needed, kept until the end.
 
     Args:
@@ -82,16 +82,16 @@ class Acting:
 
 def main() -> None:
     """Do what each line says."""
-    acting = Acting(sys.argv[1])
+    orders = Orders(sys.argv[1])
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            answer = {"answer": getattr(acting, order.pop("do"))(**order)}
+            answer = {"answer": getattr(orders, order.pop("do"))(**order)}
         except Exception as error:  # noqa: BLE001 - the test sees it, whatever it is
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
-    acting.close()
+    orders.close()
 
 
 if __name__ == "__main__":

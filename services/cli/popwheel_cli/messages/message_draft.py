@@ -9,7 +9,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 
 @dataclass(frozen=True)
-class Letter:
+class MessageDraft:
     """What all messages of one command share.
 
     Args:

@@ -16,7 +16,7 @@ def _none(group: str, topic: str) -> Iterable[str]:
     return ()
 
 
-class Reading:
+class GroupQueues:
     """Goes over the queues of groups.
 
     Args:
