@@ -14,7 +14,7 @@ COPY README.md LICENSE ./
 COPY services services
 COPY tools/compile.py tools/
 # What compiles the modules must know the libraries' types.
-RUN pip install --no-cache-dir --constraint requirements.lock ./services '.[grpcio,kubernetes,otel,redis,compile]' && python tools/compile.py build/compiled
+RUN pip install --no-cache-dir --constraint requirements.lock '.[grpcio,kubernetes,otel,redis,compile]' && python tools/compile.py build/compiled
 RUN python tools/image_root.py /image --packages usr/local/lib/python${PYTHON}/site-packages --compiled build/compiled
 
 FROM python:${PYTHON}-slim

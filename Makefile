@@ -31,18 +31,16 @@ setup: $(INSTALLED) ## Make the virtual environment .venv with all that the rest
 # Quiet in a log, else pip shows what it fetches: it may take minutes.
 PIP_INSTALL := quiet=--quiet; test ! -t 1 || quiet=; $(BIN)/python -m pip install $$quiet --disable-pip-version-check --constraint requirements.lock
 
-# pip runs again only when one of these has changed.
-PROJECTS := pyproject.toml services/pyproject.toml spark/pyproject.toml requirements.lock
-
-$(INSTALLED): $(PROJECTS) | $(BIN)/python
+# pip runs again only when pyproject.toml or the lock has changed.
+$(INSTALLED): pyproject.toml requirements.lock | $(BIN)/python
 	@echo "installing all that tests and tools need into $(VENV): about 1 GB to fetch, 2 GB on disk, some minutes"
-	@$(PIP_INSTALL) --editable services --editable spark --editable '.[dev,compile]'
+	@$(PIP_INSTALL) --editable '.[dev,compile]'
 	@touch $@ $(RUN_INSTALLED)
 
 # What the servers need and no more, as most who run them test nothing.
-$(RUN_INSTALLED): $(PROJECTS) | $(BIN)/python
+$(RUN_INSTALLED): pyproject.toml requirements.lock | $(BIN)/python
 	@echo "installing what Popwheel needs to run into $(VENV): about 40 MB to fetch, half a minute"
-	@$(PIP_INSTALL) --no-compile --editable services --editable .  # a server compiles the few modules that it loads
+	@$(PIP_INSTALL) --no-compile --editable .  # a server compiles the few modules that it loads
 	@touch $@
 
 $(BIN)/python:
@@ -53,7 +51,7 @@ $(BIN)/python:
 
 lock: setup ## Write requirements.lock: the version of each library that setup installs, also of those that libraries need
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	@$(BIN)/uv pip compile --quiet --all-extras --universal --python-version 3.11 --no-annotate --no-emit-package popwheel-core --no-emit-package popwheel-spark \
+	@$(BIN)/uv pip compile --quiet --all-extras --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command 'make lock' --output-file requirements.lock pyproject.toml
 
 hooks: setup ## Have git run what make lint checks before each commit
@@ -69,9 +67,9 @@ test-compiled: setup build/compiled/made ## Run tests on compiled modules: units
 	@PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
 		-o pythonpath="build/compiled . $(wildcard services/*) spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
 
-wheel: setup ## Build the wheels, with compiled modules for this Python and machine: build/wheels (needs a C compiler)
+wheel: setup ## Build wheels: of popwheel with compiled modules for this Python and machine, and of popwheel-spark: build/wheels (needs a C compiler)
 	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
-		--no-build-isolation --wheel-dir build/wheels ./services ./spark .
+		--no-build-isolation --wheel-dir build/wheels . ./spark
 
 release: setup ## Build and check all of a release: build/release (needs a C compiler; ARGS="--python python3.12")
 	@$(PIP_INSTALL) --editable '.[release]'

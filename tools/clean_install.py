@@ -201,7 +201,7 @@ def try_wheel(
     """Install a wheel and send first messages; how long each step took, and all of them.
 
     Args:
-        wheel: its file. Beside it is that of popwheel-core, which it needs.
+        wheel: its file.
         folder: is made; it must not be there.
         python: the interpreter.
         others: further words for pip: `fastapi==0.115.0`.
@@ -211,7 +211,7 @@ def try_wheel(
         InstallError: something failed.
     """
     installed = CleanInstall(folder, python)
-    installed.install([str(wheel.resolve()), "--find-links", str(wheel.resolve().parent), *others])
+    installed.install([str(wheel.resolve()), *others])
     for words in verbs:
         installed.first_message(words)
     steps = installed.steps
@@ -227,7 +227,7 @@ def _cpu_s() -> float:
 def main(words: Sequence[str] | None = None) -> int:
     """Try a wheel; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("wheel", type=Path, help="that of popwheel-core is beside it")
+    parser.add_argument("wheel", type=Path)
     parser.add_argument("others", nargs="*", help="further words for pip, such as fastapi==0.115.0")
     parser.add_argument("--python", default=sys.executable, help="the interpreter; this one if not given")
     parser.add_argument("--constraint", type=Path, help="a file of versions that pip keeps to")

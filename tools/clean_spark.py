@@ -1,6 +1,6 @@
 """Install the package for Spark as its users would, in clean environments, and run the quick start of docs/spark.md.
 
-It is installed twice: alone, as on a machine that has Spark and no servers, and as `popwheel[spark]`. A server of the
+It is installed twice: as popwheel-spark, where Spark is and no servers are, and as `popwheel[spark]`. A server of the
 second one serves both.
 """
 
@@ -25,11 +25,12 @@ _LIST = "from importlib.metadata import distributions as all; print(*sorted(each
 _RUN_S_MAX = 600.0
 
 
-def try_spark(wheels: Path, folder: Path, python: str, pyspark: str = "pyspark") -> list[Step]:
+def try_spark(spark: Path, servers: Path, folder: Path, python: str, pyspark: str = "pyspark") -> list[Step]:
     """Install the package in both ways and see that it works; how long each step took.
 
     Args:
-        wheels: the folder of the wheels of popwheel, popwheel-core and popwheel-spark.
+        spark: the wheel of popwheel-spark.
+        servers: that of popwheel.
         folder: is made; it must not be there.
         python: the interpreter.
         pyspark: which PySpark the package is tried with where it is installed alone; the locked one if not given.
@@ -37,17 +38,14 @@ def try_spark(wheels: Path, folder: Path, python: str, pyspark: str = "pyspark")
     Raises:
         InstallError: something failed.
     """
-    links = ["--find-links", str(wheels.resolve())]
     lock = ["--constraint", str(_LOCK)]
     alone = CleanInstall(folder / "alone", python)
-    (own,) = wheels.resolve().glob("popwheel_spark-*.whl")
-    alone.install([str(own), *links, *lock])
+    alone.install([str(spark.resolve()), *lock])
     check_alone(alone.run(["python", "-c", _LIST], _RUN_S_MAX).split())
     if "delivery-report" not in alone.run(["popwheel-spark", "--help"], _RUN_S_MAX):
         raise InstallError("popwheel-spark --help does not name its jobs where PySpark is not installed")
     both = CleanInstall(folder / "both", python)
-    (servers,) = wheels.resolve().glob("popwheel-*-py3-none-any.whl")
-    both.install([f"popwheel[spark] @ {servers.as_uri()}", *links, *lock])
+    both.install([f"popwheel[spark] @ {servers.resolve().as_uri()}", *lock])
     both.run(["python", "-m", "pip", "check"], _RUN_S_MAX)
     if not has_java():
         print("Java is not on this machine: the quick start of Spark is not run", flush=True)
@@ -83,15 +81,16 @@ def has_java() -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try the wheels of a folder; the exit code."""
+    """Try both wheels; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("wheels", type=Path, help="the folder of all three wheels")
+    parser.add_argument("spark", type=Path, help="the wheel of popwheel-spark")
+    parser.add_argument("servers", type=Path, help="the wheel of popwheel")
     parser.add_argument("--python", default=sys.executable, help="the interpreter; this one if not given")
     parser.add_argument("--pyspark", default="pyspark", help="another PySpark than the locked one: pyspark==4.1.4")
     given = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            print(*try_spark(given.wheels, Path(folder) / "clean", given.python, given.pyspark), sep="\n")
+            print(*try_spark(given.spark, given.servers, Path(folder) / "clean", given.python, given.pyspark), sep="\n")
         except InstallError as error:
             print(error, file=sys.stderr)
             return 1

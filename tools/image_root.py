@@ -51,7 +51,7 @@ import kubernetes.client, kubernetes.config
 kubernetes.client.ApiClient(kubernetes.client.Configuration())
 for package in pkgutil.iter_modules(sys.path[:2], ""):
     is_service = package.ispkg and package.name.startswith("popwheel_")  # what is compiled has a library beside them
-    if is_service and package.name != "popwheel_testing":
+    if is_service and package.name not in ("popwheel_spark", "popwheel_testing"):
         folder = importlib.import_module(package.name).__path__
         for module in pkgutil.walk_packages(folder, f"{package.name}."):
             importlib.import_module(module.name)
@@ -66,7 +66,6 @@ def make_libraries(packages: Path) -> None:
     """
     project = tomllib.loads((_SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(each for name in EXTRAS for each in project["optional-dependencies"][name])]
-    wanted = [each for each in wanted if not each.startswith("popwheel")]  # popwheel-core is code (`make_code`)
     lock = _SOURCE / "requirements.lock"
     words = [sys.version, *LEFT_OUT, *wanted, lock.read_text(encoding="utf-8")]
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
@@ -94,7 +93,7 @@ def make_code(root: Path, packages: Path, libraries: Path, compiled: Path | None
         compiled: where tools/compile.py has put compiled modules for this Python; None for an image without any.
     """
     shutil.rmtree(root, ignore_errors=True)
-    _pip(packages, "--no-deps", str(_SOURCE / "services"), str(_SOURCE))
+    _pip(packages, "--no-deps", str(_SOURCE))
     shutil.rmtree(packages / "bin")
     if compiled is not None:
         for path in compiled.rglob("*.so"):

@@ -1,7 +1,7 @@
 """Build all that a release consists of, and check each part as its users will meet it (run by `make release`).
 
-Source distributions and wheels for any machine of all three packages, a compiled wheel of the servers for each Python
-that is found here, and the chart.
+A source distribution, the wheel for any machine, a compiled wheel for each Python that is found here, the wheel of
+popwheel-spark, and the chart.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from tools.clean_spark import try_spark
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "popwheel"
-PROJECTS = (ROOT / "services", ROOT / "spark", ROOT)
-"""The folders of popwheel-core, popwheel-spark and popwheel, each with its pyproject.toml."""
+SPARK = ROOT / "spark"
+"""The project of popwheel-spark."""
 MINORS = (11, 12, 13, 14)
 """Of Python 3: those that all libraries have wheels for."""
 EXTRAS = "grpcio,kubernetes,redis,compile"
@@ -69,20 +69,15 @@ def _minor(python: str) -> int | None:
         return None
 
 
-def build_pure(folder: Path, scratch: Path) -> Path:
-    """Make the source distributions, and of each the wheel for any machine; the wheel of the servers.
+def build_pure(folder: Path) -> Path:
+    """Make the source distribution, and of that the wheel for any machine; the wheel.
 
     Args:
-        folder: where all are put.
-        scratch: a folder of its own.
+        folder: where both are put.
     """
-    for project in PROJECTS:
-        own = scratch / f"sdist-{project.name}"
-        words = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(own)]
-        subprocess.run(words, check=True, cwd=project)
-        (source,) = own.glob("*.tar.gz")
-        shutil.copy(source, folder)
-        _pip_wheel(sys.executable, str(source), folder)  # of the distribution: so it has all that a wheel needs
+    _run([sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(folder)])
+    (source,) = folder.glob("*.tar.gz")
+    _pip_wheel(sys.executable, str(source), folder)  # of the distribution: so it has all that a wheel needs
     (wheel,) = folder.glob(f"popwheel-*-{_PURE}")
     return wheel
 
@@ -102,9 +97,8 @@ def build_compiled(python: str, pure: Path, folder: Path, scratch: Path) -> Path
     _run([python, "-m", "venv", str(scratch / "venv")])
     inside = str(scratch / "venv" / "bin" / "python")
     lock = str(ROOT / "requirements.lock")
-    links = ["--find-links", str(pure.parent), f"popwheel[{EXTRAS}] @ {pure.as_uri()}"]
-    _run([inside, "-m", "pip", "install", "--quiet", "--constraint", lock, *links])
-    _run([inside, "-m", "pip", "uninstall", "--quiet", "--yes", "popwheel", "popwheel-core"])
+    _run([inside, "-m", "pip", "install", "--quiet", "--constraint", lock, f"popwheel[{EXTRAS}] @ {pure.as_uri()}"])
+    _run([inside, "-m", "pip", "uninstall", "--quiet", "--yes", "popwheel"])
     _pip_wheel(inside, str(ROOT), scratch, HATCH_BUILD_HOOK_ENABLE_CUSTOM="true")
     (wheel,) = scratch.glob("*.whl")
     if sys.platform == "linux":
@@ -154,20 +148,6 @@ def check_contents(wheel: Path) -> None:
         raise ReleaseError(f"{wheel.name} has {', '.join([*strange, *tests][:5])}, which no user needs")
 
 
-def check_apart(wheels: Sequence[Path]) -> None:
-    """See that no two wheels have the same file: whoever removes one package would break the other.
-
-    Raises:
-        ReleaseError: they have.
-    """
-    owners: dict[str, str] = {}
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as opened:
-            for name in opened.namelist():
-                if owners.setdefault(name, wheel.name) != wheel.name:
-                    raise ReleaseError(f"{name} is in {owners[name]} and in {wheel.name}")
-
-
 def release(folder: Path, given: Sequence[str], scratch: Path) -> None:
     """Build and check everything.
 
@@ -184,10 +164,8 @@ def release(folder: Path, given: Sequence[str], scratch: Path) -> None:
     found = pythons(given)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    pure = build_pure(folder, scratch)
-    pures = sorted(folder.glob(f"*-{_PURE}"))
-    check_apart(pures)
-    print(f"built source distributions and {', '.join(each.name for each in pures)}", flush=True)
+    pure = build_pure(folder)
+    print(f"built the source distribution and {pure.name}", flush=True)
     wheels = {pure: sys.executable}
     for minor in MINORS:
         if minor not in found:
@@ -196,17 +174,20 @@ def release(folder: Path, given: Sequence[str], scratch: Path) -> None:
         print(f"compiling for Python 3.{minor}, which takes some minutes", flush=True)
         (scratch / str(minor)).mkdir()
         wheels[build_compiled(found[minor], pure, folder, scratch / str(minor))] = found[minor]
+    _pip_wheel(sys.executable, str(SPARK), folder)
+    (spark,) = folder.glob("popwheel_spark-*.whl")
+    print(f"built {spark.name}", flush=True)
     print(f"packaged {build_chart(folder).name}; helm lint --strict has nothing against it", flush=True)
     files = [str(path) for path in folder.iterdir() if path.name.endswith((".whl", ".tar.gz"))]
     _run([sys.executable, "-m", "twine", "check", "--strict", *files])
-    for wheel in {*pures, *wheels}:
+    for wheel in (*wheels, spark):
         check_contents(wheel)
     for wheel, python in wheels.items():
         print(f"{wheel.name} in a clean environment:", flush=True)
         print(*try_wheel(wheel, scratch / f"clean-{wheel.name}", python), sep="\n", flush=True)
-    print("popwheel-spark in clean environments:", flush=True)
-    print(*try_spark(folder, scratch / "clean-spark", sys.executable), sep="\n", flush=True)
-    versions = {re.match(r"popwheel(?:_core|_spark)?-([\d.]+\d)", path.name) for path in folder.iterdir()}
+    print(f"{spark.name} in clean environments:", flush=True)
+    print(*try_spark(spark, pure, scratch / "clean-spark", sys.executable), sep="\n", flush=True)
+    versions = {re.match(r"popwheel(?:_spark)?-([\d.]+\d)", path.name) for path in folder.iterdir()}
     if len({each and each[1] for each in versions}) != 1:
         raise ReleaseError(
             f"not all files have one version: {', '.join(sorted(path.name for path in folder.iterdir()))}"

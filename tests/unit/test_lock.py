@@ -3,15 +3,13 @@
 import re
 import tomllib
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.unit.source import ROOT
 
 PROJECTS = {
-    folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    for folder in (".", "services", "spark")
+    folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "spark")
 }
 EXTRAS = PROJECTS["."]["optional-dependencies"]
 OF_USERS = ("grpcio", "kubernetes", "oidc", "otel", "redis", "spark")
@@ -53,11 +51,10 @@ def test_users_are_asked_for_ranges_and_tools_are_pinned() -> None:
             assert wanted.name == "popwheel" or [each.operator for each in wanted.specifier] == ["=="], wanted
 
 
-@pytest.mark.parametrize("folder", ["services", "spark"])
-def test_packages_that_stand_beside_one_another_ask_for_the_same_ranges(folder: str) -> None:
-    whole = {wanted.name: wanted.specifier for wanted in map(Requirement, PROJECTS["."]["dependencies"])}
-    for wanted in map(Requirement, PROJECTS[folder]["dependencies"]):
-        assert whole.get(wanted.name, wanted.specifier) == wanted.specifier, wanted
+def test_the_package_for_spark_asks_for_the_same_as_the_extra() -> None:
+    of_spark = PROJECTS["spark"]["optional-dependencies"]
+    own = {*PROJECTS["spark"]["dependencies"], *of_spark["pyspark"], *of_spark["report"]}
+    assert own - {*PROJECTS["."]["dependencies"]} == {*EXTRAS["spark"]}
 
 
 def test_all_is_every_extra_of_users() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from popwheel_spark.package import needed_files
 from tests.unit.source import ROOT
 from tools.clean_install import InstallError
 from tools.clean_spark import check_alone
-from tools.release import MINORS, PROJECTS, ReleaseError, check_apart, check_contents, pythons
+from tools.release import MINORS, SPARK, ReleaseError, check_contents, pythons
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Distribution -> its wheel."""
     folder = tmp_path_factory.mktemp("wheels")
     words = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    for project in PROJECTS:
-        subprocess.run(words, cwd=project, check=True, capture_output=True)
+    for each in (ROOT, SPARK):
+        subprocess.run(words, cwd=each, check=True, capture_output=True)
     return {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
 
 
@@ -36,45 +37,30 @@ def project(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "pyproject.toml").read_text())
 
 
-def test_wheels_have_the_packages_alone_each_file_once_and_together_all(wheels: Mapping[str, Path]) -> None:
-    assert set(wheels) == {"popwheel", "popwheel_core", "popwheel_spark"}
+def test_wheels_have_the_packages_alone_and_one_of_them_has_all(wheels: Mapping[str, Path]) -> None:
+    assert set(wheels) == {"popwheel", "popwheel_spark"}
     for wheel in wheels.values():
         check_contents(wheel)
-    check_apart([*wheels.values()])
     folders = [*(ROOT / "services").glob("*/popwheel_*"), ROOT / "spark" / "popwheel_spark"]
     files = {path.relative_to(folder.parent).as_posix() for folder in folders for path in folder.rglob("*.py")}
-    assert set().union(*map(modules, wheels.values())) == files
-    assert {name for name in files if name.startswith("popwheel_spark/")} == modules(wheels["popwheel_spark"])
+    assert modules(wheels["popwheel"]) == files
 
 
-def test_a_file_of_two_wheels_is_found(tmp_path: Path) -> None:
-    paths = [tmp_path / "popwheel-1-py3-none-any.whl", tmp_path / "popwheel_core-1-py3-none-any.whl"]
-    for path in paths:
-        with zipfile.ZipFile(path, "w") as made:
-            made.writestr("popwheel_rpc/limits.py", "")
-    with pytest.raises(ReleaseError, match=r"popwheel_rpc/limits\.py is in popwheel-1\S+ and in popwheel_core-1"):
-        check_apart(paths)
+def test_the_package_for_spark_has_what_it_imports_and_hardly_more(wheels: Mapping[str, Path]) -> None:
+    had = modules(wheels["popwheel_spark"])
+    assert set(needed_files()) <= had < modules(wheels["popwheel"])
+    assert {name.partition("/")[0] for name in had} == {"popwheel_common", "popwheel_rpc", "popwheel_spark"}
+    assert len(had) < 1.15 * len(needed_files())
 
 
-def test_what_the_core_has_the_servers_leave_out_by_the_same_names() -> None:
-    core, whole = project(ROOT / "services"), project(ROOT)
-    named = core["tool"]["hatch"]["build"]["only-include"]
-    assert whole["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"] == [f"/services/{name}" for name in named]
-
-
-def test_the_three_go_together_in_one_version_and_under_one_licence() -> None:
-    version = project(ROOT)["project"]["version"]
-    assert {project(folder)["project"]["version"] for folder in PROJECTS} == {version}
-    texts = [*(each for folder in PROJECTS for each in project(folder)["project"]["dependencies"])]
-    texts += project(ROOT)["project"]["optional-dependencies"]["spark"]
-    own = [text for text in texts if text.startswith("popwheel")]
-    wanted = ["popwheel-core", "popwheel-core", "popwheel-spark[pyspark,report]"]
-    assert own == [f"{name}=={version}" for name in wanted]
-    assert {(folder / "LICENSE").read_text() for folder in PROJECTS} == {(ROOT / "LICENSE").read_text()}
+def test_both_have_one_version_and_one_licence() -> None:
+    folders = (ROOT, SPARK)
+    assert len({project(folder)["project"]["version"] for folder in folders}) == 1
+    assert len({(folder / "LICENSE").read_text() for folder in folders}) == 1
 
 
 def test_what_comes_along_with_the_package_for_spark_is_looked_at() -> None:
-    check_alone(["click", "numpy", "popwheel-core", "popwheel-spark"])
+    check_alone(["click", "numpy", "popwheel-spark"])
     with pytest.raises(InstallError, match="brings fastapi, popwheel, which"):
         check_alone(["fastapi", "numpy", "popwheel", "popwheel-spark"])
 
@@ -91,7 +77,7 @@ def test_what_no_user_needs_is_found(name: str, tmp_path: Path) -> None:
         check_contents(path)
 
 
-@pytest.mark.parametrize("name", ["popwheel", "popwheel_core", "popwheel_spark"])
+@pytest.mark.parametrize("name", ["popwheel", "popwheel_spark"])
 def test_an_index_is_told_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
     with zipfile.ZipFile(wheels[name]) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))

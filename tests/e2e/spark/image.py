@@ -1,7 +1,7 @@
 """What an image for Spark has over the product's own on a test bed: `python -m tests.e2e.spark.image FOLDER`.
 
-Elsewhere one builds spark/Dockerfile (`make spark-image`). There is no registry on a test bed, so this takes the
-package from this repository, PySpark and PyArrow from the packages of this environment, and this machine's Java.
+Elsewhere one builds spark/Dockerfile (`make spark-image`). There is no registry on a test bed, so this
+takes PySpark and PyArrow from the packages of this environment, and this machine's Java runtime.
 """
 
 import shutil
@@ -11,7 +11,6 @@ from pathlib import Path
 
 _PACKAGES = Path("usr/local/lib/python3.11/dist-packages")
 _DISTRIBUTIONS = ("pyspark", "py4j", "pyarrow")
-_PACKAGE = Path(__file__).resolve().parents[3] / "spark" / "popwheel_spark"
 _APPLICATION = Path(__file__).with_name("application.py")
 _USER = "spark:x:185:185::/tmp:/bin/sh\n"
 """Java has to find a name for its user."""
@@ -47,7 +46,6 @@ def make(root: Path) -> None:
         found = metadata.distribution(name)
         for top in {each.parts[0] for each in found.files or () if each.parts[0] != ".."}:
             shutil.copytree(str(found.locate_file(top)), packages / top, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(_PACKAGE, packages / _PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     spark = packages / "pyspark"
     _write(spark / "conf" / "spark-env.sh", _ENVIRONMENT, 0o644)
     java = shutil.which("java")

@@ -1,4 +1,4 @@
-"""The package for Spark needs its own dependencies and popwheel-core: nothing of the servers is loaded or imported."""
+"""The package for Spark needs its own dependencies: nothing of the servers is loaded or imported."""
 
 import ast
 import re
@@ -11,11 +11,9 @@ from packaging.requirements import Requirement
 from popwheel_spark.package import needed_files
 from tests.harness.standalone import ROOT
 
-CORE, SPARK, SERVERS = (
-    tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in ("services", "spark", ".")
-)
+SPARK, SERVERS = (tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in ("spark", "."))
 MODULES = {"click", "google", "matplotlib", "numpy", "pyarrow", "pyspark", "py4j"}
-"""Import names of what popwheel-spark and popwheel-core ask for; py4j is PySpark's own."""
+"""Import names of what popwheel-spark asks for; py4j is PySpark's own."""
 NAMES = {"protobuf": "google", "pyyaml": "yaml"}
 """Of distributions that are imported by another name."""
 OURS = ("broker", "cli", "console", "controller", "proxy", "testing")
@@ -40,7 +38,7 @@ def foreign() -> set[str]:
     """What servers need, from fastapi to uvicorn, and their own packages."""
     extras = SERVERS["project"]["optional-dependencies"]
     asked = names([*SERVERS["project"]["dependencies"], *extras["redis"], *extras["kubernetes"], *extras["grpcio"]])
-    return (asked | {"starlette", "grpc", *(f"popwheel_{name}" for name in OURS)}) - MODULES - {"popwheel_core"}
+    return (asked | {"starlette", "grpc", *(f"popwheel_{name}" for name in OURS)}) - MODULES
 
 
 def test_every_module_is_imported_where_nothing_of_the_servers_is() -> None:
@@ -64,17 +62,18 @@ def test_what_is_imported_now_or_later_is_asked_for() -> None:
     libraries = {name for name in imported - sys.stdlib_module_names if not name.startswith("popwheel_")}
     assert libraries == MODULES
     extras = SPARK["project"]["optional-dependencies"]
-    asked = [*SPARK["project"]["dependencies"], *CORE["project"]["dependencies"], *extras["pyspark"], *extras["report"]]
-    assert names(asked) == MODULES - {"py4j"} | {"popwheel_core"}
+    asked = [*SPARK["project"]["dependencies"], *extras["pyspark"], *extras["report"]]
+    assert names(asked) == MODULES - {"py4j"}
 
 
-def test_the_core_has_what_spark_imports_of_the_services_and_imports_nothing_that_it_has_not() -> None:
-    folder = ROOT / "services"
-    places = [folder / name for name in CORE["tool"]["hatch"]["build"]["only-include"]]
+def test_the_wheel_has_what_it_imports_of_the_services_and_that_imports_nothing_else() -> None:
+    named = SPARK["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert all(source == f"../services/{source.split('/')[2]}/{name}" for source, name in named.items())
+    places = [ROOT / "spark" / source for source in named]
     files = {file for place in places for file in ([place] if place.is_file() else place.rglob("*.py"))}
-    core = {file.relative_to(folder).as_posix().partition("/")[2] for file in files}
-    assert {name for name in needed_files() if not name.startswith("popwheel_spark/")} <= core
+    had = {file.relative_to(ROOT / "spark/../services").as_posix().partition("/")[2] for file in files}
+    assert {name for name in needed_files() if not name.startswith("popwheel_spark/")} <= had
     for file in files:
         for name in re.findall(r"^\s*from (popwheel_[\w.]+) import", file.read_text(), re.MULTILINE):
             path = name.replace(".", "/")
-            assert core & {f"{path}.py", f"{path}/__init__.py"}, f"{file.name} imports {name}"
+            assert had & {f"{path}.py", f"{path}/__init__.py"}, f"{file.name} imports {name}"

@@ -24,7 +24,7 @@ def test_its_spark_is_the_one_that_everything_is_tested_with() -> None:
 
 def test_it_installs_the_packages_in_locked_versions_and_takes_pyspark_from_its_base() -> None:
     (words,) = re.findall(r"pip install (.+?) \\$", DOCKERFILE, re.MULTILINE)
-    assert words == "--no-cache-dir --constraint requirements.lock ./services './spark[report]'"
+    assert words == "--no-cache-dir --constraint requirements.lock './spark[report]'"
     assert "report" in PROJECT["optional-dependencies"]
     assert not any(wanted.startswith("pyspark") for wanted in PROJECT["dependencies"])
 
