@@ -20,7 +20,7 @@ KUBE_BASE ?= localhost/python:testbed
 COMPILER := $(shell command -v cc)
 
 .PHONY: help setup lock hooks run test test-compiled wheel release coverage sim mutants lint format demo proto docs site dashboards picture pictures quiet-hour image \
-	image-on-test-bed spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
+	image-on-test-bed spark-image spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -67,9 +67,9 @@ test-compiled: setup build/compiled/made ## Run tests on compiled modules: units
 	@PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
 		-o pythonpath="build/compiled . $(wildcard services/*) spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
 
-wheel: setup ## Build a wheel with compiled modules for this Python and machine: build/wheels (needs a C compiler)
+wheel: setup ## Build wheels: of popwheel with compiled modules for this Python and machine, and of popwheel-spark: build/wheels (needs a C compiler)
 	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
-		--no-build-isolation --wheel-dir build/wheels .
+		--no-build-isolation --wheel-dir build/wheels . ./spark
 
 release: setup ## Build and check all of a release: build/release (needs a C compiler; ARGS="--python python3.12")
 	@$(PIP_INSTALL) --editable '.[release]'
@@ -136,6 +136,13 @@ image: ## Make the container image IMAGE (default: popwheel:VERSION) with docker
 	@if [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory image-on-test-bed; \
 	elif docker info >/dev/null 2>&1; then docker build --tag $(IMAGE) .; \
 	elif podman info >/dev/null 2>&1; then podman build --tag $(IMAGE) .; \
+	else echo "no container engine answers here: install and start docker or podman, or name a test bed that makes layers, KUBE=path/to/kube" >&2; exit 1; fi
+
+spark-image: ## Make SPARK_IMAGE, Apache Spark with popwheel-spark, with docker or podman (ARGS="--target e2e": for make e2e), or KUBE=path/to/kube
+	@if [ -z "$(SPARK_IMAGE)" ]; then echo "name it: make spark-image SPARK_IMAGE=registry.example.com/popwheel-spark:0.1.0" >&2; exit 1; \
+	elif [ -n "$(KUBE)" ]; then $(MAKE) --no-print-directory spark-image-on-test-bed; \
+	elif docker info >/dev/null 2>&1; then docker build --tag $(SPARK_IMAGE) --file spark/Dockerfile $(ARGS) .; \
+	elif podman info >/dev/null 2>&1; then podman build --tag $(SPARK_IMAGE) --file spark/Dockerfile $(ARGS) .; \
 	else echo "no container engine answers here: install and start docker or podman, or name a test bed that makes layers, KUBE=path/to/kube" >&2; exit 1; fi
 
 LIBRARIES := localhost/popwheel-libraries:testbed

@@ -11,7 +11,7 @@ from bench.load import SendLoop
 from bench.process import Usage
 from bench.server import OwnServer, Server
 from bench.steps import BODY_BYTES, CONNECTIONS, Case, Figures, Scale, own_server
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 
 _TOPIC = "bench-access"
 _CALLERS = 64

@@ -8,10 +8,10 @@ from typing import Self
 from bench import requests
 from bench.connection import ConnectionFailedError, LoadConnection
 from bench.headers import NOBODY
+from popwheel_common.contract.credentials import Credentials
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.access.signature import Credentials
 
 _HEARTBEAT_S = 10.0
 _SETTINGS_TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Self, cast
 
 from bench.headers import NOBODY, RequestHeaders
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 from popwheel_rpc.http2 import frames, hpack
 from popwheel_rpc.limits import WINDOW_DEFAULT
 

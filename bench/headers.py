@@ -3,7 +3,7 @@
 import time
 import uuid
 
-from popwheel_proxy.access.signature import Credentials, signed_headers
+from popwheel_common.contract.credentials import Credentials, signed_headers
 from popwheel_rpc.http2.hpack import FIELD_OVERHEAD, STATIC_TABLE, TABLE_SIZE_DEFAULT, Field
 
 _STATIC_FIELDS = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}

@@ -13,7 +13,7 @@ from bench import requests
 from bench.client import CallFailedError, Client
 from bench.connection import ConnectionFailedError
 from bench.headers import NOBODY
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 from tests.harness.standalone import READY, StandaloneProcess, child_pids
 
 _PROBE_PAUSE_S = 0.005

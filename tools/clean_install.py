@@ -29,6 +29,7 @@ _START_S_MAX = 120.0
 _CLIENT_S_MAX = 120.0
 _STOP_S_MAX = 30.0
 _LOOK_S = 0.05
+_OF_SPARK = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE")
 _IN_THE_WAY = 'raise RuntimeError("this is the services folder of somebody else")\n'
 
 
@@ -71,11 +72,11 @@ class CleanInstall:
         in_the_way.mkdir(parents=True)
         (in_the_way / "__init__.py").touch()
         (in_the_way / "cli.py").write_text(_IN_THE_WAY)
-        own = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+        own = (*("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "VIRTUAL_ENV"), *_OF_SPARK)
         self._environment = {name: text for name, text in os.environ.items() if name not in own}
 
     def install(self, requirements: Sequence[str]) -> None:
-        """Make the environment and install into it.
+        """Make the environment, unless that was done already, and install into it.
 
         Args:
             requirements: wheels, names with versions, and options of pip.
@@ -84,9 +85,23 @@ class CleanInstall:
             InstallError: pip refused.
         """
         with self._timed(f"install {' '.join(Path(each).name for each in requirements)}"[:48]):
-            self._run([self._python, "-m", "venv", str(self._bin.parent)])
+            if not self._bin.exists():
+                self._call([self._python, "-m", "venv", str(self._bin.parent)])
             pip = [str(self._bin / "python"), "-m", "pip", "--disable-pip-version-check"]
-            self._run([*pip, "install", "--quiet", *requirements])
+            self._call([*pip, "install", "--quiet", *requirements])
+
+    def run(self, words: Sequence[str], seconds_max: float) -> str:
+        """Run a program of the environment; what it wrote.
+
+        Args:
+            words: its name, and what follows.
+            seconds_max: how long it may take.
+
+        Raises:
+            InstallError: it failed, or took longer.
+        """
+        with self._timed(" ".join(Path(each).name for each in words)[:48]):
+            return self._call([str(self._bin / words[0]), *words[1:]], seconds_max)
 
     def first_message(self, words: Sequence[str]) -> None:
         """Start servers, send messages to them and receive them with the official client, and stop them.
@@ -96,6 +111,23 @@ class CleanInstall:
 
         Raises:
             InstallError: no server was ready, no message came, or it did not end as it should.
+        """
+        with self.server(words) as grpc_port:
+            client = [sys.executable, str(EXAMPLE), f"127.0.0.1:{grpc_port}"]
+            said = self._call(client, _CLIENT_S_MAX, HOME=str(self._project))
+            if RECEIVED not in said:
+                raise InstallError(f"the client got no message: {said}")
+
+    @contextmanager
+    def server(self, words: Sequence[str]) -> Iterator[int]:
+        """Servers that are ready, as long as the context lasts; the port for gRPC.
+
+        Args:
+            words: of the command `popwheel`, without ports and data folder.
+
+        Raises:
+            InstallError: they were not ready, did not end as they should, or what was done with them raised it; with
+                the end of their log.
         """
         grpc_port, http_port = free_ports(2)
         name = f"popwheel {' '.join(words)}"
@@ -113,16 +145,13 @@ class CleanInstall:
             )
             try:
                 self._until_ready(server, http_port)
-                client = [sys.executable, str(EXAMPLE), f"127.0.0.1:{grpc_port}"]
-                said = self._run(client, HOME=str(self._project))
-                if RECEIVED not in said:
-                    raise InstallError(f"{name}: the client got no message: {said}")
+                yield grpc_port
                 server.send_signal(signal.SIGTERM)
                 code = server.wait(_STOP_S_MAX)
                 if code != 0:
-                    raise InstallError(f"{name} ended with {code}")
+                    raise InstallError(f"it ended with {code}")
             except (InstallError, subprocess.TimeoutExpired) as error:
-                raise InstallError(f"{error}\n{log.read_text(errors='replace')[-3000:]}") from error
+                raise InstallError(f"{name}: {error}\n{log.read_text(errors='replace')[-3000:]}") from error
             finally:
                 if server.poll() is None:
                     server.kill()
@@ -141,7 +170,7 @@ class CleanInstall:
             time.sleep(_LOOK_S)
         raise InstallError(f"it was not ready (exit code {server.poll()})")
 
-    def _run(self, words: Sequence[str], **variables: str) -> str:
+    def _call(self, words: Sequence[str], seconds_max: float | None = None, **variables: str) -> str:
         try:
             done = subprocess.run(
                 words,
@@ -151,10 +180,10 @@ class CleanInstall:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=None if "install" in words or "venv" in words else _CLIENT_S_MAX,
+                timeout=seconds_max,
             )
         except subprocess.TimeoutExpired as error:
-            raise InstallError(f"{words[0]} did not end in {_CLIENT_S_MAX:.0f} s: {error.output!r}") from error
+            raise InstallError(f"{words[0]} did not end in {seconds_max} s: {error.output!r}") from error
         if done.returncode:
             raise InstallError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
         return done.stdout

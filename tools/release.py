@@ -1,6 +1,7 @@
 """Build all that a release consists of, and check each part as its users will meet it (run by `make release`).
 
-A source distribution, the wheel for any machine, a compiled wheel for each Python that is found here, and the chart.
+A source distribution, the wheel for any machine, a compiled wheel for each Python that is found here, the wheel of
+popwheel-spark, and the chart.
 """
 
 import argparse
@@ -15,9 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.clean_install import InstallError, try_wheel
+from tools.clean_spark import try_spark
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "popwheel"
+SPARK = ROOT / "spark"
+"""The project of popwheel-spark."""
 MINORS = (11, 12, 13, 14)
 """Of Python 3: those that all libraries have wheels for."""
 EXTRAS = "grpcio,kubernetes,redis,compile"
@@ -74,7 +78,7 @@ def build_pure(folder: Path) -> Path:
     _run([sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(folder)])
     (source,) = folder.glob("*.tar.gz")
     _pip_wheel(sys.executable, str(source), folder)  # of the distribution: so it has all that a wheel needs
-    (wheel,) = folder.glob(f"*-{_PURE}")
+    (wheel,) = folder.glob(f"popwheel-*-{_PURE}")
     return wheel
 
 
@@ -170,14 +174,20 @@ def release(folder: Path, given: Sequence[str], scratch: Path) -> None:
         print(f"compiling for Python 3.{minor}, which takes some minutes", flush=True)
         (scratch / str(minor)).mkdir()
         wheels[build_compiled(found[minor], pure, folder, scratch / str(minor))] = found[minor]
+    _pip_wheel(sys.executable, str(SPARK), folder)
+    (spark,) = folder.glob("popwheel_spark-*.whl")
+    print(f"built {spark.name}", flush=True)
     print(f"packaged {build_chart(folder).name}; helm lint --strict has nothing against it", flush=True)
     files = [str(path) for path in folder.iterdir() if path.name.endswith((".whl", ".tar.gz"))]
     _run([sys.executable, "-m", "twine", "check", "--strict", *files])
-    for wheel, python in wheels.items():
+    for wheel in (*wheels, spark):
         check_contents(wheel)
+    for wheel, python in wheels.items():
         print(f"{wheel.name} in a clean environment:", flush=True)
         print(*try_wheel(wheel, scratch / f"clean-{wheel.name}", python), sep="\n", flush=True)
-    versions = {re.match(r"popwheel-([\d.]+\d)", path.name) for path in folder.iterdir()}
+    print(f"{spark.name} in clean environments:", flush=True)
+    print(*try_spark(spark, pure, scratch / "clean-spark", sys.executable), sep="\n", flush=True)
+    versions = {re.match(r"popwheel(?:_spark)?-([\d.]+\d)", path.name) for path in folder.iterdir()}
     if len({each and each[1] for each in versions}) != 1:
         raise ReleaseError(
             f"not all files have one version: {', '.join(sorted(path.name for path in folder.iterdir()))}"

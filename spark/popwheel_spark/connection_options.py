@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 from popwheel_spark.errors import OptionError
 from popwheel_spark.given_options import HOW_TABLES_ARE_MADE, GivenOptions
 

@@ -19,10 +19,10 @@ from popwheel_cli.options import StandaloneOptions
 from popwheel_cli.process.in_process import InProcessCluster
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract import names
+from popwheel_common.contract.credentials import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
 from popwheel_common.errors import StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.web.hosts import AllowedHosts
-from popwheel_proxy.access.signature import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
 from popwheel_rpc.limits import Limits
 from popwheel_rpc.server.metrics import RpcMetrics
 from popwheel_rpc.server.server import Server

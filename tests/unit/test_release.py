@@ -3,31 +3,66 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from popwheel_spark.package import needed_files
 from tests.unit.source import ROOT
-from tools.release import MINORS, ReleaseError, check_contents, pythons
+from tools.clean_install import InstallError
+from tools.clean_spark import check_alone
+from tools.release import MINORS, SPARK, ReleaseError, check_contents, pythons
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Distribution -> its wheel."""
+    folder = tmp_path_factory.mktemp("wheels")
     words = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    (made,) = folder.glob("*.whl")
-    return made
+    for each in (ROOT, SPARK):
+        subprocess.run(words, cwd=each, check=True, capture_output=True)
+    return {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
 
 
-def test_a_wheel_has_the_packages_alone(wheel: Path) -> None:
-    check_contents(wheel)
+def modules(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as opened:
-        names = opened.namelist()
-    tops = {name.partition("/")[0] for name in names if not name.startswith("popwheel-")}
-    services = {path.name for path in (ROOT / "services").glob("*/popwheel_*")}
-    assert tops == services | {"popwheel_spark"}
+        return {name for name in opened.namelist() if name.endswith(".py")}
+
+
+def project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())
+
+
+def test_wheels_have_the_packages_alone_and_one_of_them_has_all(wheels: Mapping[str, Path]) -> None:
+    assert set(wheels) == {"popwheel", "popwheel_spark"}
+    for wheel in wheels.values():
+        check_contents(wheel)
+    folders = [*(ROOT / "services").glob("*/popwheel_*"), ROOT / "spark" / "popwheel_spark"]
+    files = {path.relative_to(folder.parent).as_posix() for folder in folders for path in folder.rglob("*.py")}
+    assert modules(wheels["popwheel"]) == files
+
+
+def test_the_package_for_spark_has_what_it_imports_and_hardly_more(wheels: Mapping[str, Path]) -> None:
+    had = modules(wheels["popwheel_spark"])
+    assert set(needed_files()) <= had < modules(wheels["popwheel"])
+    assert {name.partition("/")[0] for name in had} == {"popwheel_common", "popwheel_rpc", "popwheel_spark"}
+    assert len(had) < 1.15 * len(needed_files())
+
+
+def test_both_have_one_version_and_one_licence() -> None:
+    folders = (ROOT, SPARK)
+    assert len({project(folder)["project"]["version"] for folder in folders}) == 1
+    assert len({(folder / "LICENSE").read_text() for folder in folders}) == 1
+
+
+def test_what_comes_along_with_the_package_for_spark_is_looked_at() -> None:
+    check_alone(["click", "numpy", "popwheel-spark"])
+    with pytest.raises(InstallError, match="brings fastapi, popwheel, which"):
+        check_alone(["fastapi", "numpy", "popwheel", "popwheel-spark"])
 
 
 @pytest.mark.parametrize(
@@ -42,11 +77,12 @@ def test_what_no_user_needs_is_found(name: str, tmp_path: Path) -> None:
         check_contents(path)
 
 
-def test_an_index_is_told_who_where_and_for_which_pythons(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as opened:
+@pytest.mark.parametrize("name", ["popwheel", "popwheel_spark"])
+def test_an_index_is_told_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
+    with zipfile.ZipFile(wheels[name]) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         lines = opened.read(metadata).decode().splitlines()
-    for wanted in ("Author: ", "Keywords: ", "License-Expression: Apache-2.0", "Project-URL: Source, https://"):
+    for wanted in ("Author: ", "License-Expression: Apache-2.0", "Project-URL: Source, https://"):
         assert [line for line in lines if line.startswith(wanted)], wanted
     for minor in MINORS:
         assert f"Classifier: Programming Language :: Python :: 3.{minor}" in lines

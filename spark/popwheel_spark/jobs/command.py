@@ -10,8 +10,13 @@ from popwheel_spark.jobs.outcome import Exit, known_errors, outcome
 
 _log = logging.getLogger("popwheel_spark")
 
-_OF_THE_EXTRA = ("matplotlib", "py4j", "pyarrow", "pyspark")
-"""Libraries of the extra `spark`: jobs import them when they run, as `--help` needs none of them."""
+_INSTALLED_BY = {
+    "matplotlib": "popwheel-spark[report]",
+    "py4j": "popwheel-spark[pyspark]",
+    "pyarrow": "popwheel-spark",
+    "pyspark": "popwheel-spark[pyspark]",
+}
+"""Libraries that jobs import when they run, as `--help` needs none of them -> what brings them."""
 
 
 def run(command: click.Command) -> NoReturn:
@@ -33,9 +38,9 @@ def run(command: click.Command) -> NoReturn:
         sys.exit(Exit.INTERRUPTED)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if library not in _OF_THE_EXTRA:
+        if library not in _INSTALLED_BY:
             raise
-        click.echo(f'popwheel-spark: {library} is missing: pip install "popwheel[spark]"', err=True)
+        click.echo(f'popwheel-spark: {library} is missing: pip install "{_INSTALLED_BY[library]}"', err=True)
         sys.exit(Exit.INPUT)
     except known_errors() as error:
         ended, said = outcome(error)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from popwheel_cli.table import print_table
 from popwheel_common.contract import names
 from popwheel_spark.given_options import words
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
@@ -20,6 +19,7 @@ from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.page import cell_words
 from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
+from popwheel_spark.jobs.text_table import print_table
 from popwheel_spark.jobs.time_flags import moment_words
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from popwheel_common.contract.credentials import signed_headers
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from popwheel_proxy.access.signature import signed_headers
 from popwheel_rpc.backoff import Backoff
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import MIB, Limits

@@ -1,6 +1,6 @@
 """What an image for Spark has over the product's own on a test bed: `python -m tests.e2e.spark.image FOLDER`.
 
-Elsewhere one takes Spark's own image, and installs `popwheel[spark]` in it. There is no registry on a test bed, so this
+Elsewhere one builds spark/Dockerfile (`make spark-image`). There is no registry on a test bed, so this
 takes PySpark and PyArrow from the packages of this environment, and this machine's Java runtime.
 """
 

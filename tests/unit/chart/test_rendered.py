@@ -175,7 +175,7 @@ def test_in_diagnostic_mode_pods_only_sleep() -> None:
         ("node-port", ["{.spec.ports[0].nodePort}"]),
         ("load-balancer", ["{.status.loadBalancer.ingress[0]}", "svc.cluster.local:443"]),
         ("diagnostic", ["DIAGNOSTIC MODE", "exec -it broker-a-0 -- sh"]),
-        ("spark", ["popwheel[spark]"]),
+        ("spark", ["popwheel-spark"]),
         ("open", ["networkPolicy.enabled=false", "The admin API is open", "all of the Kubernetes cluster"]),
         ("defaults", ["The admin API is open: access.tokensSecret names no tokens", "pods of the release's namespace"]),
         ("closed", ["those of networkPolicy.adminFrom"]),

@@ -19,8 +19,8 @@ from popwheel_cli.admin.contexts import (
 )
 from popwheel_cli.errors import CommandError
 from popwheel_cli.main import main
+from popwheel_common.contract.credentials import Credentials
 from popwheel_common.settings.config import load
-from popwheel_proxy.access.signature import Credentials
 from popwheel_proxy.options import ProxyOptions
 
 LAB = Context("http://lab:1", proxy="lab:2", token_variable="LAB_TOKEN", access_key="me", secret_variable="LAB_SECRET")

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from popwheel_common.audit_log import LINES_PER_S_MAX, AuditLog
+from popwheel_common.contract.credentials import Credentials, signed_headers
 from popwheel_common.errors import ConfigurationError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
@@ -20,7 +21,6 @@ from popwheel_proxy import protocol
 from popwheel_proxy.access.access_file import access_file
 from popwheel_proxy.access.demands import DEMANDS
 from popwheel_proxy.access.document import users_of
-from popwheel_proxy.access.signature import Credentials, signed_headers
 from popwheel_proxy.access.users import Right, Sort
 from popwheel_rpc.service import Method
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns

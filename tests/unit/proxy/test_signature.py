@@ -2,7 +2,8 @@
 
 import pytest
 
-from popwheel_proxy.access.signature import Claim, Credentials, claim_of, is_by, is_timely, signature_of, signed_headers
+from popwheel_common.contract.credentials import Credentials, signature_of, signed_headers
+from popwheel_proxy.access.signature import Claim, claim_of, is_by, is_timely
 
 NOW_MS = 1_703_706_379_000
 NOW = "20231227T194619Z"

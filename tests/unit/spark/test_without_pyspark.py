@@ -23,5 +23,5 @@ def test_each_help_works_and_a_job_names_the_extra() -> None:
         done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2, done.stderr
         library, _, rest = done.stderr.removeprefix("popwheel-spark: ").partition(" ")
-        assert library in ("pyarrow", "pyspark")
-        assert rest == 'is missing: pip install "popwheel[spark]"\n'
+        wanted = {"pyarrow": "popwheel-spark", "pyspark": "popwheel-spark[pyspark]"}[library]
+        assert rest == f'is missing: pip install "{wanted}"\n'

@@ -12,7 +12,7 @@ import click
 
 from popwheel_cli.errors import CommandError, WrongUseError
 from popwheel_cli.table import print_table
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 
 if TYPE_CHECKING:
     import httpx

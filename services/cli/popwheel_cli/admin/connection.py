@@ -17,7 +17,7 @@ from popwheel_cli.admin.api import (
 )
 from popwheel_cli.admin.contexts import Contexts, contexts_file, load_contexts
 from popwheel_cli.errors import WrongUseError
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 
 Function = TypeVar("Function", bound=Any)
 

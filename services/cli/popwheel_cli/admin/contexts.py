@@ -13,7 +13,7 @@ import click
 
 from popwheel_cli.admin.api import Connection
 from popwheel_cli.errors import CommandError, WrongUseError
-from popwheel_proxy.access.signature import Credentials
+from popwheel_common.contract.credentials import Credentials
 
 CONTEXTS_MAX = 100
 FILE_BYTES_MAX = 256 * 1024

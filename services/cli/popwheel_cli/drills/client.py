@@ -5,12 +5,12 @@ import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from popwheel_common.clock import Clock
+from popwheel_common.contract.credentials import Credentials, signed_headers
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_proxy import protocol
-from popwheel_proxy.access.signature import Credentials, signed_headers
 from popwheel_rpc.service import Channel
 
 CALL_S_MAX = 10.0

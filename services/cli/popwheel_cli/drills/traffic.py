@@ -7,10 +7,10 @@ from contextlib import aclosing
 from popwheel_cli.drills.account import Account, Delivery, place_of
 from popwheel_cli.drills.client import Client
 from popwheel_common.clock import Clock
+from popwheel_common.contract.credentials import Credentials
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.access.signature import Credentials
 from popwheel_rpc.service import Channel, StreamClosedError
 from popwheel_rpc.status import RpcError
 

@@ -9,13 +9,13 @@ from typing import NamedTuple, TypeVar
 
 from popwheel_cli.errors import CommandError, WrongUseError
 from popwheel_common.clock import Clock
+from popwheel_common.contract.credentials import Credentials, signed_headers
 from popwheel_common.contract.names import TOOLS_GROUP
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Message, MessageQueue
 from popwheel_proxy import protocol
-from popwheel_proxy.access.signature import Credentials, signed_headers
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import MIB, Limits
 from popwheel_rpc.service import Channel, Method

@@ -6,13 +6,14 @@ from typing import Any, NoReturn
 
 from popwheel_common.audit_log import AuditLog
 from popwheel_common.clock import Clock
+from popwheel_common.contract.credentials import AUTHORIZATION, DATE_TIME
 from popwheel_common.contract.names import shown
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.settings.watched_file import WatchedFile
 from popwheel_proxy.access.demands import DEMANDS, Demand, Demands
 from popwheel_proxy.access.metrics import AccessMetrics
-from popwheel_proxy.access.signature import AUTHORIZATION, DATE_TIME, claim_of, is_by, is_timely
+from popwheel_proxy.access.signature import claim_of, is_by, is_timely
 from popwheel_proxy.access.users import Right, Sort, User, Users
 from popwheel_rpc.service import Call
 

@@ -1,18 +1,11 @@
-"""The signature `MQv2-HMAC-SHA1` that official clients put into each call's headers.
-
-They sign the header `x-mq-date-time` with the user's secret, and nothing else of the call. So a signature says who
-calls and when it was made. What is in the call is not signed: TLS protects that, and keeps the signature from
-strangers.
-"""
+"""What a proxy makes of the signature that a client shows: who says it calls, and whether that can be."""
 
 import hmac
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-ALGORITHM = "MQv2-HMAC-SHA1"
-AUTHORIZATION = "authorization"
-DATE_TIME = "x-mq-date-time"
+from popwheel_common.contract.credentials import ALGORITHM, DATE_TIME, signature_of
 
 _HOUR_MS = 3_600_000
 _WESTMOST_MS = -12 * _HOUR_MS
@@ -56,11 +49,6 @@ def claim_of(authorization: str) -> Claim:
     return Claim(access_key, bytes.fromhex(signature))
 
 
-def signature_of(secret: bytes, date_time: str) -> bytes:
-    """What a user with this secret signs a time with."""
-    return hmac.digest(secret, date_time.encode(), "sha1")
-
-
 def is_by(secret: bytes, date_time: str, signature: bytes) -> bool:
     """Whether a signature was made with a secret; it takes as long either way."""
     return hmac.compare_digest(signature_of(secret, date_time), signature)
@@ -94,36 +82,3 @@ def _time_ms(date_time: str) -> float:
     if signed.tzinfo is None:
         raise ValueError("the time names no zone")
     return signed.timestamp() * 1000
-
-
-class Credentials(NamedTuple):
-    """What a client is given to show who it is.
-
-    Args:
-        access_key: the user's name; empty: it shows nothing.
-        secret: with which it signs.
-    """
-
-    access_key: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.access_key!r}, ...)"
-
-
-def signed_headers(credentials: Credentials, now_ms: int) -> dict[str, str]:
-    """The headers by which our own clients show who they are; none without an access key.
-
-    Args:
-        credentials: the user's.
-        now_ms: milliseconds since 1970.
-    """
-    access_key, secret = credentials
-    if not access_key:
-        return {}
-    date_time = f"{datetime.fromtimestamp(now_ms // 1000, UTC):%Y%m%dT%H%M%SZ}"
-    signature = signature_of(secret.encode(), date_time).hex()
-    return {
-        DATE_TIME: date_time,
-        AUTHORIZATION: f"{ALGORITHM} Credential={access_key}, SignedHeaders={DATE_TIME}, Signature={signature}",
-    }

@@ -14,7 +14,6 @@ from popwheel_rpc.server.observer import RpcObserver, SilentObserver
 from popwheel_rpc.server.totals import Holder, Totals
 from popwheel_rpc.service import Service, routes_of
 from popwheel_rpc.socket.endpoint import Endpoint
-from popwheel_rpc.socket.tls import self_signed_context
 from popwheel_rpc.status import RpcError
 
 log = structlog.get_logger()
@@ -75,6 +74,8 @@ class Host:
         if self._tls is not None:
             return self._tls()
         if self._self_signed is None:
+            from popwheel_rpc.socket.certificates import self_signed_context  # few need what it loads
+
             now = datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC)
             self._self_signed = self_signed_context(now)
             log.info("made a self-signed certificate for localhost")

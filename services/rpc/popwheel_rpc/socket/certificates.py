@@ -2,13 +2,18 @@
 
 import datetime
 import ipaddress
+import ssl
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from popwheel_rpc.socket.tls import server_context
 
 _DAYS_SELF_SIGNED = 3650
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -36,6 +41,18 @@ def self_signed(now: datetime.datetime) -> KeyPair:
     name = _name("localhost")
     builder = _builder(name, name, key, now, _DAYS_SELF_SIGNED).add_extension(_alternatives(_HERE), critical=False)
     return _pair(builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True), key, key)
+
+
+def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
+    """A server's context with a certificate of its own making (`self_signed`); the key touches no disk for long."""
+    made = self_signed(now)
+    with tempfile.TemporaryDirectory() as folder:
+        certificate_file = Path(folder) / "certificate.pem"
+        key_file = Path(folder) / "key.pem"
+        certificate_file.write_bytes(made.certificate)
+        key_file.touch(mode=0o600)
+        key_file.write_bytes(made.key)
+        return server_context(certificate_file, key_file)
 
 
 def authority(now: datetime.datetime, days: int) -> KeyPair:

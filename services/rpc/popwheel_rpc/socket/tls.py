@@ -1,8 +1,6 @@
-"""TLS: contexts from files or made on the spot, and a session without its socket."""
+"""TLS: contexts from files, and a session without its socket."""
 
-import datetime
 import ssl
-import tempfile
 from pathlib import Path
 
 _READ_BYTES = 256 * 1024
@@ -57,20 +55,6 @@ def _trust(context: ssl.SSLContext, authority: Path) -> None:
     context.load_verify_locations(authority)
     # Whoever stands in the file is trusted, also one that is itself by another authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-
-
-def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
-    """A server's context with a certificate of its own making (`self_signed`); the key touches no disk for long."""
-    from popwheel_rpc.socket.certificates import self_signed
-
-    made = self_signed(now)
-    with tempfile.TemporaryDirectory() as folder:
-        certificate_file = Path(folder) / "certificate.pem"
-        key_file = Path(folder) / "key.pem"
-        certificate_file.write_bytes(made.certificate)
-        key_file.touch(mode=0o600)
-        key_file.write_bytes(made.key)
-        return server_context(certificate_file, key_file)
 
 
 def reason_of(error: ssl.SSLError) -> str:
