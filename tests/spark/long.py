@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
+from pyspark.sql.window import WindowSpec
 
 from popwheel_spark.group_order import in_group_order
 from popwheel_spark.package import write_package
@@ -121,8 +122,21 @@ def check_order(rows: DataFrame) -> None:
     """
     queues = rows.groupBy("messageGroup").agg(sql.countDistinct(*_QUEUE).alias("queues")).where("queues > 1")
     assert queues.isEmpty(), "a message group lies in several queues"
-    before = sql.lag("number").over(Window.partitionBy("messageGroup").orderBy("queueOffset"))
-    inversions = numbers(rows).withColumn("before", before).where("number <= before")
+    _check_numbers_grow(rows, Window.partitionBy("messageGroup").orderBy("queueOffset"))
+
+
+def check_order_in_files(rows: DataFrame) -> None:
+    """See that each task has got the messages of a group in order: a file has its rows as they came.
+
+    Args:
+        rows: read of files.
+    """
+    placed = rows.withColumns({"file": sql.col("_metadata.file_path"), "row": sql.col("_metadata.row_index")})
+    _check_numbers_grow(placed, Window.partitionBy("messageGroup", "file").orderBy("row"))
+
+
+def _check_numbers_grow(rows: DataFrame, window: WindowSpec) -> None:
+    inversions = numbers(rows).withColumn("before", sql.lag("number").over(window)).where("number <= before")
     assert inversions.isEmpty(), f"{inversions.count()} messages are out of order: {inversions.take(3)}"
 
 
@@ -191,6 +205,7 @@ def main(count: int, folder: Path) -> None:
         kept = spark.read.parquet(str(work / "files"))
         check_all_are_there(kept, count)
         check_order(kept)
+        check_order_in_files(kept)
         say(f"Parquet has each of {count:,} once, and in its group's order")
         again = spark.read.format("popwheel").options(endpoints=endpoints, topic="again").load().persist()
         once = first_ones(again)
