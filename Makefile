@@ -20,7 +20,7 @@ KUBE_BASE ?= localhost/python:testbed
 COMPILER := $(shell command -v cc)
 
 .PHONY: help setup lock hooks run test test-compiled wheel release coverage sim mutants lint format demo proto docs site dashboards picture pictures quiet-hour image \
-	image-on-test-bed spark-image spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-format pipeline h2spec fuzz clean
+	image-on-test-bed spark-image spark-image-on-test-bed bench bench-peer drills interop ui ui-scale e2e drill spark spark-long spark-format pipeline h2spec fuzz clean
 
 help: ## Show this help
 	@echo "Popwheel. What make can do:"
@@ -198,6 +198,9 @@ drill: setup ## Kubernetes failures under load of the official client (docs/dril
 
 spark: setup ## Run the tests of the data source with a real Spark and real servers (ARGS="-k stream"; MESSAGES=1000000)
 	@SPARK_MESSAGES=$(MESSAGES) $(BIN)/python -m pytest -q --timeout 900 tests/spark $(ARGS)
+
+spark-long: setup ## Read and send a long stream in order while driver, worker, masters and proxy are killed (MESSAGES=50000; default a million)
+	@$(BIN)/python -m tests.spark.long $(MESSAGES)
 
 spark-format: setup ## Write a topic to a table of Delta or Iceberg by a stream: ARGS="iceberg org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 	@$(BIN)/python -m tests.spark.table_format $(ARGS)

@@ -357,8 +357,39 @@ class SparkApplication(_Values):
     resources: Resources = {}
 
 
+class Checkpoint(_Values):
+    """Where a stream keeps how far it is: exactly one of a URL, a size, and a claim, which the templates demand."""
+
+    url: str = ""
+    size: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?[KMGTPE]i?)?$")] = ""
+    storageClass: str = ""
+    existingClaim: str = ""
+
+
+class SparkStream(_Values):
+    """One has a name, an image, a file and a checkpoint at least."""
+
+    name: Label
+    image: Annotated[str, Field(min_length=1)]
+    file: Annotated[str, Field(min_length=1)]
+    checkpoint: Checkpoint
+    arguments: list[str] = []
+    conf: Texts = {}
+    master: str = "local[*]"
+    stopped: bool = False
+    serviceAccount: str = ""
+    user: Annotated[int, Field(ge=1)] = 185
+    resources: Resources = {}
+    env: list[EnvVariable] = []
+    envFrom: list[EnvFrom] = []
+    nodeSelector: Texts = {}
+    tolerations: list[Toleration] = []
+    affinity: Affinity = {}
+
+
 class Spark(_Values):
     applications: list[SparkApplication]
+    streams: list[SparkStream]
 
 
 class ChartValues(_Values):

@@ -104,6 +104,15 @@ class ClusterCommand:
         os.kill(pid, number)
         return pid
 
+    def kill_process(self, name: str) -> None:
+        """End a proxy, or the master of a broker group, as kill -9 does."""
+        code, text = self.page(f"{self.url}/api/v1/cluster/status")
+        assert code == 200, text
+        (pid,) = [
+            one["pid"] for one in json.loads(text)["processes"] if one["name"] == name and one["role"] in ("", "master")
+        ]
+        os.kill(pid, signal.SIGKILL)
+
     def wait_until(self, wanted: Callable[[dict[str, dict[str, Any]]], bool], timeout_s: float = 15.0) -> None:
         """Wait until the status is as wanted."""
         until = time.monotonic() + timeout_s

@@ -14,8 +14,8 @@ _SEND_ID = encode_send_id(2**64 - 1)
 
 
 def record_of(message: Message, queue_id: int = 0, *, origin: bytes = b"", times: int = 1) -> bytes:
-    """The record of a message, with offset and store time that its system properties say; its fields are written so
-    many times.
+    """The record of a message, with offset, store time and attempts that its system properties say; its fields are
+    written so many times.
     """
     payload = Message()
     payload.CopyFrom(message)
@@ -23,14 +23,16 @@ def record_of(message: Message, queue_id: int = 0, *, origin: bytes = b"", times
     properties = Message().system_properties
     properties.CopyFrom(message.system_properties)
     stored_ms, offset = properties.store_timestamp.ToMilliseconds(), properties.queue_offset
-    properties.ClearField("store_timestamp")
-    properties.ClearField("queue_offset")
+    attempts = properties.delivery_attempt
+    for name in ("store_timestamp", "queue_offset", "delivery_attempt"):
+        properties.ClearField(name)
     record = Record(
         RecordKind.MESSAGE,
         message.topic.name,
         queue_id,
         payload.SerializeToString() * times,
         properties.SerializeToString() * times + _SEND_ID,
+        attempts=attempts,
         origin=origin,
     )
     _, buffers = encode(record, _POSITION, 1, stored_ms, offset)

@@ -1,12 +1,15 @@
 """Spark's own cluster on this machine: a master and two workers, from PySpark's package."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -58,6 +61,7 @@ class SparkCluster:
         self._python = python
         self._port, self._http_port = free_ports(2)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
@@ -79,6 +83,33 @@ class SparkCluster:
         Raises:
             ProcessFailedError: it failed.
         """
+        command, environment = self._command(package, file, words)
+        ended = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise ProcessFailedError(f"{file.name} ended with {ended.returncode}:\n{ended.stderr[-6000:]}")
+        return ended.stdout
+
+    def begin(self, log: Path, package: Path, file: Path, *words: str) -> subprocess.Popen[bytes]:
+        """Begin a script by spark-submit. All its processes here are of one session, so that they can be killed.
+
+        Args:
+            log: gets what they say, behind what it has.
+            package, file, words: as of `submit`.
+        """
+        command, environment = self._command(package, file, words)
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _command(self, package: Path, file: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """The command line of spark-submit, and its environment."""
         settings = {
             "spark.executor.memory": _MEMORY,
             "spark.ui.enabled": "false",
@@ -91,18 +122,31 @@ class SparkCluster:
         ]
         pythons = {"PYSPARK_PYTHON": str(self._python), "PYSPARK_DRIVER_PYTHON": sys.executable}
         # What plans streams, on this machine, does not look at --py-files.
-        environment = os.environ | _ALONE | pythons | {"PYTHONPATH": str(package)}
-        ended = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            raise ProcessFailedError(f"{file.name} ended with {ended.returncode}:\n{ended.stderr[-6000:]}")
-        return ended.stdout
+        return command, os.environ | _ALONE | pythons | {"PYTHONPATH": str(package)}
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker and its executors as kill -9 does, and start another one in its place."""
+        worker = self._workers[number]
+        executors = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        for pid in (worker.pid, *map(int, executors)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.wait()
+        self._processes.remove(worker)
+        self._start_worker(number)
+
+    def kill_master(self) -> None:
+        """End the master as kill -9 does, and start another one, which finds workers and applications in its files."""
+        master = self._processes.pop(0)
+        master.kill()
+        master.wait()
+        self._start_master()
 
     def __enter__(self) -> Self:
         try:
-            self._start("master", "master.Master", "--port", str(self._port), "--webui-port", str(self._http_port))
+            self._start_master()
             for number in range(WORKERS):
-                size = ("--cores", "1", "--memory", _MEMORY, "--work-dir", str(self._work(number)))
-                self._start(f"worker-{number}", "worker.Worker", *size, "--webui-port", "0", self.url)
+                self._start_worker(number)
             self._wait_for_workers()
         except BaseException:
             self._stop()
@@ -117,18 +161,30 @@ class SparkCluster:
     def _work(self, number: int) -> Path:
         return self._folder / f"work-{number}"
 
-    def _start(self, name: str, kind: str, *words: str) -> None:
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [*(_CLASS, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"), *words],
-                    cwd=self._folder,
-                    env=os.environ | _ALONE,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
+    def _start_master(self) -> None:
+        recovery = {"recoveryMode": "FILESYSTEM", "recoveryDirectory": self._folder / "recovery"}
+        options = " ".join(f"-Dspark.deploy.{name}={value}" for name, value in recovery.items())
+        ports = ("--port", str(self._port), "--webui-port", str(self._http_port))
+        master = self._start("master", "master.Master", *ports, SPARK_DAEMON_JAVA_OPTS=options)
+        self._processes.remove(master)
+        self._processes.insert(0, master)
+
+    def _start_worker(self, number: int) -> None:
+        size = ("--cores", "1", "--memory", _MEMORY, "--work-dir", str(self._work(number)))
+        self._workers[number] = self._start(f"worker-{number}", "worker.Worker", *size, "--webui-port", "0", self.url)
+
+    def _start(self, name: str, kind: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*(_CLASS, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"), *words],
+                cwd=self._folder,
+                env=os.environ | _ALONE | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
+        self._processes.append(process)
+        return process
 
     def _wait_for_workers(self) -> None:
         until = time.monotonic() + _START_S_MAX

@@ -1,11 +1,10 @@
 """What ends while a stream runs: workers, proxies, masters; and what retention takes. No row is missing or twice."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -44,7 +43,7 @@ class Batches:
         happens: by the number of the micro-batch.
     """
 
-    def __init__(self, happens: dict[int, "Happening"]) -> None:
+    def __init__(self, happens: dict[int, Callable[[], None]]) -> None:
         self._happens = happens
         self.rows: dict[int, list[tuple[object, ...]]] = {}
 
@@ -63,28 +62,6 @@ class Batches:
         assert {row[0] for row in rows} == sent
 
 
-class Happening:
-    """A process of a cluster is killed.
-
-    Args:
-        cluster: of which.
-        name: of a proxy, or of a broker group, whose master it is then.
-    """
-
-    def __init__(self, cluster: ClusterCommand, name: str) -> None:
-        self._cluster = cluster
-        self._name = name
-
-    def __call__(self) -> None:
-        _, text = self._cluster.page(f"{self._cluster.url}/api/v1/cluster/status")
-        (pid,) = [
-            one["pid"]
-            for one in json.loads(text)["processes"]
-            if one["name"] == self._name and one["role"] in ("", "master")
-        ]
-        os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.timeout(3600)
 def test_nothing_is_missing_or_twice_when_a_proxy_and_masters_are_killed(
     spark: SparkSession, cluster: ClusterCommand, tmp_path: Path
@@ -92,9 +69,8 @@ def test_nothing_is_missing_or_twice_when_a_proxy_and_masters_are_killed(
     endpoints = proxies(cluster)
     with Topics(endpoints[0], cluster.url) as topics:
         sent = topics.fill(topics.make("struck", queues=4), MESSAGES)
-    batches = Batches(
-        {1: Happening(cluster, "proxy-0"), 2: Happening(cluster, "broker-0"), 3: Happening(cluster, "broker-1")}
-    )
+    killed = {1: "proxy-0", 2: "broker-0", 3: "broker-1"}
+    batches = Batches({number: partial(cluster.kill_process, name) for number, name in killed.items()})
     options = {"endpoints": ",".join(endpoints), "topic": "struck", "startingOffsets": "earliest"}
     stream = spark.readStream.format("popwheel").options(**options, maxRowsPerTrigger=str(MESSAGES // 8)).load()
     query = (
@@ -155,11 +131,11 @@ def test_an_archive_has_each_message_once_when_its_job_a_proxy_and_a_master_are_
         sent = topics.fill(topics.make("kept", queues=4), MESSAGES)
     with ArchiveJob(endpoints, folder) as job:
         job.wait_for_micro_batch()
-        Happening(cluster, "proxy-0")()
+        cluster.kill_process("proxy-0")
         job.wait_for_micro_batch()
     with ArchiveJob(endpoints, folder) as job:
         job.wait_for_micro_batch()
-        Happening(cluster, "broker-0")()
+        cluster.kill_process("broker-0")
         job.wait_for_micro_batch()
         job.wait()
     rows = ArchiveFolder(spark, str(folder)).table().select("messageId", *PLACE).collect()

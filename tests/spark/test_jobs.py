@@ -14,10 +14,12 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DELAY, Message
+from popwheel_spark.errors import RefusedError
 from popwheel_spark.jobs.archive import archive
 from popwheel_spark.jobs.archive_folder import ArchiveFolder
 from popwheel_spark.jobs.audit import audit
 from popwheel_spark.jobs.compaction import compaction
+from popwheel_spark.jobs.dead_letter_report import dead_letter_report
 from popwheel_spark.jobs.delivery_report import delivery_report
 from popwheel_spark.jobs.outcome import Exit, InputError, JobError
 from popwheel_spark.jobs.replay import replay
@@ -159,6 +161,58 @@ def test_an_audit_names_what_is_lost(topics: Topics, jobs: Jobs, tmp_path: Path)
         jobs.run(audit, *words)
     with pytest.raises(InputError, match=r"there is no topic Audite$"):
         jobs.run(audit, "--topics", "Audite", *words[2:4], "--to", folder)
+
+
+def test_dead_letters_are_told_by_cause_and_key(
+    spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path
+) -> None:
+    def dress(message: Message, number: int) -> None:
+        message.system_properties.keys.append(f"customer-{number % 2}")
+
+    topic, folder = topics.make("Buried", queues=1), tmp_path / "report"
+    group = topics.make_group("buriers", max_attempts=2, backoff_ms=[10])
+    topics.fill(topic, 6, dress)
+
+    async def fail() -> None:
+        """Five messages fail twice; the consumer gives the sixth up at its first try."""
+        async with MessagingClient(topics.address) as client:
+            given = await client.receive_all(group, topic, 6)
+            await client.forward_to_dead_letters(group, topic, given[5])
+            for _ in range(2):
+                for message in given[:5]:
+                    await client.change_invisible(group, topic, message, None)
+                given = await client.receive_all(group, topic, 5, patience_s=3.0)
+
+    asyncio.run(fail())
+    found = json.loads(jobs.run(dead_letter_report, "--groups", group, "--output", "json", "--to", str(folder)))
+    assert (found["letters"], found["open"]) == (6, 6)
+    assert [(row["originTopic"], row["cause"], row["attempts"], row["letters"]) for row in found["causes"]] == [
+        (topic, "limit", 2, 5),
+        (topic, "unknown", None, 1),
+    ]
+    assert sum(row["letters"] for row in found["ages"]) == 6
+    assert {(row["kind"], row["value"], row["letters"]) for row in found["tops"]} == {
+        ("key", "customer-0", 3),
+        ("key", "customer-1", 3),
+    }
+    html = (folder / "report.html").read_text()
+    assert "customer-1" in html and "<svg" in html and NETWORK.search(html) is None
+    assert spark.read.parquet(str(folder / "letters")).count() == 6
+
+    async def receive_them() -> None:
+        dead = f"%DLQ%{group}"
+        async with MessagingClient(topics.address) as client:
+            await client.ack(group, dead, await client.receive_all(group, dead, 6))
+
+    asyncio.run(receive_them())
+    output = jobs.run(dead_letter_report, "--groups", group)
+    assert "dead letters: 6; open: 0" in output
+    assert "Why a consumer failed, nobody tells a broker." in output
+    idle = topics.make_group("idle-group")
+    assert "dead letters: 0; open: 0" in jobs.run(dead_letter_report, "--groups", idle)
+    assert "dead letters: 6" in jobs.run(dead_letter_report)
+    with pytest.raises(RefusedError, match="no-such-group"):
+        jobs.run(dead_letter_report, "--groups", "no-such-group")
 
 
 def test_an_audit_of_nothing_proves_nothing(topics: Topics, jobs: Jobs, tmp_path: Path) -> None:

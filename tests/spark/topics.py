@@ -41,9 +41,14 @@ class Topics:
         self._post("topics", {"name": name, "type": kind, "queues": queues})
         return name
 
-    def make_group(self, name: str) -> str:
-        """Make a consumer group; its name."""
-        self._post("groups", {"name": name})
+    def make_group(self, name: str, **settings: object) -> str:
+        """Make a consumer group; its name.
+
+        Args:
+            name: of it.
+            settings: as the admin API has them.
+        """
+        self._post("groups", {"name": name, **settings})
         return name
 
     def _post(self, path: str, thing: Mapping[str, object]) -> None:

@@ -95,6 +95,17 @@
   {{- if has .name $applications }}{{ $wrong = append $wrong (printf "spark.applications names %s twice" .name) }}{{ end -}}
   {{- $applications = append $applications .name -}}
 {{- end -}}
+{{- $streams := list -}}
+{{- range .Values.spark.streams -}}
+  {{- if has .name $streams }}{{ $wrong = append $wrong (printf "spark.streams names %s twice" .name) }}{{ end -}}
+  {{- $streams = append $streams .name -}}
+  {{- $places := compact (list .checkpoint.url .checkpoint.size .checkpoint.existingClaim) -}}
+  {{- if ne (len $places) 1 -}}
+    {{- $wrong = append $wrong (printf "spark.streams %s: say exactly one of checkpoint.url, size and existingClaim; without its checkpoint a stream begins anew at each start" .name) -}}
+  {{- else if and (hasPrefix "k8s://" (.master | default "")) (not .checkpoint.url) -}}
+    {{- $wrong = append $wrong (printf "spark.streams %s: executors do not see a volume of the driver's pod; with a master k8s:// give checkpoint.url" .name) -}}
+  {{- end -}}
+{{- end -}}
 {{- $inSync := int (include "popwheel.setting" (list $ "broker.replication.min_in_sync_replicas" 1)) -}}
 {{- if gt $inSync (int .Values.broker.replicas) -}}
   {{- $wrong = append $wrong (printf "config.broker.replication.min_in_sync_replicas is %d, but a group has broker.replicas=%d: every send would be refused" $inSync (int .Values.broker.replicas)) -}}

@@ -58,6 +58,7 @@ def group() -> click.Group:
     from popwheel_spark.jobs.archive import archive
     from popwheel_spark.jobs.audit import audit
     from popwheel_spark.jobs.compaction import compaction
+    from popwheel_spark.jobs.dead_letter_report import dead_letter_report
     from popwheel_spark.jobs.delivery_report import delivery_report
     from popwheel_spark.jobs.replay import replay
     from popwheel_spark.jobs.timer_forecast import timer_forecast
@@ -65,7 +66,7 @@ def group() -> click.Group:
     return click.Group(
         "popwheel-spark",
         help="Jobs on Popwheel's topics, run by Spark: on this machine, or where spark-submit says.",
-        commands=[archive, audit, compaction, delivery_report, replay, timer_forecast],
+        commands=[archive, audit, compaction, dead_letter_report, delivery_report, replay, timer_forecast],
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 

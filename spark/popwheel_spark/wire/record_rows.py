@@ -280,14 +280,15 @@ def _delivery_times(rows: _Rows) -> pa.Array:
     return pa.array(rows.micros(times), TIME, mask=times.last(rows.count) < 0)
 
 
-def _small_number(number: int) -> Callable[[_Rows], pa.Array]:
-    """A property that is null where the message does not say it."""
+def _priorities(rows: _Rows) -> pa.Array:
+    said = rows.property(SystemProperties.PRIORITY_FIELD_NUMBER)
+    return pa.array(rows.numbers(said).astype(np.int32), mask=said.last(rows.count) < 0)
 
-    def column(rows: _Rows) -> pa.Array:
-        said = rows.property(number)
-        return pa.array(rows.numbers(said).astype(np.int32), mask=said.last(rows.count) < 0)
 
-    return column
+def _attempts(rows: _Rows) -> pa.Array:
+    """Deliveries before it was stored: retries have some, a first try none, and of a dead letter nobody keeps it."""
+    counts = rows.heads["attempts"].astype(np.int32)
+    return pa.array(counts, mask=counts == 0)
 
 
 def _origins(rows: _Rows) -> pa.Array:
@@ -307,8 +308,8 @@ _OF_RECORDS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     "storeTimestamp": lambda rows: pa.array(rows.heads["store_time_ms"].astype(np.int64) * _MICROS_PER_MS, TIME),
     "deliveryTimestamp": _delivery_times,
     "messageId": _message_ids,
-    "attempts": _small_number(SystemProperties.DELIVERY_ATTEMPT_FIELD_NUMBER),
-    "priority": _small_number(SystemProperties.PRIORITY_FIELD_NUMBER),
+    "attempts": _attempts,
+    "priority": _priorities,
     "originTopic": _origins,
     BAD_RECORD: lambda rows: pa.nulls(rows.count, pa.string()),
 }

@@ -42,6 +42,10 @@ def values_of(name: str) -> Values:
 ALL = {
     **{name: values_of(name) for name in ("defaults", "internal-tls", "redis", "monitoring", "spark", "closed")},
     "closed with spark": {**values_of("spark"), **values_of("closed")},
+    "closed with streams of spark": {
+        "spark": {"streams": values_of("spark")["spark"]["streams"]},
+        **values_of("closed"),
+    },
     "other names": {
         "fullnameOverride": "orders",
         "clusterDomain": "example.internal",

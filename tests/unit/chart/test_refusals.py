@@ -5,6 +5,11 @@ import pytest
 from tests.harness.chart import RefusedError, RenderedChart, Values
 from tests.unit.chart.test_schema import SET, nested
 
+
+def _stream(**checkpoint: str) -> Values:
+    return {"name": "a", "image": "i:1", "file": "f", "checkpoint": checkpoint}
+
+
 REFUSED: list[tuple[Values, str]] = [
     ({"image": {"tag": "latest"}}, "image.tag is `latest`"),
     ({"proxy": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}}, "(5) is above"),
@@ -70,6 +75,13 @@ REFUSED: list[tuple[Values, str]] = [
             }
         },
         "spark.applications names a twice",
+    ),
+    ({"spark": {"streams": [_stream(url="s3a://b/c"), _stream(url="s3a://b/d")]}}, "spark.streams names a twice"),
+    ({"spark": {"streams": [_stream()]}}, "spark.streams a: say exactly one of checkpoint.url, size and existingClaim"),
+    ({"spark": {"streams": [_stream(url="s3a://b/c", size="1Gi")]}}, "spark.streams a: say exactly one of"),
+    (
+        {"spark": {"streams": [{**_stream(size="1Gi"), "master": "k8s://https://kubernetes.default.svc"}]}},
+        "executors do not see a volume of the driver's pod",
     ),
     (
         {"config": {"broker": {"replication": {"min_in_sync_replicas": 3}}}},

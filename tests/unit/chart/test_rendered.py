@@ -250,6 +250,49 @@ def test_spark_applications_are_told_where_the_proxies_are() -> None:
     ]
 
 
+def test_a_stream_of_spark_is_one_pod_that_goes_on_from_its_checkpoint() -> None:
+    chart = rendered("spark")
+    stream = chart.one("Deployment", "popwheel-spark-orders-archive")["spec"]
+    assert (stream["replicas"], stream["strategy"]) == (1, {"type": "Recreate"})
+    labels = stream["template"]["metadata"]["labels"]
+    assert stream["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["popwheel.io/stream"] == "orders-archive"
+    pod = stream["template"]["spec"]
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (185, 185)
+    assert pod["securityContext"]["runAsNonRoot"] and "restartPolicy" not in pod  # Always
+    assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert container["args"] == ["--master", "local[*]", "local:///opt/app/archive.py", "--topic", "Orders"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["POPWHEEL_ENDPOINT"] == "popwheel-proxy.messages.svc.cluster.local:8081"
+    assert variables["POPWHEEL_CHECKPOINT"] == container["volumeMounts"][0]["mountPath"] == "/checkpoint"
+    (volume,) = pod["volumes"]
+    claim = chart.one("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+
+
+def test_a_stream_of_spark_may_keep_its_checkpoint_elsewhere_and_be_stopped() -> None:
+    chart = rendered("spark")
+    stream = chart.one("Deployment", "popwheel-spark-orders-wide")["spec"]
+    assert stream["replicas"] == 0
+    pod = stream["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "volumes" not in pod and "volumeMounts" not in container
+    assert pod["serviceAccountName"] == "spark" and "automountServiceAccountToken" not in pod
+    assert {"name": "POPWHEEL_CHECKPOINT", "value": "s3a://lake/checkpoints/orders"} in container["env"]
+    assert container["envFrom"] == [{"secretRef": {"name": "lake"}}] and pod["nodeSelector"] == {"disk": "ssd"}
+    assert "spark.driver.host=$(POD_IP)" in container["args"]
+    assert len(chart.of_kind("PersistentVolumeClaim")) == 1
+    own = {"name": "a", "image": "i:1", "file": "f", "checkpoint": {"existingClaim": "mine"}}
+    alone = RenderedChart({"spark": {"streams": [own]}})
+    (volume,) = alone.pods()["popwheel-spark-a"]["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "mine"}
+    assert alone.of_kind("PersistentVolumeClaim") == []
+
+
 def test_secrets_of_access_come_to_those_who_check() -> None:
     chart = rendered("access")
     found = {
