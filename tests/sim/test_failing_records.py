@@ -37,4 +37,6 @@ def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch
             close(state, check_point_id, bits)
 
     monkeypatch.setattr(PopState, "close", close_but_not_what_is_set_aside)
-    assert run_seed(SEED, only=(NAME,)).violations
+    # In every second seed it is given out for good; in others it comes again, which ends its entry, live as in the log.
+    numbers = {violation[:2] for violation in run_seed(12_000_206, only=(NAME,)).violations}
+    assert numbers == {"L2", "S6"}
