@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import click
 
-from popwheel_cli.table import print_table
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_spark.given_options import words
@@ -22,6 +21,7 @@ from popwheel_spark.jobs.command import run
 from popwheel_spark.jobs.job_session import job_session
 from popwheel_spark.jobs.page import Cell, Section, Table, cell_words, page
 from popwheel_spark.jobs.report_folder import ReportFolder
+from popwheel_spark.text_table import print_table
 from popwheel_spark.wire.admin_api import AdminApi
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from popwheel_spark.jobs.outcome import InputError
 from popwheel_spark.jobs.page import cell_words
 from popwheel_spark.jobs.records import DELIVERIES, record
 from popwheel_spark.jobs.report_folder import ReportFolder
-from popwheel_spark.jobs.text_table import print_table
 from popwheel_spark.jobs.time_flags import moment_words
+from popwheel_spark.text_table import print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_spark.jobs.text_table import print_table
+from popwheel_spark.text_table import print_table
 
 
 def test_columns_stand_below_their_headings_and_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
