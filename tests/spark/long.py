@@ -5,6 +5,7 @@ Spark's own cluster, kills what it needs meanwhile, and counts. It prints figure
 or out of order.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -20,10 +21,13 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.window import WindowSpec
 
+from popwheel_spark.connection_options import ConnectionOptions
+from popwheel_spark.given_options import GivenOptions
 from popwheel_spark.group_order import in_group_order
 from popwheel_spark.package import write_package
 from popwheel_spark.repeats import without_repeats
 from popwheel_spark.session import spark_session
+from popwheel_spark.wire.queue_client import QueueClient
 from tests.harness.cluster import ClusterCommand
 from tests.harness.spark_cluster import SparkCluster, bare_python
 from tests.spark import long_stream
@@ -32,7 +36,7 @@ from tests.spark.topics import Topics
 _MESSAGES = 1_000_000
 _GROUPS = 1_000
 _BATCHES = 20
-_LOOK_S = 0.2
+_LOOK_S = 0.1
 _QUEUE = ("brokerName", "queueId")
 _CLUSTER = ("--groups", "2", "--replicas", "2", "--proxies", "2", "--set", "broker.flush=async")
 
@@ -151,8 +155,19 @@ def batches(folder: Path) -> int:
     return min(len(list((folder / name / "commits").glob("[0-9]*"))) for name in ("kept", "sent"))
 
 
+def stored(endpoints: str, topic: str) -> int:
+    """How many messages a topic has got so far."""
+
+    async def ask() -> int:
+        options = ConnectionOptions.take(GivenOptions({"endpoints": endpoints}))
+        async with QueueClient(options, "long-look") as client:
+            return sum((await client.ends(await client.queues(topic) or ())).values())
+
+    return asyncio.run(ask())
+
+
 def stream(messages: ClusterCommand, cluster: SparkCluster, folder: Path, endpoints: str, count: int) -> int:
-    """Run the streams to their end, and kill what they need; how many processes were killed."""
+    """Run the streams to their end, and kill what they need, each while they send; how many processes were killed."""
     rows = max(1, count // _BATCHES)
     driver = Driver(cluster, folder, endpoints, "long", "again", str(folder), str(rows))
     kills: list[tuple[int, str, Callable[[], None]]] = [
@@ -166,6 +181,9 @@ def stream(messages: ClusterCommand, cluster: SparkCluster, folder: Path, endpoi
     try:
         for number, what, kill in kills:
             while (done := batches(folder)) < number and not driver.ends_soon():
+                pass
+            there = stored(endpoints, "again")
+            while stored(endpoints, "again") == there and not driver.ends_soon():
                 pass
             assert done < _BATCHES, f"the streams ended before the {what} was killed"
             kill()
