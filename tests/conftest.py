@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join(
     path for path in sys.path if Path(path).is_relative_to(ROOT) and not Path(path).is_relative_to(sys.prefix)
 )
+
+# Tests send Ctrl-C. A shell that starts its jobs in the background has them, and all that they start, ignore it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _CAMPAIGNS = ("test_session_turns.py", "test_fuzz.py")
 """Files of tests that measure turns in what they call."""
