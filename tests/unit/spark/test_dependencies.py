@@ -46,7 +46,8 @@ def test_every_module_is_imported_where_nothing_of_the_servers_is() -> None:
     words = [sys.executable, "-c", PROGRAM, *sorted(foreign())]
     ended = subprocess.run(words, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    loaded = {name.replace(".", "/") for name in ended.stdout.split()}
+    # Compiled modules share a library, which the package for Spark has no need of.
+    loaded = {name.replace(".", "/") for name in ended.stdout.split() if not name.endswith("__mypyc")}
     files = {file.removesuffix(".py").removesuffix("/__init__") for file in needed_files()}
     assert loaded <= files, "the zip for workers lacks these"
 
