@@ -12,6 +12,8 @@ ROWS: Final = 50
 """Of a list on a page."""
 _PARTS_MAX: Final = 12
 """A list of the API may come in many parts, some of them empty: a page reads as many at the most."""
+_PARTS_S_MAX: Final = 0.2
+"""It begins no further part after this time, and links to where the list goes on."""
 _VALUE_LENGTH_MAX: Final = 2_000
 
 
@@ -116,6 +118,7 @@ class Visit:
         unanswered: list[str] = []
         after: str | int = question.query.get("after") or ""
         first: Answer | None = None
+        last_begin_s = asyncio.get_running_loop().time() + _PARTS_S_MAX
         for _ in range(_PARTS_MAX):
             part = Question(question.path, {**question.query, "after": after, "limit": limit - len(rows)})
             answer = await self.api.ask(part)
@@ -127,7 +130,7 @@ class Visit:
             rows += answer.rows(key)
             unanswered += silences(answer)
             after = answer.text("next")
-            if not after or len(rows) >= limit:
+            if not after or len(rows) >= limit or asyncio.get_running_loop().time() > last_begin_s:
                 break
         assert first is not None
         return Listed(rows[:limit], str(after), unanswered, first)

@@ -104,15 +104,17 @@ async def gather(visit: Visit) -> HeldPage:
         return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
     summary = (await visit.ask(summary=summary_question))["summary"]
     groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
+    # As many of each as fill the page together: all of them are asked for in one turn of the loop.
+    limit = -(-ROWS // max(1, len(groups)))
     parts = await visit.together(
-        **{group: _listing(visit, Question("/inflight", {"group": group})) for group in groups}
+        **{group: _listing(visit, Question("/inflight", {"group": group}), limit) for group in groups}
     )
     listed = None if summary.is_pending else _together(parts)
     return held_page(asked, groups, summary, listed, visit.now_ms)
 
 
-def _listing(visit: Visit, question: Question) -> Callable[[], Awaitable[Listed]]:
-    return lambda: visit.listed(question, "messages")
+def _listing(visit: Visit, question: Question, limit: int) -> Callable[[], Awaitable[Listed]]:
+    return lambda: visit.listed(question, "messages", limit)
 
 
 def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
