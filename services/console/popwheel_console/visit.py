@@ -12,8 +12,6 @@ ROWS: Final = 50
 """Of a list on a page."""
 _PARTS_MAX: Final = 12
 """A list of the API may come in many parts, some of them empty: a page reads as many at the most."""
-_PARTS_S_MAX: Final = 0.2
-"""It begins no further part after this time, and links to where the list goes on."""
 _VALUE_LENGTH_MAX: Final = 2_000
 
 
@@ -106,19 +104,20 @@ class Visit:
             raise Refused(answer)
         return answer
 
-    async def listed(self, question: Question, key: str, limit: int = ROWS) -> Listed:
-        """Read parts of a list until a page is full.
+    async def listed(self, question: Question, key: str, limit: int = ROWS, share: float = 0.25) -> Listed:
+        """Read parts of a list until a page is full. The page links to where the list goes on.
 
         Args:
             question: of its first part.
             key: of the rows in the answer.
             limit: as many rows at the most.
+            share: no further part is begun after this share of the visit's patience.
         """
         rows: list[Mapping[str, Any]] = []
         unanswered: list[str] = []
         after: str | int = question.query.get("after") or ""
         first: Answer | None = None
-        last_begin_s = asyncio.get_running_loop().time() + _PARTS_S_MAX
+        last_begin_s = asyncio.get_running_loop().time() + share * self.patience_s
         for _ in range(_PARTS_MAX):
             part = Question(question.path, {**question.query, "after": after, "limit": limit - len(rows)})
             answer = await self.api.ask(part)

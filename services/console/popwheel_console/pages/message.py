@@ -77,7 +77,7 @@ async def gather(visit: Visit) -> MessagePage:
     # A topic may have millions from before that.
     where = Question(path, {"topic": topic, "since_ms": made_since_ms(message_id) or 0})
     found = await visit.together(
-        places=lambda: visit.listed(where, "places", _PLACES_MAX),
+        places=lambda: visit.listed(where, "places", _PLACES_MAX, share=1.0),
         events=Question(f"{path}/events", {"topic": topic}),
     )
     places: Listed | None = found["places"]
