@@ -16,9 +16,9 @@ from tools.clean_install import ROOT, CleanInstall, InstallError, Step
 
 QUICK_START = ROOT / "demo" / "spark_quick_start.py"
 ROWS = 1000
-"""That it sends, each time."""
+"""Rows that it sends, each time."""
 FOREIGN = ("fastapi", "popwheel", "pydantic", "redis", "uvicorn")
-"""What nobody needs who has Spark and no server."""
+"""Distributions that only servers need."""
 
 _LOCK = ROOT / "requirements.lock"
 _LIST = "from importlib.metadata import distributions as all; print(*sorted(each.name.lower() for each in all()))"
@@ -76,7 +76,7 @@ def check_alone(names: Sequence[str]) -> None:
 
 
 def has_java() -> bool:
-    """Whether Spark finds a Java runtime here."""
+    """Return whether Spark finds a Java runtime here."""
     return bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
 
 

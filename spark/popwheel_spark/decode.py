@@ -25,7 +25,7 @@ _HEADER_BYTES: Final = 5
 
 
 class Bad(StrEnum):
-    """What is done about a body that cannot be decoded; as the option `badRecords`, and `null`."""
+    """Treatment of a body that cannot be decoded; as the option `badRecords`, and `null`."""
 
     FAIL = "fail"
     NULL = "null"
@@ -142,7 +142,7 @@ def confluent_id(body: str = "body") -> Column:
 
 
 def confluent_payload(body: str = "body") -> Column:
-    """What stands behind the id: JSON as it is; Avro; of Protobuf first the place of the message in its file.
+    """The payload behind the id: JSON as it is; Avro; of Protobuf first the place of the message in its file.
 
     Args:
         body: the column.

@@ -12,7 +12,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 _OWN = "popwheel_spark"
 _OURS = "popwheel_"
-"""What the names of all our packages begin with."""
+"""The beginning of the names of all our packages."""
 _ENDING = ".zip"
 """Spark puts files of other names, such as wheels, on no worker's path."""
 
@@ -46,7 +46,7 @@ def _folder(package: str) -> Path:
 
 
 def _imported(file: Path) -> Iterator[str]:
-    """What of our packages a file imports: modules, and names that may be modules."""
+    """Yield the imports of our packages in a file: modules, and names that may be modules."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name.startswith(_OURS))

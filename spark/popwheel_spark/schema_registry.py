@@ -36,7 +36,7 @@ class SchemaRegistry:
     Args:
         url: where it is, `http://HOST:PORT`.
         headers: of each request, such as `{"authorization": "Basic ..."}`.
-        schemas_max: so many schemas are fetched at the most.
+        schemas_max: limit of the schemas that are fetched.
 
     Raises:
         OptionError: this is no address.
@@ -67,7 +67,7 @@ class SchemaRegistry:
         return self._schemas[number]
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """All versions of a subject, such as `orders-value`, the oldest first.
+        """Return the versions of a subject, such as `orders-value`, the oldest first.
 
         Raises:
             as of `schema`.
@@ -99,7 +99,7 @@ class SchemaRegistry:
         self._schemas[number] = RegisteredSchema(number, answer.get("schemaType", "AVRO"), answer["schema"])
 
     def _get(self, path: str, unknown: str) -> Any:
-        """What a page answers, from JSON.
+        """Return the answer of a page, from JSON.
 
         Args:
             path: of it.

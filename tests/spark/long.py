@@ -73,7 +73,7 @@ class Driver:
             self._process.wait()
 
     def ends_soon(self) -> bool:
-        """Whether it has done its work, or does within a moment.
+        """Return whether it has done its work, or does within a moment.
 
         Raises:
             AssertionError: it failed.
@@ -151,12 +151,12 @@ def first_ones(rows: DataFrame) -> DataFrame:
 
 
 def batches(folder: Path) -> int:
-    """How many micro-batches both streams have done."""
+    """Count the micro-batches that both streams have done."""
     return min(len(list((folder / name / "commits").glob("[0-9]*"))) for name in ("kept", "sent"))
 
 
 def stored(endpoints: str, topic: str) -> int:
-    """How many messages a topic has got so far."""
+    """Count the messages of a topic so far."""
 
     async def ask() -> int:
         options = ConnectionOptions.take(GivenOptions({"endpoints": endpoints}))

@@ -17,7 +17,7 @@ OF_USERS = ("grpcio", "kubernetes", "oidc", "otel", "redis", "spark")
 
 
 def is_own(wanted: Requirement) -> bool:
-    """Whether it is a distribution of this repository: those go together in one version."""
+    """Return whether it is a distribution of this repository: those go together in one version."""
     return wanted.name.partition("-")[0] == "popwheel"
 
 

@@ -19,7 +19,7 @@ LETTERS: Final = (
 RETRIES: Final = (
     "group STRING, originTopic STRING, brokerName STRING, messageId STRING, attempts INT, storeTimestamp TIMESTAMP"
 )
-"""What came to groups again, before it died or not."""
+"""Retries of groups: messages that came again, before they died or not."""
 GROUPS: Final = "group STRING, attemptsMax INT"
 """After how many attempts a message of a group is dead, by what the cluster says now."""
 PROGRESS: Final = "group STRING, brokerName STRING, nextOffset BIGINT"
@@ -89,7 +89,7 @@ def causes(letters: DataFrame) -> DataFrame:
 
 
 def ages(letters: DataFrame, now: Column, bounds: Mapping[str, int], older: str) -> DataFrame:
-    """How long letters have been dead: one row for each group, topic and column of the histogram that has some.
+    """Ages of dead letters: one row for each group, topic and column of the histogram that has some.
 
     Args:
         letters: as `known` returns them.

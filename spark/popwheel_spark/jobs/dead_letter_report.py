@@ -43,7 +43,7 @@ _AGES: Final = {
     "7 days": 604_800,
     "30 days": 2_592_000,
 }
-"""How old letters are, in the columns of the histogram: so many seconds at the most."""
+"""Upper bounds of the histogram's columns, in seconds."""
 _OLDER: Final = "older"
 UNKNOWN_SENTENCE: Final = (
     "Why a consumer failed, nobody tells a broker. Attempts are those of the latest retry that the group's retry topic "
@@ -55,7 +55,7 @@ _TIME = "%Y-%m-%d %H:%M:%SZ"
 
 @dataclass(frozen=True)
 class DeadLetterReport:
-    """What was found, as rows, and where it is.
+    """Rows of the report, and where they were found.
 
     Args:
         asked: when, in UTC.
@@ -71,12 +71,12 @@ class DeadLetterReport:
 
     @property
     def letters(self) -> int:
-        """How many there are."""
+        """Count of dead letters."""
         return sum(row["letters"] for row in self.causes)
 
     @property
     def open(self) -> int:
-        """How many of them were not redriven, purged or received."""
+        """Count of those that were not redriven, purged or received."""
         return sum(row["open"] for row in self.causes)
 
     def show(self) -> None:

@@ -46,7 +46,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, as rows, and where it is.
+    """Rows of the report, and where they were found.
 
     Args:
         topics, groups: rows of the tables.

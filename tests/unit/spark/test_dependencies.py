@@ -35,7 +35,7 @@ def names(texts: list[str]) -> set[str]:
 
 
 def foreign() -> set[str]:
-    """What servers need, from fastapi to uvicorn, and their own packages."""
+    """Return the needs of servers, from fastapi to uvicorn, and their own packages."""
     extras = SERVERS["project"]["optional-dependencies"]
     asked = names([*SERVERS["project"]["dependencies"], *extras["redis"], *extras["kubernetes"], *extras["grpcio"]])
     return (asked | {"starlette", "grpc", *(f"popwheel_{name}" for name in OURS)}) - MODULES

@@ -37,7 +37,7 @@ def _not_noted(found: StoredRecord, fault: RecordFaultError) -> None:
 
 
 class Folds:
-    """All state that follows one log, in the order in which it was added.
+    """State that follows one log, in the order in which it was added.
 
     Attributes:
         on_fault: called with a record that was appended and cannot be applied. Whoever replays it meets the same.

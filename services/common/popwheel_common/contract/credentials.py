@@ -1,4 +1,4 @@
-"""What a client shows in each call's headers to say who it is: the signature `MQv2-HMAC-SHA1` of official clients.
+"""Credentials that a client shows in each call's headers: the signature `MQv2-HMAC-SHA1` of official clients.
 
 They sign the header `x-mq-date-time` with the user's secret, and nothing else of the call. So a signature says who
 calls and when it was made. What is in the call is not signed: TLS protects that, and keeps the signature from
@@ -15,7 +15,7 @@ DATE_TIME = "x-mq-date-time"
 
 
 class Credentials(NamedTuple):
-    """What a client is given to show who it is.
+    """Access key and secret of a client.
 
     Args:
         access_key: the user's name; empty: it shows nothing.
@@ -30,7 +30,7 @@ class Credentials(NamedTuple):
 
 
 def signature_of(secret: bytes, date_time: str) -> bytes:
-    """What a user with this secret signs a time with."""
+    """Return the signature of a time by a user with this secret."""
     return hmac.digest(secret, date_time.encode(), "sha1")
 
 

@@ -1,4 +1,4 @@
-"""What a proxy makes of the signature that a client shows: who says it calls, and whether that can be."""
+"""The check of a signature that a client shows: who says it calls, and whether that can be."""
 
 import hmac
 from datetime import datetime
