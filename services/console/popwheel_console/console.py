@@ -27,7 +27,7 @@ from popwheel_console.view.links import within
 from popwheel_console.view.renderer import Renderer
 from popwheel_console.visit import Elsewhere, Refused, Visit
 
-PATIENCE_S: Final = 0.8
+PATIENCE_S: Final = 0.25
 """A page is shown after so long, without what was not answered by then."""
 LIVE_PATIENCE_S: Final = 6.0
 """The same of a refresh, which nobody waits for."""

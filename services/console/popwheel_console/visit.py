@@ -104,7 +104,7 @@ class Visit:
             raise Refused(answer)
         return answer
 
-    async def listed(self, question: Question, key: str, limit: int = ROWS, share: float = 0.25) -> Listed:
+    async def listed(self, question: Question, key: str, limit: int = ROWS, share: float = 0.5) -> Listed:
         """Read parts of a list until a page is full. The page links to where the list goes on.
 
         Args:

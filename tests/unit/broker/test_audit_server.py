@@ -2,6 +2,7 @@
 
 import pytest
 
+from popwheel_broker.state import message_search
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -211,7 +212,8 @@ async def test_an_auditor_can_say_of_each_message_what_became_of_it() -> None:
         assert set(expected.values()) >= {"acked", "dead", "in flight"}
 
 
-async def test_messages_with_a_key_page_by_page() -> None:
+async def test_messages_with_a_key_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_search, "_SCANNED_AT_ONCE", 128)
     async with running() as broker:
         for number in range(3000):
             await broker.put(b"%d" % number, queue_id=number % 2, keys=["odd" if number % 2 else "even", "all"])

@@ -193,3 +193,40 @@ def test_copies_with_the_key_are_not_looked_for() -> None:
         topics.add(place.topic)
         place = search.step(Wanted("t", "", "", 0, EVER_MS, "a"), place).next
     assert topics == {"", "t"}
+
+
+@pytest.mark.parametrize("damaged_body", [b"0", b"23", b"40"])
+def test_more_matches_than_a_step_decodes_are_found_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, damaged_body: bytes
+) -> None:
+    monkeypatch.setattr(message_search, "_MESSAGES_AT_ONCE", 4)
+    monkeypatch.setattr(message_search, "_SCANNED_AT_ONCE", 16)
+    world = world_of()
+    for number in range(50):
+        world.put("t", b"%d" % number, keys=["other"] if number % 3 == 2 else ["a"])
+    (damaged,) = found(world, damaged_body.hex())
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
+    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    place: SearchPlace | None = SearchPlace()
+    bodies: list[bytes] = []
+    messages = unreadable = 0
+    while place is not None:
+        looked = search.step(Wanted("t", "", "", 0, EVER_MS, "a"), place)
+        assert len(looked.found) <= 4, "the work of a step has a bound"
+        bodies += [Message.FromString(each.payload).body for each in looked.found]
+        messages, unreadable = messages + looked.messages, unreadable + looked.unreadable
+        place = looked.next
+    assert bodies == [b"%d" % number for number in range(50) if number % 3 != 2 and b"%d" % number != damaged_body]
+    assert (messages, unreadable) == (50, 1)
+
+
+def test_a_damaged_record_does_not_hide_where_a_time_begins() -> None:
+    world = world_of()
+    for number in range(9):
+        world.put("t", b"%d" % number)
+        world.clock.advance(1000)
+    (damaged,) = found(world, b"4".hex())
+    (last,) = found(world, b"8".hex())
+    world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
+    assert len(found(world, b"8".hex(), since_ms=last.store_time_ms)) == 1
+    assert found(world, b"7".hex(), since_ms=last.store_time_ms) == []

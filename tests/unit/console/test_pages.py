@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -161,3 +162,13 @@ async def test_an_older_server_says_less_and_the_page_says_so() -> None:
     assert "Not known: this server does not tell it." in page.shown
     page = await page_of("/messages/Orders/01AB", {**ANSWERS, "GET /messages/01AB/events": None})
     assert "Read from where the message is and was" in page.shown
+
+
+@pytest.mark.parametrize(("since", "asked_for"), [("1799999999999", "1799999999999"), ("", "0"), ("\u00b2", "0")])
+async def test_a_message_is_looked_for_from_the_time_on_that_the_link_says(since: str, asked_for: str) -> None:
+    server = CannedServer(ANSWERS)
+    async with server.browser() as browser:
+        answer = await browser.get("/messages/Orders/01AB", params={"since_ms": since})
+    assert answer.status_code == 200
+    queries = [parse_qs(query) for path, query, _ in server.asked if path.startswith("GET /messages/01AB")]
+    assert [query["since_ms"] for query in queries] == [[asked_for]] * 2

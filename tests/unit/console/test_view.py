@@ -2,6 +2,7 @@
 
 import pytest
 
+from popwheel_common.contract.message_id import message_id
 from popwheel_console.view import drawings, life, links, words
 
 NOW_MS = 1_800_000_000_000
@@ -11,6 +12,14 @@ def test_links_quote_all_parts() -> None:
     assert links.link() == "/"
     assert links.link("topics", "%RETRY%a+b/../c") == "/topics/%25RETRY%25a%2Bb%2F..%2Fc"
     assert links.link("held", group="a&b=c", client="", after=None, page=0) == "/held?group=a%26b%3Dc&page=0"
+
+
+def test_a_link_to_a_message_says_since_when_it_may_be_stored_unless_its_id_does() -> None:
+    assert links.message_link("t", "x", NOW_MS) == f"/messages/t/x?since_ms={NOW_MS - 600_000}"
+    assert links.message_link("t", "x", 1) == "/messages/t/x?since_ms=0"
+    assert links.message_link("t", "x") == "/messages/t/x"
+    official = message_id(NOW_MS, "0" * 16, 1)
+    assert links.message_link("t", official, NOW_MS) == f"/messages/t/{official}"
 
 
 @pytest.mark.parametrize("address", ["", "x", "//x", "/\\x", "/a\nb", "javascript:x", "/" + "x" * 2_000])

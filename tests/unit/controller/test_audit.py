@@ -95,6 +95,7 @@ async def test_messages_in_flight_come_from_broker_to_broker(tmp_path: Path, lim
             "client_id": None,
             "message_group": "",
             "holds_back": 0,
+            "born_ms": None,
         }
         assert {page["epoch"] for page in found} == {3}
         of_one = await pages(http, "/inflight", topic="orders", group="spark-archive", broker="b3", limit=limit)

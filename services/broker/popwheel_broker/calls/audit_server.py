@@ -278,4 +278,5 @@ def _said(message: InFlightMessage, behind_ms: int, holds_back: int) -> pb.InFli
         client_id=message.client_id,
         message_group=message.message_group if check_point.lines else "",
         holds_back=holds_back,
+        born_ms=message.born_ms,
     )

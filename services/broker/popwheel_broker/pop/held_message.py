@@ -94,9 +94,9 @@ class HeldMessages:
                 stored = self._acks.messages.message(check_point, index)
         except RecordFaultError:
             pass  # it is set aside as its delivery ends
-        message_id, attempt, _ = message_facts(check_point, index, stored)
+        facts = message_facts(check_point, index, stored)
         is_dead = stored is not None and self._acks.was_last_attempt(check_point, index, stored)
-        ended = EndedDelivery(message_id, attempt, is_dead, client_of(check_point))
+        ended = EndedDelivery(facts.message_id, facts.attempt, is_dead, client_of(check_point))
         if not is_dry_run:
             self._acks.redeliver([(check_point, index)], attempted=True, cause=RELEASED)
         return ended

@@ -79,11 +79,13 @@ class MessageFacts(NamedTuple):
         message_id: its own; empty if it can't be read.
         attempt: which delivery this is, from 1; 0 if it can't be read.
         message_group: whose order it keeps; empty for none, or if it can't be read.
+        born_ms: when its sender made it, by the sender's clock; 0 if that is not known.
     """
 
     message_id: str = ""
     attempt: int = 0
     message_group: str = ""
+    born_ms: int = 0
 
 
 class InFlightMessage(NamedTuple):
@@ -92,7 +94,7 @@ class InFlightMessage(NamedTuple):
     Args:
         check_point: who has it, since when.
         number: index of the message there.
-        message_id, attempt, message_group: as in `MessageFacts`.
+        message_id, attempt, message_group, born_ms: as in `MessageFacts`.
         client_id: who has it; empty if that is not known.
     """
 
@@ -101,6 +103,7 @@ class InFlightMessage(NamedTuple):
     message_id: str
     attempt: int
     message_group: str
+    born_ms: int
     client_id: str
 
     @property
@@ -260,4 +263,5 @@ def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | No
     except DecodeError:
         properties = SystemProperties()
     attempts = check_point.attempts[index] if check_point.lines else stored.attempts
-    return MessageFacts(properties.message_id, attempts + 1, properties.message_group)
+    born_ms = properties.born_timestamp.ToMilliseconds()
+    return MessageFacts(properties.message_id, attempts + 1, properties.message_group, born_ms)

@@ -14,18 +14,24 @@ from popwheel_broker.pop.in_flight import named_place
 from popwheel_broker.progress.check_point import CheckPoint
 from popwheel_broker.progress.pop_state import PopState, stored_topic
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_broker.state.waiting_places import WAITING_TOPICS, message_of
-from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
+from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.store.record_block import Places, Sought, choose
 from popwheel_common.contract import names
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 
 _MESSAGES_AT_ONCE = 128
+"""So many are decoded in a step."""
+_SCANNED_AT_ONCE = 1_024
+"""So many are looked through in a step for the bytes of an id, a key or a tag."""
 _BYTES_AT_ONCE = 1 << 20
 _CHECK_POINTS_AT_ONCE = 2_048
 _EVER_MS = 1 << 62
+_NAMES_NO_MESSAGE = frozenset[int]((RecordKind.RECALL, RecordKind.HALF_END))
+"""Records of waiting messages that say which one they are about by its position alone."""
 _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})/([0-9]{1,20})")
 
 
@@ -85,6 +91,12 @@ class Wanted(NamedTuple):
     queue_id: int | None = None
     offset: int = 0
     last: int = 0
+
+    def sought(self, topic: str) -> Sought:
+        """Which records of a topic, as it is stored, are decoded for it."""
+        words = (each.encode() for each in (self.message_id, self.key, self.tag) if each)
+        kinds = _NAMES_NO_MESSAGE if topic in WAITING_TOPICS else frozenset[int]()
+        return Sought(tuple(words), kinds, self.until_ms if topic == self.topic else _EVER_MS)
 
     def is_met_by(self, stored: StoredRecord) -> bool:
         """Return whether a message is one of those. Its bytes are looked through first: few records are."""
@@ -163,27 +175,38 @@ class MessageSearch:
             is_same = (queue.topic, queue.queue_id) == (begin.topic, begin.queue_id)
             at = begin.offset if is_same else 0
             at = max(at, queue.min_offset) if at else self._first_offset(wanted, queue)
-            entries = _within(queue.read(at, _MESSAGES_AT_ONCE))
-            records = self._read(queue, at, entries)
-            until_ms = wanted.until_ms if queue.topic == wanted.topic else _EVER_MS
-            later = next((each.queue_offset for each in records if each.store_time_ms > until_ms), None)
-            end = at + len(entries) if later is None else later
+            sought = wanted.sought(queue.topic)
+            entries = queue.read_packed(at, _SCANNED_AT_ONCE if sought.parts else _MESSAGES_AT_ONCE)
+            if not entries:
+                return Looked([], SearchPlace(queue.topic, queue.queue_id + 1))
+            places, end = choose(entries, at, None, _SCANNED_AT_ONCE, _BYTES_AT_ONCE)
+            records, unreadable, count = self._read(queue, places, sought)
+            end = min(end, at + count)
+            if len(records) > _MESSAGES_AT_ONCE:
+                end = records.pop().queue_offset
+            later = next((each.queue_offset for each in records if each.store_time_ms > sought.until_ms), None)
+            end = end if later is None else later
             if queue.topic in WAITING_TOPICS:
                 found, end = self._waiting(wanted, records, end)
             else:
                 found = [each for each in records if each.queue_offset < end and wanted.is_met_by(each)]
+            found = [each for each in found if each.store_time_ms >= wanted.since_ms]
             if len(found) > found_max:
                 later, end, found = None, found[found_max].queue_offset, found[:found_max]
-            read = sum(each.queue_offset < end for each in records)
             following = SearchPlace(queue.topic, queue.queue_id, end)
-            if not entries or later is not None:
+            if later is not None:
                 following = SearchPlace(queue.topic, queue.queue_id + 1)
-            return Looked(found, following, end - at, end - at - read)
+            return Looked(found, following, end - at, sum(offset < end for offset in unreadable))
         return Looked([], None)
 
     def _first_offset(self, wanted: Wanted, queue: ConsumeQueue) -> int:
-        """Where the search begins in a queue."""
-        at = max(self._store.records.offset_at(queue, wanted.since_ms), wanted.offset)
+        """Where the search begins in a queue; at its beginning, if a damaged record hides where its time does."""
+        try:
+            with RECORD_STEP:
+                at = self._store.records.offset_at(queue, wanted.since_ms) if wanted.since_ms else queue.min_offset
+        except (CorruptDataError, RecordFaultError):
+            at = queue.min_offset
+        at = max(at, wanted.offset)
         return max(at, queue.max_offset - wanted.last) if wanted.last else at
 
     def _waiting(self, wanted: Wanted, records: Sequence[StoredRecord], end: int) -> tuple[list[StoredRecord], int]:
@@ -265,16 +288,22 @@ class MessageSearch:
                     if is_wanted and (at > first or queue.queue_id >= begin.queue_id):
                         yield queue
 
-    def _read(self, queue: ConsumeQueue, start: int, entries: list[Entry]) -> list[StoredRecord]:
-        """The records; without those that can't be read."""
+    def _read(self, queue: ConsumeQueue, places: Places, sought: Sought) -> tuple[list[StoredRecord], list[int], int]:
+        """The records that are sought, one more at the most than a step looks at; the offsets of those that can't be
+        read; and how many places were looked at: fewer where one can't be read, as those cost more.
+        """
+        count = len(places.offsets)
         try:
             with RECORD_STEP:
-                return self._store.records.read_checked(queue, range(start, start + len(entries)), entries)
+                return self._store.records.read_sought(queue, places, sought, _MESSAGES_AT_ONCE + 1), [], count
         except (CorruptDataError, RecordFaultError):
-            if len(entries) <= 1:
-                return []
-            half = len(entries) // 2
-            return self._read(queue, start, entries[:half]) + self._read(queue, start + half, entries[half:])
+            if count == 1:
+                return [], places.offsets.tolist(), 1
+            if count > _MESSAGES_AT_ONCE:
+                return self._read(queue, places.part(0, _MESSAGES_AT_ONCE), sought)
+            first, first_unreadable, half = self._read(queue, places.part(0, count // 2), sought)
+            second, second_unreadable, _ = self._read(queue, places.part(half, count), sought)
+            return first + second, first_unreadable + second_unreadable, count
 
 
 def _order(wanted: Wanted, topic: str) -> tuple[int, str]:
@@ -284,13 +313,3 @@ def _order(wanted: Wanted, topic: str) -> tuple[int, str]:
     if topic == wanted.topic:
         return 1, topic
     return (2 if names.group_of_retry_topic(topic) else 3), topic
-
-
-def _within(entries: list[Entry]) -> list[Entry]:
-    """The first of them that are not too long together; one at least, if there is one."""
-    size = 0
-    for count, entry in enumerate(entries):
-        size += entry.length
-        if count and size > _BYTES_AT_ONCE:
-            return entries[:count]
-    return entries

@@ -3,10 +3,11 @@
 What is done for a single record is its checksum alone.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from google_crc32c import value
 
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
@@ -34,6 +35,10 @@ class Places:
     def entries(self) -> list[Entry]:
         """As entries, whose tags are not known any more."""
         return [Entry(*place, 0) for place in zip(self.positions.tolist(), self.lengths.tolist(), strict=True)]
+
+    def part(self, begin: int, end: int) -> "Places":
+        """Some of them, by their index."""
+        return Places(self.offsets[begin:end], self.positions[begin:end], self.lengths[begin:end])
 
     def spans(self, gap_bytes: int) -> "Spans":
         """How they are read: those together whose records stand no farther from one another than `gap_bytes`; with -1
@@ -99,6 +104,49 @@ def choose(
         behind = len(columns)
     positions = columns["position"][fitting[:count]].astype(np.int64)
     return Places(offset + fitting[:count], positions, lengths[:count]), offset + behind
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which records of a block are decoded, by what their bytes show without it.
+
+    Args:
+        parts: bytes that a record holds, all of them; none: any record.
+        kinds: records of these kinds are decoded whatever they hold.
+        until_ms: records that were stored later are decoded, too: they tell where a search ends.
+    """
+
+    parts: Sequence[bytes]
+    kinds: Set[int]
+    until_ms: int
+
+    def of(self, data: bytes, begins: Numbers) -> Numbers:
+        """The indexes of those records, in order. A record may be among them that holds no such bytes: where the end of
+        one and the beginning of the next make them.
+
+        Args:
+            data: holds the records, each right behind the one before.
+            begins: where each begins.
+        """
+        chosen = np.ones(len(begins), np.bool_)
+        for part in self.parts:
+            chosen &= _holders(data, begins, part)
+        heads = heads_of(np.frombuffer(data, np.uint8), begins)
+        chosen |= heads["store_time_ms"].astype(np.int64) > self.until_ms
+        if self.kinds:
+            chosen |= np.isin(heads["kind"], tuple(self.kinds))
+        return np.flatnonzero(chosen)
+
+
+def _holders(data: bytes, begins: Numbers, part: bytes) -> npt.NDArray[np.bool_]:
+    """Which records hold some bytes."""
+    found = np.zeros(len(begins), np.bool_)
+    at = data.find(part)
+    while at >= 0:
+        index = int(np.searchsorted(begins, at, "right"))
+        found[index - 1] = True
+        at = data.find(part, int(begins[index])) if index < len(begins) else -1
+    return found
 
 
 def stretches(data: bytes, begins: Numbers, lengths: Numbers) -> list[bytes]:

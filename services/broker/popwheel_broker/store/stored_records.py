@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from popwheel_broker.records import record
 from popwheel_broker.records.record import StoredRecord
 from popwheel_broker.store.commit_log import CommitLog
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
-from popwheel_broker.store.record_block import Places, Spans, are_sound, stretches
+from popwheel_broker.store.record_block import Places, Sought, Spans, are_sound, stretches
 from popwheel_common.cold_reads import NotInMemory, Range
 from popwheel_common.errors import CorruptDataError
 
@@ -100,6 +102,21 @@ class StoredRecords:
             pass  # an entry leads out of the log
         self.read_checked(queue, places.offsets.tolist(), places.entries())  # says which it is, and what is wrong
         raise CorruptDataError(f"an entry of consume queue {queue.topic}/{queue.queue_id} says a wrong length")
+
+    def read_sought(self, queue: ConsumeQueue, places: Places, sought: Sought, found_max: int) -> list[StoredRecord]:
+        """Some of the records of messages of a queue; the others are checked and not decoded. Raises as `read_checked`.
+
+        Args:
+            queue: whose records they are.
+            places: where they stand; at least one.
+            sought: which.
+            found_max: so many at the most, the first.
+        """
+        data = b"".join(self.read_block(queue, places))
+        begins = np.cumsum(places.lengths) - places.lengths
+        indexes = sought.of(data, begins)[:found_max]
+        found = zip(begins[indexes].tolist(), places.positions[indexes].tolist(), strict=True)
+        return [record.decode(data, begin, position) for begin, position in found]
 
     def _read_spans(self, spans: Spans) -> bytes:
         found: list[bytes] = []

@@ -8,7 +8,7 @@ from typing import Final
 _ID: Final = re.compile(r"01[0-9A-Fa-f]{16}([0-9A-Fa-f]{8})[0-9A-Fa-f]{8}")
 _IDS_BEGIN_MS: Final = 1_609_459_200_000
 """2021, from which on ids count seconds."""
-_SKEW_MS: Final = 600_000
+CLOCK_SKEW_MS: Final = 600_000
 """By so much clients' clocks may be wrong."""
 
 
@@ -33,4 +33,4 @@ def message_ids(now_ms: int, machine: str) -> Iterator[str]:
 def made_since_ms(message_id: str) -> int | None:
     """The earliest time at which a message may have been stored, wall clock; None if its id does not say it."""
     made = _ID.fullmatch(message_id)
-    return None if made is None else max(0, _IDS_BEGIN_MS + int(made[1], 16) * 1000 - _SKEW_MS)
+    return None if made is None else max(0, _IDS_BEGIN_MS + int(made[1], 16) * 1000 - CLOCK_SKEW_MS)

@@ -13,6 +13,7 @@ from popwheel_console.view.life import Event, TimeLine
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
 _PLACES_MAX: Final = 100
+_DIGITS_MAX: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,13 @@ async def gather(visit: Visit) -> MessagePage:
     topic, message_id = visit.path["topic"], visit.path["message_id"]
     path = f"/messages/{part(message_id)}"
     # A topic may have millions from before that.
-    where = Question(path, {"topic": topic, "since_ms": made_since_ms(message_id) or 0})
+    asked = visit.asked_for("since_ms")
+    is_time = asked.isascii() and asked.isdigit() and len(asked) <= _DIGITS_MAX
+    since_ms = int(asked) if is_time else made_since_ms(message_id) or 0
+    where = Question(path, {"topic": topic, "since_ms": since_ms})
     found = await visit.together(
         places=lambda: visit.listed(where, "places", _PLACES_MAX, share=1.0),
-        events=Question(f"{path}/events", {"topic": topic}),
+        events=Question(f"{path}/events", {"topic": topic, "since_ms": since_ms}),
     )
     places: Listed | None = found["places"]
     if places is None:
@@ -97,6 +101,7 @@ async def gather(visit: Visit) -> MessagePage:
         )
     if not places.rows:
         silent = f" ({'; '.join(places.unanswered)})" if places.unanswered else ""
+        silent += "; older ones were not looked at, as the address says since when" if is_time else ""
         raise Refused(
             Answer(
                 404, {}, "MESSAGE_NOT_FOUND", f"no broker has the message {message_id} in {topic} (any more){silent}"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from popwheel_common.contract.message_id import CLOCK_SKEW_MS, made_since_ms
+
 Value = str | int | None
 
 PATH_LENGTH_MAX: Final = 2_000
@@ -18,6 +20,18 @@ def link(*parts: str, **query: Value) -> str:
     """
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     return path + asked(query)
+
+
+def message_link(topic: str, message_id: str, born_ms: int | None = None) -> str:
+    """The address of a message's page.
+
+    Args:
+        topic: that it was sent to.
+        message_id: its id. One of an official client says since when it may be stored.
+        born_ms: for another id, when its sender made it, so that older messages need not be looked through.
+    """
+    since_ms = None if born_ms is None or made_since_ms(message_id) is not None else max(0, born_ms - CLOCK_SKEW_MS)
+    return link("messages", topic, message_id, since_ms=since_ms)
 
 
 def asked(query: Mapping[str, Value]) -> str:

@@ -44,7 +44,9 @@ class Renderer:
             clock_time=words.clock_time,
             plural=words.plural,
         )
-        self._environment.globals.update(link=links.link, spark=drawings.spark, share=drawings.share)
+        self._environment.globals.update(
+            link=links.link, message_link=links.message_link, spark=drawings.spark, share=drawings.share
+        )
         for name in self._environment.list_templates():
             self._environment.get_template(name)
 

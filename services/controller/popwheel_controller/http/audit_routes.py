@@ -86,6 +86,9 @@ class InFlightMessage(BaseModel):
     holds_back: int = Field(
         default=0, description="How many messages of its message group wait for it, of those that the group has read."
     )
+    born_ms: int | None = Field(
+        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
+    )
 
 
 class _Page(BaseModel):
@@ -196,6 +199,9 @@ class ListedMessage(ShownBody):
     queue_id: int
     queue_offset: int
     stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
+    born_ms: int | None = Field(
+        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
+    )
     attempts: int = Field(description="Failed deliveries before.")
     tag: str
     keys: list[str]
@@ -508,6 +514,7 @@ def _message(broker: str, message: pb.InFlightMessage) -> InFlightMessage:
         client_id=message.client_id or None,
         message_group=message.message_group,
         holds_back=message.holds_back,
+        born_ms=message.born_ms or None,
     )
 
 

@@ -97,6 +97,9 @@ class DeadLetter(ShownBody):
     tag: str
     keys: list[str]
     stored_ms: int = Field(description="When it became a dead letter, in milliseconds since 1970.")
+    born_ms: int | None = Field(
+        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
+    )
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
 
 

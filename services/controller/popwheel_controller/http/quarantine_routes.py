@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from pydantic import BaseModel, Field
 
 from popwheel_common.errors import StatusError
-from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.web.refusals import http_status
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody, body_fields
@@ -153,11 +153,17 @@ def message_of(data: bytes) -> Message:
         return Message()
 
 
+def born_ms(properties: SystemProperties) -> int | None:
+    """When a message was made, by its sender's clock; None if it does not say."""
+    return properties.born_timestamp.ToMilliseconds() or None
+
+
 def message_fields(message: Message, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
     """A message as the API shows one, by the names of its fields; of its body so much."""
     properties = message.system_properties
     return {
         "message_id": properties.message_id,
+        "born_ms": born_ms(properties),
         "tag": properties.tag,
         "keys": list(properties.keys),
         "properties": dict(message.user_properties),

@@ -2110,6 +2110,7 @@ class InFlightMessage(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     HOLDS_BACK_FIELD_NUMBER: _builtins.int
+    BORN_MS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     """The topic that the group receives from, or its retry topic, in whose queue it has this offset."""
@@ -2128,6 +2129,8 @@ class InFlightMessage(_message.Message):
     message_group: _builtins.str
     """Of an ordered group: whose messages it holds back, and how many of them that the group has read already."""
     holds_back: _builtins.int
+    born_ms: _builtins.int
+    """When its sender made it, by the sender's clock; 0 if that is not known."""
     def __init__(
         self,
         *,
@@ -2142,10 +2145,11 @@ class InFlightMessage(_message.Message):
         client_id: _builtins.str = ...,
         message_group: _builtins.str = ...,
         holds_back: _builtins.int = ...,
+        born_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "client_id", b"client_id", "due_ms", b"due_ms", "group", b"group", "holds_back", b"holds_back", "message_group", b"message_group", "message_id", b"message_id", "popped_ms", b"popped_ms", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "born_ms", b"born_ms", "client_id", b"client_id", "due_ms", b"due_ms", "group", b"group", "holds_back", b"holds_back", "message_group", b"message_group", "message_id", b"message_id", "popped_ms", b"popped_ms", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
