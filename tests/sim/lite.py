@@ -68,7 +68,8 @@ class _Got:
         done_s: when it began to say that it was done with; infinite if it never did.
         acked_s, acked_position: when that was answered OK, and where the log ended then; -1 if it was not.
         suspended: whether it was asked that its delivery does not count.
-        suspended_s: when that was answered OK; then it does not count.
+        suspended_s, suspended_position: when that was answered OK, and where the log ended then; it does not count
+            from then on, unless a power loss took that record.
         forwarded: whether it was asked that the message be a dead letter.
     """
 
@@ -83,6 +84,7 @@ class _Got:
     acked_position: int = -1
     suspended: bool = False
     suspended_s: float = -1.0
+    suspended_position: int = -1
     forwarded: bool = False
 
 
@@ -306,7 +308,7 @@ class LiteWorkload:
             if answer is None:
                 return ""
             if suspends and got.suspended_s < 0:
-                got.suspended_s = self._loop.time()
+                got.suspended_s, got.suspended_position = self._loop.time(), self._log_end()
             handle = answer.receipt_handle
             await asyncio.sleep(chance.choice((0.0, 0.05, 0.3)))
         return handle
@@ -455,7 +457,7 @@ class LiteWorkload:
                 # Of several that came as the same attempt all but the last were suspended.
                 latest = [each for each in earlier if each.attempt == made]
                 least = made + any(not each.suspended for each in latest) if latest else 1
-                most = made + any(each.suspended_s < 0 for each in latest) if latest else 1
+                most = made + any(_counts(each, disasters) for each in latest) if latest else 1
                 most += self._lost(min((each.asked_s for each in latest), default=0.0), later.got_s)
                 if not least <= later.attempt <= most:
                     yield (
@@ -463,7 +465,7 @@ class LiteWorkload:
                         f"to {most} could be"
                     )
             if message_id in dead and not any(each.forwarded for each in all_got):
-                failed = sum(each.suspended_s < 0 for each in all_got)
+                failed = sum(_counts(each, disasters) for each in all_got)
                 failed += self._lost(
                     min(each.asked_s for each in all_got), max(each.got_s for each in all_got) + _LATE_S
                 )
@@ -473,6 +475,11 @@ class LiteWorkload:
     def _lost(self, since_s: float, until_s: float) -> int:
         """The number of polls without an answer that may have given something out in a time."""
         return sum(since_s - _LATE_S <= each <= until_s for each in self._lost_polls_s)
+
+
+def _counts(got: _Got, disasters: History) -> bool:
+    """Whether a delivery may be an attempt: its suspension was not answered OK, or was lost."""
+    return got.suspended_s < 0 or disasters.lost_by(got.suspended_s, got.suspended_position) is not None
 
 
 def _was_done(earlier: Iterable[_Got], later: _Got, dead: int | None) -> bool:

@@ -220,7 +220,6 @@ def test_a_deleted_topic_stays_empty_and_its_offsets_go_on() -> None:
     world = World()
     world.put_all([(("a", 0), 10)] * 3)
     world.put(Record(RecordKind.FORGET_TOPIC, "system", 0, b"a"))
-    world.store.forget_topic("a")
     world.put(message("a", 0, b"new"))
     expected = (3, 4, [(3, b"new")])
     assert world.contents()[("a", 0)] == expected
@@ -234,7 +233,6 @@ def test_a_queue_that_was_made_for_a_refused_put_begins_where_the_next_master_be
     for world in worlds:
         world.put_all([(("a", 0), 10)] * 3)
         world.put(Record(RecordKind.FORGET_TOPIC, "system", 0, b"a"))
-        world.store.forget_topic("a")
     end = deposed.store.log.end_position
     deposed.disk.fill(10)
     with pytest.raises(StatusError, match="takes no messages"):
@@ -244,7 +242,6 @@ def test_a_queue_that_was_made_for_a_refused_put_begins_where_the_next_master_be
     assert checkpoint.queues is not None and checkpoint.queues["b"] == {0: (3, 3)}
     master.put_all([(("c", 0), 10)] * 2)
     master.put(Record(RecordKind.FORGET_TOPIC, "system", 0, b"c"))
-    master.store.forget_topic("c")
     master.put(message("b", 0, b"new"))
     data = master.store.log.read(end, 10_000)
     deposed.store.log.append_raw([each.length for each in checked_records(end, data)], data)

@@ -5,7 +5,7 @@ import pytest
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
 from popwheel_broker.pop import receives as receives_module
 from popwheel_broker.pop.in_flight import InFlight, InFlightPlace
-from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_broker.progress.check_point import OffsetCommit, ack_record
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
 from popwheel_broker.state.notification import Interest, Subscriber
@@ -400,7 +400,7 @@ def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself()
     # Most of what was held has to go before more is read: the poll is told of each message of the line, not of more.
     held = next(each for each in world.core.state.table if not each.is_held)
     for number in range(1, 40):
-        world.core.state.finish(held.id, 1)
+        world.core.store.put([ack_record(world.core.revive_topic, held.id, 1)])
         assert subscriber.take()[0]
         (message,) = pop(world)
         assert names_of([message]) == [f"a{number}"]

@@ -280,15 +280,15 @@ def test_a_check_point_that_cannot_be_folded_gives_its_messages_out_again() -> N
     world.flush()
     is_check_point = next(found for _, found in _all(world) if found.kind == RecordKind.CHECK_POINT).position
 
-    before = pop_state.PopState.replay
+    before = pop_state.PopState.apply
 
-    def replay(state: pop_state.PopState, found: StoredRecord, store: object) -> None:
+    def apply(state: pop_state.PopState, found: StoredRecord) -> None:
         if found.position == is_check_point:
             raise KeyError("poison")
-        before(state, found, store)  # type: ignore[arg-type]
+        before(state, found)
 
     world.saved = None
-    with mock.patch.object(pop_state.PopState, "replay", replay):
+    with mock.patch.object(pop_state.PopState, "apply", apply):
         world.crash("process")
     assert [entry.step for entry in entries(world)] == [Step.FOLD]
     assert world.bodies(world.pop("g", "t")) == [b"a"]

@@ -167,7 +167,7 @@ def test_the_oldest_open_one_says_how_far_back_recovery_reads() -> None:
     assert (table.oldest_offset(0, 3), table.first_position()) == (1, 16)
     assert [each.id for each in table.lagging(0, 2, 10)] == [16]
     assert [each.id for each in table.lagging(0, 99, 1)] == [16]
-    table.move(next(iter(table)), 3)
+    table.open(replace(next(iter(table)), revive_offset=3))
     assert [each.id for each in table] == [24, 16]
     assert table.oldest_offset(0, 4) == 2
     table.close(24, 1)
@@ -199,12 +199,11 @@ def test_what_stands_where_is_what_a_look_at_all_would_find(
         elif step == "close":
             table.close(identity, 1 << first_position % 2)
         elif found is not None and step == "move":
-            table.move(found, revive_offset)
+            table.open(replace(found, revive_offset=revive_offset))
         elif found is not None:
             copies = {} if found.copies else {0: 1}
-            table.relocate(
-                found, replace(found, copies=copies, first_position=first_position, revive_offset=revive_offset)
-            )
+            table.open(replace(found, copies=copies, first_position=first_position, revive_offset=revive_offset))
+            assert table.get(identity) is found, "a copy changes the CK that others have in their hands"
     assert table.first_position() == min((each.first_position for each in table), default=None)
     before = [
         each for each in table if each.first_position < position or each.revive_offset < offsets[each.revive_queue]

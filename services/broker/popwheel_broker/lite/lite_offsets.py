@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop.pops import Pops
-from popwheel_broker.progress.check_point import RESET, CheckPoint, OffsetCommit, ack_record
+from popwheel_broker.progress.check_point import RESET, CheckPoint, OffsetCommit, close_record
 from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.records.record import Record, RecordKind
 from popwheel_broker.store.consume_queue import ConsumeQueue
@@ -88,9 +88,5 @@ class LiteOffsets:
                 for check_point, index in line.members.values():
                     given_out[check_point] = given_out.get(check_point, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        records += [ack_record(revive, each.id, bits) for each, bits in given_out.items()]
+        records += [close_record(revive, each.id, bits) for each, bits in given_out.items()]
         self._store.put(records)
-        for queue, offset in offsets.items():
-            buffer.reset(group, queue, offset)
-        for check_point, bits in given_out.items():
-            self._state.close(check_point.id, bits)

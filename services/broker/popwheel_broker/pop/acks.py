@@ -15,7 +15,7 @@ from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.records.record import Record, StoredRecord
 from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.backoff import wait_ms
@@ -112,8 +112,6 @@ class Acks:
                 ]
             )
             self._happened(ACKED, bits_of, appended.store_time_ms, appended.positions)
-            for check_point, bits in bits_of.items():
-                self._state.finish(check_point.id, bits, call)
         assert len(results) == len(handles), "not every receipt handle has its result"
         return results if refused else []
 
@@ -154,12 +152,9 @@ class Acks:
             invisible_ms = self._backoff_ms(old, index)
         identity = self._state.table.make_id(old.revive_queue)
         new = old.changed(index, identity, self._clock.now_ms(), invisible_ms, call=call, suspends=suspends)
-        record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
-        appended = self._store.put([record])
-        new.revive_offset = appended.queue_offsets[0]
+        appended = self._store.put([codec.check_point_record(self._topics.revive, new)])
         stored_ms = appended.store_time_ms
         self._happened(NACKED, {old: 1 << index}, stored_ms, appended.positions, stored_ms + invisible_ms)
-        self._state.open(new)
         self._on_due_changed()
         return self._handle_of(new)
 
@@ -190,17 +185,10 @@ class Acks:
         if bits_of:
             self._store.put(
                 [
-                    Record(
-                        RecordKind.RENEWAL,
-                        self._topics.revive,
-                        check_point.revive_queue,
-                        codec.encode_renewal(check_point.id, bits, due_ms),
-                    )
+                    codec.renewal_record(self._topics.revive, check_point.id, bits, due_ms)
                     for (check_point, due_ms), bits in bits_of.items()
                 ]
             )
-            for (check_point, due_ms), bits in bits_of.items():
-                self._state.renew(check_point.id, bits, due_ms)
             self._on_due_changed()
         assert len(results) == len(entries), "not every receipt handle has its result"
         return results
@@ -274,16 +262,13 @@ class Acks:
             messages = self._put_back(messages, attempted=attempted, cause=cause)
         try:
             with RECORD_STEP:
-                put = self._put_leaving(messages, self._moved(messages, attempted=attempted), 0, cause)
+                self._put_leaving(messages, self._moved(messages, attempted=attempted), cause=cause)
         except RecordFaultError as fault:
             if len(messages) == 1:
                 self._set_aside(*messages[0], fault, attempted=attempted)
             else:
                 for check_point, index in messages:
                     self.redeliver([(check_point, index)], attempted=attempted, cause=cause)
-            return
-        for check_point_id, bits in put.items():
-            self._state.close(check_point_id, bits)
 
     def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
         """Close those that are being taken back a little earlier; the others.
@@ -292,8 +277,7 @@ class Acks:
             StatusError: the disk is full; nothing has changed.
         """
         taken_back = [each for each in messages if self._state.is_taken_back(each[0])]
-        for check_point_id, bits in self._put_leaving(taken_back, [], 0).items():
-            self._state.close(check_point_id, bits)
+        self._put_leaving(taken_back, [])
         return [each for each in messages if not self._state.is_taken_back(each[0])]
 
     def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int) -> list[GivenOut]:
@@ -313,14 +297,9 @@ class Acks:
             return rest
         now_ms = self._clock.now_ms()
         held = [self._held(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
-        appended = self._store.put(
-            [Record(RecordKind.CHECK_POINT, self._topics.revive, each.revive_queue, each.encode()) for each in held]
-        )
+        appended = self._store.put([codec.check_point_record(self._topics.revive, each) for each in held])
         bits_of = {old: sum(1 << index for index in indexes) for old, indexes in returned.items()}
         self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
-        for each, revive_offset in zip(held, appended.queue_offsets, strict=True):
-            each.revive_offset = revive_offset
-            self._state.open(each)
         return rest
 
     def _comes_again(self, check_point: CheckPoint, index: int, *, attempted: bool) -> bool:
@@ -404,46 +383,34 @@ class Acks:
             raise
         stored = self.messages.message(check_point, index)
         records = [] if stored is None else [dead_letter(check_point, index, stored)]
-        for check_point_id, bits in self._put_leaving([(check_point, index)], records, call).items():
-            self._state.finish(check_point_id, bits, call)
+        acks = [codec.ack_record(self._topics.revive, check_point.id, 1 << index, call)]
+        self._store.put([*records, *acks])
 
-    def rewrite(self, check_points: Sequence[CheckPoint]) -> list[CheckPoint]:
-        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back.
-
-        Returns:
-            Those that were written. One that fails by itself stays where it is until it is done with.
+    def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
+        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back, or as
+        they are to be. One that fails by itself stays as it is until it is done with.
 
         Raises:
             StatusError: the disk is full; what was not written has not changed.
         """
         if not check_points:
-            return []
+            return
         try:
             with RECORD_STEP:
-                appended = self._store.put(
-                    [
-                        Record(RecordKind.CHECK_POINT, self._topics.revive, each.revive_queue, each.encode())
-                        for each in check_points
-                    ]
-                )
+                self._store.put([codec.check_point_record(self._topics.revive, each) for each in check_points])
         except RecordFaultError as fault:
-            if len(check_points) > 1:
-                return [written for each in check_points for written in self.rewrite([each])]
-            self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
-            return []
-        for check_point, offset in zip(check_points, appended.queue_offsets, strict=True):
-            self._state.table.move(check_point, offset)
-        return list(check_points)
+            if len(check_points) == 1:
+                self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
+                return
+            for each in check_points:
+                self.rewrite([each])
 
-    def _put_leaving(
-        self, messages: Sequence[GivenOut], records: list[Record], call: int, cause: int | None = None
-    ) -> dict[int, int]:
-        """Append the records of what leaves its CKs, and their ACK records; the bits to be closed, by CK.
+    def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], cause: int | None = None) -> None:
+        """Append the records of what leaves its CKs, and those that close it there.
 
         Args:
             messages: what leaves.
             records: what takes its place.
-            call: names the client's call; 0 if that is not known.
             cause: why, as a kind of `DeliveryEvents`; None if those records say so.
         """
         bits_of: dict[CheckPoint, int] = {}
@@ -453,13 +420,12 @@ class Acks:
             appended = self._store.put(
                 [
                     *records,
-                    *(codec.ack_record(self._topics.revive, each.id, bits, call) for each, bits in bits_of.items()),
+                    *(codec.close_record(self._topics.revive, each.id, bits) for each, bits in bits_of.items()),
                 ]
             )
             if cause is not None:
                 # At the first position, as it comes before what is made of any of them.
                 self._happened(cause, bits_of, appended.store_time_ms, [appended.positions[0]] * len(bits_of))
-        return {check_point.id: bits for check_point, bits in bits_of.items()}
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
         """Whether the message of a handle that is void is known to be so because this call is done with it."""

@@ -13,13 +13,13 @@ from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop.given_out_messages import GivenOutMessages
 from popwheel_broker.pop.receives import Receives
 from popwheel_broker.pop.taken import Budget, Taken
-from popwheel_broker.progress.check_point import CheckPoint, Origin, ack_record, encode_renewal
+from popwheel_broker.progress.check_point import CheckPoint, Origin, check_point_record, close_record, renewal_record
 from popwheel_broker.progress.lines import Lines, Member, revive_queue_of
-from popwheel_broker.progress.merge_buffer import QueueProgress
+from popwheel_broker.progress.merge_buffer import Popped, QueueProgress
 from popwheel_broker.progress.pop_clock import PopClock
 from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
+from popwheel_broker.records.record import StoredRecord, hash_tag
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.contract import receipt
@@ -202,19 +202,14 @@ class OrderedPops:
         group, topic, queue_id = request.group, request.topic, taken.progress.queue.queue_id
         identity = self._state.table.make_id(revive_queue_of(group, topic, queue_id))
         held = taken.check_point(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
-        record = Record(RecordKind.CHECK_POINT, self._topics.revive, held.revive_queue, held.encode())
-        held.revive_offset = self._store.put([record]).queue_offsets[0]
-        self._state.open(held)
-        self._state.merge_buffer.skipped(taken.progress, held.next_offset)
+        self._store.put([check_point_record(self._topics.revive, held, Popped(held, taken.progress))])
         return held
 
     def _drop(self, gone: dict[CheckPoint, int]) -> None:
         """Messages that are held are no more (retention): their lines go on (P4)."""
         if gone:
             revive = self._topics.revive
-            self._store.put([ack_record(revive, each.id, bits) for each, bits in gone.items()])
-            for each, bits in gone.items():
-                self._state.close(each.id, bits)
+            self._store.put([close_record(revive, each.id, bits) for each, bits in gone.items()])
 
     def drop_before(self, group: str, queue: ConsumeQueue, offset: int) -> None:
         """A group's offset was set by hand: what it holds before that is not given out any more.
@@ -255,19 +250,7 @@ class OrderedPops:
         if found:
             due_ms = now_ms + request.invisible_ms
             renewed = [(each, sum(1 << index for index in indexes)) for each, indexes, _ in found]
-            self._store.put(
-                [
-                    Record(
-                        RecordKind.RENEWAL,
-                        self._topics.revive,
-                        each.revive_queue,
-                        encode_renewal(each.id, bits, due_ms),
-                    )
-                    for each, bits in renewed
-                ]
-            )
-            for each, bits in renewed:
-                self._state.renew(each.id, bits, due_ms)
+            self._store.put([renewal_record(self._topics.revive, each.id, bits, due_ms) for each, bits in renewed])
             self.receives.share(request, [each for each, _, _ in found])
         return found
 

@@ -17,16 +17,16 @@ from popwheel_broker.pop.ordered_pops import OrderedPops
 from popwheel_broker.pop.priority_pops import PriorityPops
 from popwheel_broker.pop.recent_polls import RecentPolls
 from popwheel_broker.pop.taken import Budget, Taken
-from popwheel_broker.progress.check_point import MESSAGES_MAX, CheckPoint
+from popwheel_broker.progress.check_point import MESSAGES_MAX, CheckPoint, check_point_record
 from popwheel_broker.progress.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.progress.lines import revive_queue_of
-from popwheel_broker.progress.merge_buffer import QueueProgress
+from popwheel_broker.progress.merge_buffer import Popped, QueueProgress
 from popwheel_broker.progress.pop_clock import PopClock
 from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.records.record import Record, StoredRecord
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
 from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.clock import Clock
@@ -399,24 +399,17 @@ class Pops:
         self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
         check_points = [self._check_point(request, each, now_ms) for each in taken]
-        revive_topic = self._topics.revive
-        appended = self._store.put(
-            [
-                Record(RecordKind.CHECK_POINT, revive_topic, check_point.revive_queue, check_point.encode())
-                for check_point in check_points
-            ]
-        )
-        common = delivery.common_properties(self._broker_name, request.invisible_ms)
         holder = self._state.table.holders.of(request.group, request.client_id)
-        add_event, stored_ms = self._state.events.add, appended.store_time_ms
-        placed = zip(taken, check_points, appended.queue_offsets, appended.positions, strict=True)
-        for each, check_point, revive_offset, position in placed:
-            check_point.revive_offset = revive_offset
+        records: list[Record] = []
+        for each, check_point in zip(taken, check_points, strict=True):
             check_point.holder = holder
-            self._state.open(check_point)
+            popped = None if each.sources else Popped(check_point, each.progress)  # else it was read before
+            records.append(check_point_record(self._topics.revive, check_point, popped))
+        appended = self._store.put(records)
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        add_event, stored_ms = self._state.events.add, appended.store_time_ms
+        for each, check_point, position in zip(taken, check_points, appended.positions, strict=True):
             add_event(stored_ms, position, DELIVERED, check_point, check_point.open_bits, _attempts_of(each))
-            if not each.sources:  # else its group has read this before
-                self._state.merge_buffer.popped(each.progress, check_point)
             if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
                 self._count_queueing(each.records, appended.store_time_ms)
             maker = self._maker(check_point)
@@ -491,10 +484,8 @@ class Pops:
             hidden_ms = check_point.due_of(index) - check_point.pop_time_ms
             new = check_point.changed(index, identity, check_point.pop_time_ms, hidden_ms, suspends=True)
             new.holder = None
-            record = Record(RecordKind.CHECK_POINT, self._topics.revive, new.revive_queue, new.encode())
             with suppress(StatusError):  # the disk is full: it counts
-                new.revive_offset = self._store.put([record]).queue_offsets[0]
-                self._state.open(new)
+                self._store.put([check_point_record(self._topics.revive, new)])
 
     def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
         group, topic = request.group, taken.progress.queue.topic if request.lite else request.topic

@@ -142,7 +142,7 @@ class Relocation:
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        moved: list[tuple[CheckPoint, CheckPoint]] = []
+        moved: list[CheckPoint] = []
         for each in copied:
             check_point = each.check_point
             if self._table.get(check_point.id) is check_point:
@@ -150,11 +150,8 @@ class Relocation:
                 copies = {
                     index: at for index, at in each.copies.items() if self._given_out.is_given_out(check_point, index)
                 }
-                moved.append((check_point, replace(check_point, copies=copies, first_position=each.first_position)))
-        written = {each.id for each in self._acks.rewrite([new for _, new in moved])}
-        for check_point, new in moved:
-            if check_point.id in written:
-                self._table.relocate(check_point, new)
+                moved.append(replace(check_point, copies=copies, first_position=each.first_position))
+        self._acks.rewrite(moved)
 
 
 def _copy(stored: StoredRecord, revive_topic: str, revive_queue: int) -> Record:

@@ -10,7 +10,7 @@ one. An id names a CK within its broker for good; its remainder by the number of
 |    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
 |    | copies (8 each, all bits for none), and of an ordered group: line 8, attempts 2, source (id 8, index 2; 0 for |
 |    | none) of each message |
-| ACK | id 8, bits; as its origin: call (8), or nothing |
+| ACK | id 8, bits; as its origin: call (8), one byte 0 if no client has asked for it, or nothing |
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
 | offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
@@ -43,10 +43,15 @@ _BELOW_0: Final = 0x8000
 """From here on attempts are negative: a release before this wrote one less for each time a delivery was suspended."""
 
 ORIGIN_BYTES: Final = _ORIGIN.size
+REDRIVEN_BYTES: Final = _REDRIVEN.size
 MESSAGES_MAX: Final = 65_535
 """The number of messages that one CK can hold."""
 RESET: Final = b"\x01"
 """The origin of an offset's record by which a group is set back or forward: what was read before does not count."""
+
+CLOSED: Final = b"\x00"
+"""The origin of an ACK record that no client has asked for. A release before this reads it as a call that is not known.
+"""
 
 _SPARSE: Final = 1
 _REPLACES: Final = 2
@@ -123,7 +128,7 @@ def redriven_origin(queue_offset: int) -> bytes:
 
 def decode_redriven(origin: bytes) -> int | None:
     """Which dead letter a record takes the place of, by its offset; None if it is no origin of that kind."""
-    return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == _REDRIVEN.size else None
+    return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == REDRIVEN_BYTES else None
 
 
 _NO_SOURCE: Final = Origin(0, 0)
@@ -412,8 +417,27 @@ def encode_ack(check_point_id: int, bits: int) -> bytes:
     return _ACK.pack(check_point_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 
+def check_point_record(revive_topic: str, check_point: CheckPoint, decoded: object = None) -> Record:
+    """The record of a CK.
+
+    Args:
+        revive_topic: where it stands.
+        check_point: the CK.
+        decoded: what the state that follows the record is to take for it, if that is more than the CK.
+    """
+    body = check_point.encode()
+    queue = check_point.revive_queue
+    return Record(RecordKind.CHECK_POINT, revive_topic, queue, body, decoded=decoded or check_point)
+
+
+def renewal_record(revive_topic: str, check_point_id: int, bits: int, due_ms: int) -> Record:
+    """The record that says of messages of a CK that they are hidden until `due_ms`."""
+    body = encode_renewal(check_point_id, bits, due_ms)
+    return Record(RecordKind.RENEWAL, revive_topic, check_point_id % REVIVE_QUEUES, body)
+
+
 def ack_record(revive_topic: str, check_point_id: int, bits: int, call: int = 0) -> Record:
-    """The record that says of messages of a CK that they are done with.
+    """The record that says of messages of a CK that a client is done with them.
 
     Args:
         revive_topic: where it stands.
@@ -425,9 +449,15 @@ def ack_record(revive_topic: str, check_point_id: int, bits: int, call: int = 0)
     return Record(RecordKind.ACK, revive_topic, queue, encode_ack(check_point_id, bits), origin=encode_call(call))
 
 
-def ack_records(revive_topic: str, check_points: Iterable[CheckPoint]) -> list[Record]:
-    """Records that say of all open messages of CKs that they are done with."""
-    return [ack_record(revive_topic, each.id, each.open_bits) for each in check_points]
+def close_record(revive_topic: str, check_point_id: int, bits: int) -> Record:
+    """The record that says of messages of a CK that they are in it no more, though no client is done with them."""
+    queue = check_point_id % REVIVE_QUEUES
+    return Record(RecordKind.ACK, revive_topic, queue, encode_ack(check_point_id, bits), origin=CLOSED)
+
+
+def close_records(revive_topic: str, check_points: Iterable[CheckPoint]) -> list[Record]:
+    """The same of all open messages of CKs."""
+    return [close_record(revive_topic, each.id, each.open_bits) for each in check_points]
 
 
 def decode_ack(data: bytes) -> tuple[int, int]:

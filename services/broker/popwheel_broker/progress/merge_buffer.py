@@ -11,6 +11,7 @@ nothing of the queue is not there at all, as it follows from the queue where it 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, KeysView
+from typing import NamedTuple
 
 from popwheel_broker.progress.check_point import CheckPoint
 from popwheel_broker.store.consume_queue import ConsumeQueue
@@ -108,6 +109,18 @@ class QueueProgress:
         return committed if committed == self.popped else (committed, self.popped)
 
 
+class Popped(NamedTuple):
+    """A CK of a pop that has read on in a queue. It holds that up, unless its messages are held in their lines.
+
+    Args:
+        check_point: the CK.
+        progress: of the queue.
+    """
+
+    check_point: CheckPoint
+    progress: QueueProgress
+
+
 class MergeBuffer:
     """The progress of all groups.
 
@@ -195,7 +208,10 @@ class MergeBuffer:
     # What changes it
 
     def popped(self, progress: QueueProgress, check_point: CheckPoint) -> None:
-        """A pop has read up to the CK's next offset and gave out messages."""
+        """A pop has read up to the CK's next offset and gave out messages, or has them wait in their lines."""
+        if check_point.is_held:
+            self.skipped(progress, check_point.next_offset)
+            return
         assert check_point.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
         progress.popped = check_point.next_offset
         if progress.waiting is None:
@@ -219,11 +235,10 @@ class MergeBuffer:
         self._keep(progress)
 
     def read_to(self, group: str, queue: ConsumeQueue, next_offset: int) -> None:
-        """The log says that a pop had read up to here: nothing holds it up, what is open is left to revive."""
+        """The log says that a pop has read up to here: nothing more holds it up, what is open is left to revive."""
         progress = self.of(group, queue)
-        progress.popped = max(progress.popped, next_offset)
-        progress.committed = max(progress.committed, progress.popped)
-        self._keep(progress)
+        if next_offset > progress.popped or progress.is_new:
+            self.skipped(progress, max(progress.popped, next_offset))
 
     def move_on(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> bool:
         """The group is said to be as far as this; whether that is further than was known."""

@@ -1,7 +1,7 @@
 """The pop state of a broker: how far each group is, and which messages are hidden from it.
 
-It is folded from the records of the log, by the running broker as it appends them and by recovery as it reads them
-again; a snapshot spares recovery all that came before (S6).
+It follows the records of the log (`store.fold`), as they are appended and as they are read again; a snapshot spares
+recovery all that came before (S6).
 """
 
 from collections.abc import Callable
@@ -11,14 +11,13 @@ from typing import NamedTuple
 from popwheel_broker.names.old_names import OldNames
 from popwheel_broker.progress import check_point as codec
 from popwheel_broker.progress.ack_memory import AckMemory
-from popwheel_broker.progress.check_point import ORIGIN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from popwheel_broker.progress.check_point import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from popwheel_broker.progress.delivery_events import ENTRIES_MAX, DeliveryEvents
-from popwheel_broker.progress.merge_buffer import MergeBuffer
+from popwheel_broker.progress.merge_buffer import MergeBuffer, Popped
 from popwheel_broker.progress.pop_clock import LogTime
 from popwheel_broker.progress.revive_table import ReviveTable
 from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.contract import names, receipt
 
 
@@ -60,20 +59,41 @@ def is_read_from(check_point: CheckPoint, queue_id: int | None) -> bool:
     return queue_id is None or (check_point.origin == receipt.FROM_TOPIC and check_point.queue_id == queue_id)
 
 
+_ORIGINS = frozenset((ORIGIN_BYTES, REDRIVEN_BYTES))
+
+
 class PopState:
-    """Merge buffer and revive table, changed together.
+    """Merge buffer and revive table, changed together: a `Fold`.
 
     Args:
         stay_ms: see `MergeBuffer`.
         check_points_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
         held_max: see `Lines`.
+        queue: gives a queue of the store by its topic and number.
         events_max: see `DeliveryEvents`.
     """
 
     def __init__(
-        self, stay_ms: int, check_points_max: int, pairs_max: int, held_max: int, events_max: int = ENTRIES_MAX
+        self,
+        stay_ms: int,
+        check_points_max: int,
+        pairs_max: int,
+        held_max: int,
+        queue: Callable[[str, int], ConsumeQueue | None],
+        events_max: int = ENTRIES_MAX,
     ) -> None:
+        self._queue = queue
+        self._apply_by_kind: dict[int, Callable[[StoredRecord], None]] = {
+            RecordKind.MESSAGE: self._message,
+            RecordKind.CHECK_POINT: self._check_point,
+            RecordKind.ACK: self._ack,
+            RecordKind.RENEWAL: self._renew,
+            RecordKind.FORGET_TOPIC: self._forget_topic,
+            RecordKind.FORGET_GROUP: self._forget_group,
+            RecordKind.OFFSET: self._offset,
+            RecordKind.QUARANTINE: self._set_aside,
+        }
         self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
         self.table = ReviveTable(held_max)
         self.events = DeliveryEvents(events_max)
@@ -85,26 +105,121 @@ class PopState:
         master's own, and not folded: for one that takes over those that are open are as all others.
         """
 
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """All that opens, changes or ends a CK, or moves an offset."""
+        return frozenset(map(RecordKind, self._apply_by_kind))
+
     def is_taken_back(self, check_point: CheckPoint) -> bool:
         """Whether a CK is one of those that are being taken back."""
         taking_back = self.taking_back.get((check_point.group, check_point.topic))
         return taking_back is not None and taking_back.has(check_point)
 
-    def open(self, check_point: CheckPoint) -> None:
-        """A CK record was appended."""
-        self._done(self.table.open(check_point))
-        if check_point.sources:
-            bits_of: dict[int, int] = {}
-            for source in check_point.sources:
-                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
-            for check_point_id, bits in bits_of.items():
-                self.close(check_point_id, bits)
+    def begin_to_lead(self, wall_ms: int) -> None:
+        """From now on it is recorded who has what, and what happens to it."""
+        self.table.holders.known_since_ms = self.events.began_ms = wall_ms
 
-    def close(self, check_point_id: int, bits: int) -> None:
-        """Messages of a CK are done with: an ACK record, or what was made of them, was appended."""
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """Of messages, those that came out of a CK or of the dead letters; all records of the other kinds."""
+        if kind == RecordKind.MESSAGE:
+            return len(origin) in _ORIGINS
+        return kind != RecordKind.QUARANTINE or len(origin) == ORIGIN_BYTES
+
+    def apply(self, found: StoredRecord) -> None:
+        """Follow any record that is newer than the snapshot. At a replay it is in its queue of the store."""
+        self._apply_by_kind[found.kind](found)
+
+    def apply_before_snapshot(self, found: StoredRecord) -> None:
+        """Follow a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        if found.kind == RecordKind.CHECK_POINT:
+            self._open(found)
+        elif found.kind == RecordKind.ACK:
+            self._close(*codec.decode_ack(found.payload))
+        elif found.kind == RecordKind.RENEWAL:
+            self._renew(found)
+
+    def _check_point(self, found: StoredRecord) -> None:
+        """A pop, what is left of one, or a copy of it."""
+        check_point = self._open(found)
+        if isinstance(found.decoded, Popped):
+            self.merge_buffer.popped(found.decoded.progress, check_point)
+            return  # else it is read from the log, or was read before
+        queue = self._queue(stored_topic(check_point), check_point.queue_id)
+        if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
+            self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+
+    def _open(self, found: StoredRecord) -> CheckPoint:
+        decoded = found.decoded.check_point if isinstance(found.decoded, Popped) else found.decoded
+        if isinstance(decoded, CheckPoint):
+            check_point = decoded
+            check_point.revive_offset = found.queue_offset
+        else:
+            check_point = CheckPoint.decode(found.payload, found.queue_offset)
+        self._done(self.table.open(check_point))
+        bits_of: dict[int, int] = {}
+        for source in check_point.sources:
+            bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
+        for check_point_id, bits in bits_of.items():
+            self._close(check_point_id, bits)
+        return check_point
+
+    def _ack(self, found: StoredRecord) -> None:
+        """A client is done with messages; or they have left their CK otherwise, mostly by a record before this one."""
+        check_point_id, bits = codec.decode_ack(found.payload)
+        if found.origin == codec.CLOSED:
+            self._close(check_point_id, bits)
+        else:
+            self._finish(check_point_id, bits, codec.decode_call(found.origin))
+
+    def _renew(self, found: StoredRecord) -> None:
+        self.table.renew(*codec.decode_renewal(found.payload))
+
+    def _message(self, found: StoredRecord) -> None:
+        """A message of a CK comes again, or is a dead letter; or a dead letter has gone from its place."""
+        if len(found.origin) == ORIGIN_BYTES:
+            origin = Origin.decode(found.origin)
+            done = self._finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self._close
+            done(origin.check_point_id, 1 << origin.index)
+        elif (offset := codec.decode_redriven(found.origin)) is not None:
+            group = names.group_of_retry_topic(found.topic) or found.topic.removeprefix(names.DEAD_LETTER_PREFIX)
+            letters = self._queue(names.dead_letter_topic(group), 0)
+            if letters is not None:
+                self.merge_buffer.read_to(group, letters, offset + 1)
+
+    def _set_aside(self, found: StoredRecord) -> None:
+        origin = Origin.decode(found.origin)
+        self._close(origin.check_point_id, 1 << origin.index)
+
+    def _offset(self, found: StoredRecord) -> None:
+        """An offset was set by hand. What a reset takes back is closed by records behind it."""
+        commit = codec.OffsetCommit.decode(found.payload)
+        if not names.is_storable(commit.topic):
+            self.old_names.met(commit.topic, "the offset set in it is passed over")
+            return
+        queue = self._queue(commit.topic, commit.queue_id)
+        if queue is not None:  # else nothing was there: a group begins at the first message
+            set_offset = self.merge_buffer.reset if found.origin == codec.RESET else self.merge_buffer.commit
+            set_offset(commit.group, queue, commit.offset, found.position)
+
+    def _forget_topic(self, found: StoredRecord) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
+        copies stand elsewhere, and those that are held, do so at once.
+        """
+        for check_point in self.table.lasting_of(found.payload.decode()):
+            self._close(check_point.id, check_point.open_bits)
+
+    def _forget_group(self, found: StoredRecord) -> None:
+        """A group was deleted: nothing is hidden from it any more."""
+        group = found.payload.decode()
+        self.merge_buffer.forget_group(group)
+        for check_point in self.table.of_group(group):
+            self._close(check_point.id, check_point.open_bits)
+
+    def _close(self, check_point_id: int, bits: int) -> None:
+        """Messages are in a CK no more."""
         self._done(self.table.close(check_point_id, bits))
 
-    def finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+    def _finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
         """Messages of a CK are done with for good; those of them that were so before are none of this.
 
         Args:
@@ -116,91 +231,9 @@ class PopState:
         open_bits = 0 if check_point is None else check_point.open_bits & bits
         if check_point is not None and open_bits:
             self.acked.note(check_point, open_bits, call)
-            self.close(check_point_id, open_bits)
+            self._close(check_point_id, open_bits)
         elif call:
             self.acked.name(check_point_id, bits, call)
-
-    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
-        """A renewal record was appended."""
-        self.table.renew(check_point_id, bits, due_ms)
-
-    def begin_to_lead(self, wall_ms: int) -> None:
-        """From now on it is recorded who has what, and what happens to it."""
-        self.table.holders.known_since_ms = self.events.began_ms = wall_ms
-
-    def forget_topic(self, topic: str) -> None:
-        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
-        copies stand elsewhere, and those that are held, do so at once.
-        """
-        for check_point in self.table.lasting_of(topic):
-            self.close(check_point.id, check_point.open_bits)
-
-    def forget_group(self, group: str) -> None:
-        """A group was deleted: nothing is hidden from it any more."""
-        self.merge_buffer.forget_group(group)
-        for check_point in self.table.of_group(group):
-            self.close(check_point.id, check_point.open_bits)
-
-    def replay_revive_record(self, found: StoredRecord) -> None:
-        """Fold in a record of a revive queue that is older than the snapshot: it has no say in offsets."""
-        if found.kind == RecordKind.CHECK_POINT:
-            self.open(CheckPoint.decode(found.payload, found.queue_offset))
-        elif found.kind == RecordKind.ACK:
-            self.close(*codec.decode_ack(found.payload))
-        elif found.kind == RecordKind.RENEWAL:
-            self.renew(*codec.decode_renewal(found.payload))
-
-    def replay(self, found: StoredRecord, store: MessageStore) -> None:
-        """Fold in any record that is newer than the snapshot, once it is in its queue of the store."""
-        if found.kind == RecordKind.MESSAGE:
-            if len(found.origin) == ORIGIN_BYTES:
-                origin = Origin.decode(found.origin)
-                done = self.finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self.close
-                done(origin.check_point_id, 1 << origin.index)
-            elif (offset := codec.decode_redriven(found.origin)) is not None:
-                self.redriven(found.topic, offset, store)
-        elif found.kind == RecordKind.QUARANTINE:
-            if len(found.origin) == ORIGIN_BYTES:
-                origin = Origin.decode(found.origin)
-                self.close(origin.check_point_id, 1 << origin.index)
-        elif found.kind == RecordKind.FORGET_TOPIC:
-            self.forget_topic(found.payload.decode())
-        elif found.kind == RecordKind.FORGET_GROUP:
-            self.forget_group(found.payload.decode())
-        elif found.kind == RecordKind.OFFSET:
-            commit = codec.OffsetCommit.decode(found.payload)
-            if not names.is_storable(commit.topic):
-                self.old_names.met(commit.topic, "the offset set in it is passed over")
-                return
-            committed_in = store.queue(commit.topic, commit.queue_id)
-            if committed_in is not None:  # else nothing was there: a group begins at the first message
-                # The ACKs of what a reset took back follow it.
-                buffer = self.merge_buffer
-                fold = buffer.reset if found.origin == codec.RESET else buffer.commit
-                fold(commit.group, committed_in, commit.offset, found.position)
-        elif found.kind == RecordKind.ACK:
-            # One that follows what was made of its messages finds them closed: only acknowledgements are left.
-            self.finish(*codec.decode_ack(found.payload), codec.decode_call(found.origin))
-        else:
-            self.replay_revive_record(found)
-            if found.kind == RecordKind.CHECK_POINT:
-                check_point = CheckPoint.decode(found.payload, found.queue_offset)
-                queue = store.queue(stored_topic(check_point), check_point.queue_id)
-                if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
-                    self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
-
-    def redriven(self, topic: str, queue_offset: int, store: MessageStore) -> None:
-        """A record took the place of a dead letter: its group has read that.
-
-        Args:
-            topic: of the record: the group's retry topic, or its dead letter topic.
-            queue_offset: of the dead letter.
-            store: the queues.
-        """
-        group = names.group_of_retry_topic(topic) or topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        letters = store.queue(names.dead_letter_topic(group), 0)
-        if letters is not None:
-            self.merge_buffer.read_to(group, letters, queue_offset + 1)
 
     def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
         """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""

@@ -133,17 +133,10 @@ class ReviveTable:
         A record of an id that is open already is a copy, written to bring it forward in its queue.
         """
         queue = self._queues[check_point.revive_queue]
-        earlier = queue.pop(check_point.id, None)
+        earlier = queue.get(check_point.id)
         if earlier is not None:
-            if earlier.lines:
-                self.lines.remove(earlier, earlier.open_bits)
-            self._by_group.remove(earlier)
-            self._lasting_by_topic.remove(earlier)
-            self._count(earlier, -earlier.open_bits.bit_count())
-            self._stretches.remove(earlier)
-            self._sequence.remove(earlier)
-            if not earlier.is_held:
-                self.holders.ended(earlier, earlier.open_bits.bit_count(), is_closed=True)
+            self._bring_forward(earlier, check_point)
+            return None
         self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
         self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
         if check_point.open_bits:
@@ -254,22 +247,21 @@ class ReviveTable:
             found.append(check_point)
         return found
 
-    def move(self, check_point: CheckPoint, revive_offset: int) -> None:
-        """A copy of an open CK was appended at `revive_offset` of its revive queue."""
+    def _bring_forward(self, check_point: CheckPoint, copy: CheckPoint) -> None:
+        """A copy of an open CK was appended, which may say where copies of its messages stand. The CK itself stays:
+        others may have it in their hands.
+        """
+        assert copy.revive_offset >= check_point.revive_offset, "the copy of a CK stands before it"
+        if copy.copies != check_point.copies or copy.first_position != check_point.first_position:
+            self._stretches.remove(check_point)
+            check_point.copies, check_point.first_position = copy.copies, copy.first_position
+            self._stretches.add(check_point)
+            self._lasting_by_topic.remove(check_point)
+            if check_point.copies or check_point.is_held:
+                self._lasting_by_topic.add(check_point)
         queue = self._queues[check_point.revive_queue]
-        assert revive_offset > check_point.revive_offset, "the copy of a CK stands before it"
         queue[check_point.id] = queue.pop(check_point.id)
-        check_point.revive_offset = revive_offset
-
-    def relocate(self, check_point: CheckPoint, moved: CheckPoint) -> None:
-        """A copy of an open CK was appended, which says where copies of its messages stand."""
-        self._stretches.remove(check_point)
-        check_point.copies, check_point.first_position = moved.copies, moved.first_position
-        self._stretches.add(check_point)
-        self._lasting_by_topic.remove(check_point)
-        if check_point.copies or check_point.is_held:
-            self._lasting_by_topic.add(check_point)
-        self.move(check_point, moved.revive_offset)
+        check_point.revive_offset = copy.revive_offset
 
     def first_position(self) -> int | None:
         """The least position of the commit log that an open CK needs; None if none is open."""

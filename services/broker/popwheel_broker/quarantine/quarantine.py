@@ -11,7 +11,7 @@ from dataclasses import replace
 import structlog
 
 from popwheel_broker.names.own_topics import OwnTopics
-from popwheel_broker.progress.check_point import CheckPoint, Origin, ack_record
+from popwheel_broker.progress.check_point import CheckPoint, Origin, close_record
 from popwheel_broker.progress.pop_state import PopState, stored_topic
 from popwheel_broker.quarantine.entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
 from popwheel_broker.quarantine.table import QuarantineTable, holder_of
@@ -99,9 +99,7 @@ class Quarantine:
         bits = 1 << index
         revive_topic = self._topics.revive
         # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
-        ack = ack_record(revive_topic, check_point.id, bits)
-        self._put(entry, stored, [ack])
-        self._state.close(check_point.id, bits)
+        self._put(entry, stored, [close_record(revive_topic, check_point.id, bits)])
 
     def _position(self, check_point: CheckPoint, index: int) -> int:
         """Where a message that could not be read stands, or one before it."""

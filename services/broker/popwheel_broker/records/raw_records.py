@@ -125,6 +125,7 @@ def checked_records(position: int, data: bytes) -> list[StoredRecord]:
                     epoch,
                     stored_ms,
                     queue_offset,
+                    None,
                 ),
             )
         found.append(each)

@@ -95,6 +95,7 @@ class Record:
             of `timer.delay.fired_origin`, 8 bytes, or a half message, 9 bytes), so that the log itself tells that it
             was dealt with; for a timer or a half message, where it goes; for an ACK, who asked for it
             (`pop.check_point.encode_call`); empty for none.
+        decoded: what its payload says, for the state that follows it: that need not decode it. None: it decodes it.
     """
 
     kind: RecordKind
@@ -105,10 +106,11 @@ class Record:
     tag_hash: int = 0
     attempts: int = 0
     origin: bytes = b""
+    decoded: object = None
 
 
 class StoredRecord(NamedTuple):
-    """One record as it was read from the log."""
+    """One record as it was read from the log; `decoded` as in `Record`, of one that was appended just now."""
 
     kind: int
     topic: str
@@ -123,6 +125,7 @@ class StoredRecord(NamedTuple):
     epoch: int
     store_time_ms: int
     queue_offset: int
+    decoded: object = None
 
 
 def stored(
@@ -143,6 +146,7 @@ def stored(
         epoch,
         store_time_ms,
         queue_offset,
+        record.decoded,
     )
 
 
@@ -333,6 +337,7 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
             epoch,
             stored_ms,
             queue_offset,
+            None,
         ),
     )
 

@@ -26,7 +26,7 @@ from popwheel_broker.progress.check_point import (
     REVIVE_QUEUES,
     OffsetCommit,
     Origin,
-    ack_record,
+    close_record,
     decode_ack,
 )
 from popwheel_broker.progress.consumer_lag import ConsumerLag
@@ -114,8 +114,12 @@ class BrokerCore:
         self.is_finished = False
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.state = PopState(
-            *(options.pop.stay_ms, options.pop.buffer_check_points_max, options.pop.progress_max),
-            *(options.pop.held_messages_max, options.pop.events_max),
+            options.pop.stay_ms,
+            options.pop.buffer_check_points_max,
+            options.pop.progress_max,
+            options.pop.held_messages_max,
+            lambda topic, queue_id: self.store.queue(topic, queue_id),
+            options.pop.events_max,
         )
         lines = self.state.table.lines
         lines.on_ready, lines.on_free = self._became_ready, self._became_free
@@ -156,7 +160,7 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
-        for fold in (self.names, self.quarantine.table, self.transactions.table):
+        for fold in (self.state, self.names, self.quarantine.table, self.transactions.table):
             self.store.folds.add(fold)
         self.store.folds.on_fault = self.quarantine.fold_failed
         self.settlement = Settlement(
@@ -224,10 +228,9 @@ class BrokerCore:
             with RECORD_STEP:
                 self.store.take_up(found)
                 self._note_closed(found, self._closed)
-                self.state.replay(found, self.store)
-                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
                 self.timer.note(found)  # which asks what was set aside before
                 self.store.folds.replay(found)
+                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
         except RecordFaultError as fault:
             # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
             self.store.pass_over(found)
@@ -302,7 +305,7 @@ class BrokerCore:
     def _acknowledge(self, closed: dict[int, int]) -> None:
         """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
         if closed:
-            self.store.put([ack_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
+            self.store.put([close_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
 
     def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
         queue = self.store.queue(topic, number)
@@ -313,7 +316,7 @@ class BrokerCore:
             for record in self.store.records.read_checked(queue, range(start, start + len(entries)), entries):
                 try:
                     with RECORD_STEP:
-                        self.state.replay_revive_record(record)
+                        self.state.apply_before_snapshot(record)
                 except RecordFaultError as fault:
                     self.quarantine.fold_failed(record, fault)
 
@@ -412,7 +415,6 @@ class BrokerCore:
             raise self.pops.progress_full(commit.group)
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
         self.pops.ordered.drop_before(commit.group, queue, commit.offset)
-        buffer.commit(commit.group, queue, commit.offset)
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         polled = (each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
         tell_again(polled, self.waiting)

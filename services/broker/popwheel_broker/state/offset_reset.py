@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop.pops import Pops
-from popwheel_broker.progress.check_point import RESET, REVIVE_QUEUES, CheckPoint, OffsetCommit, ack_records
+from popwheel_broker.progress.check_point import RESET, REVIVE_QUEUES, CheckPoint, OffsetCommit, close_records
 from popwheel_broker.progress.pop_state import PopState, TakingBack, is_read_from
 from popwheel_broker.records.record import Record, RecordKind
 from popwheel_broker.state.notification import Interests, tell_again
@@ -128,12 +128,9 @@ class OffsetReset:
         commits = (OffsetCommit(plan.group, each.topic, each.queue_id, at) for each, at in offsets.items())
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
         at_once = plan.given_out if len(plan.given_out) <= _AT_ONCE_MAX else []
-        self._store.put([*records, *ack_records(revive, at_once)])
-        for queue, offset in offsets.items():
-            buffer.reset(plan.group, queue, offset)
+        self._store.put([*records, *close_records(revive, at_once)])
+        for queue in offsets:
             self._pops.damaged.pop(queue, None)
-        for each in at_once:
-            self._state.close(each.id, each.open_bits)
         plan.given_out[:] = [each for each in plan.given_out if each.open_bits]
         self._state.taking_back[pair] = TakingBack(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
 
@@ -147,9 +144,7 @@ class OffsetReset:
         del plan.given_out[-_STEP:]
         there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
         if there:
-            self._store.put(ack_records(self._topics.revive, there))
-        for each in there:
-            self._state.close(each.id, each.open_bits)
+            self._store.put(close_records(self._topics.revive, there))
         return bool(plan.given_out)
 
     def end(self, plan: ResetPlan) -> None:

@@ -8,7 +8,7 @@ from popwheel_broker.lite.subscriptions import LiteSubscriptions
 from popwheel_broker.names.known_names import KnownNames, Names
 from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop.pops import Pops
-from popwheel_broker.progress.check_point import CheckPoint, ack_records
+from popwheel_broker.progress.check_point import CheckPoint, close_records
 from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.records.record import Record, RecordKind
 from popwheel_broker.state.notification import Interest, Interests, tell_again
@@ -289,10 +289,7 @@ class Settlement:
         revive_topic = self._topics.revive
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in forgotten]
         lasting = [each for name in (topic, *lite_topics) for each in table.lasting_of(name)]
-        self._store.put(records + ack_records(revive_topic, lasting))
-        self._store.forget_topics(forgotten)
-        for name in forgotten:
-            self._state.forget_topic(name)
+        self._store.put(records + close_records(revive_topic, lasting))
         self._pops.forget(forgotten)
         self._interests.forget(forgotten)
         self._subscriptions.forget(topic=topic)
@@ -328,9 +325,7 @@ class Settlement:
         del self._left[-_STEP:]
         there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
         if there:
-            self._store.put(ack_records(self._topics.revive, there))
-        for each in there:
-            self._state.close(each.id, each.open_bits)
+            self._store.put(close_records(self._topics.revive, there))
 
     def _is_large(self, topic: str) -> bool:
         """Return whether a topic has so much that it does not go at once."""
@@ -359,9 +354,7 @@ class Settlement:
             self._drop(retry_topics)
         elif table.count_of_lasting(topic) > _AT_ONCE_MAX:
             some = table.lasting_of(topic)[:_STEP]
-            self._store.put(ack_records(self._topics.revive, some))
-            for each in some:
-                self._state.close(each.id, each.open_bits)
+            self._store.put(close_records(self._topics.revive, some))
         else:
             if self._left_readers is None:
                 self._left_readers = list(buffer.groups)
@@ -379,10 +372,7 @@ class Settlement:
         revive_topic = self._topics.revive
         records = [Record(RecordKind.FORGET_TOPIC, revive_topic, 0, name.encode()) for name in stored]
         lasting = [each for name in stored for each in self._state.table.lasting_of(name)]
-        self._store.put(records + ack_records(revive_topic, lasting))
-        self._store.forget_topics(stored)
-        for name in stored:
-            self._state.forget_topic(name)
+        self._store.put(records + close_records(revive_topic, lasting))
         self._pops.forget(frozenset(stored))
         self._interests.forget(stored)
 
@@ -423,15 +413,9 @@ class Settlement:
         topic = self._topics.revive
         held = self._state.table.of_group(group)
         copied = [each for each in self._state.table.lasting_of(dead_letters) if each.group != group]
-        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *ack_records(topic, held + copied)]
+        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *close_records(topic, held + copied)]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self._store.put(records)
-        self._state.forget_group(group)
-        for each in copied:
-            self._state.close(each.id, each.open_bits)
-        self._store.forget_topics(stored)
-        for name in stored:
-            self._state.forget_topic(name)  # of other groups, which read its dead letters
         self._pops.forget(stored)
         self._interests.forget(stored)
         self._subscriptions.forget(group=group)

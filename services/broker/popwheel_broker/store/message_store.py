@@ -170,6 +170,9 @@ class MessageStore:
             position += length
             pending.append((position, queue, entry, (each.tag_hash,)))
         self._append(lengths, buffers, pending, next_offsets)
+        gone = [each.payload.decode() for each in records if each.kind == RecordKind.FORGET_TOPIC]
+        if gone:
+            self._forget_topics(gone)
         for number, each in enumerate(records):
             if self.folds.concerned(each):
                 at, length, offset = positions[number], lengths[number], offsets[number]
@@ -265,12 +268,8 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return self.queues.offsets_from if queue is None else self._next_offsets.get(queue, queue.max_offset)
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the topic's queues, after a `FORGET_TOPIC` record said so. Offsets are not used again."""
-        self.forget_topics((topic,))
-
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        """The same of several topics, and told of once."""
+    def _forget_topics(self, topics: Iterable[str]) -> None:
+        """Drop the queues of topics, after `FORGET_TOPIC` records said so. Offsets are not used again."""
         dropped: list[ConsumeQueue] = []
         for topic in topics:
             dropped += self.queues.drop(topic, lambda queue: self._next_offsets.get(queue, queue.max_offset))
@@ -354,7 +353,7 @@ class MessageStore:
         self.confirmed_position = found.position + found.length
         self.latest_ms = found.store_time_ms
         if found.kind == RecordKind.FORGET_TOPIC:
-            self.forget_topic(found.payload.decode())
+            self._forget_topics((found.payload.decode(),))
 
     def pass_over(self, found: StoredRecord) -> None:
         """Go on behind a record that could not be folded in; it stays readable in its queue."""
