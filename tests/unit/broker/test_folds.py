@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.standalone import ROOT
 
 FOLDS = {
+    "progress/pop_state.py": "PopState",
     "names/known_names.py": "KnownNames",
     "quarantine/table.py": "QuarantineTable",
     "transactions/table.py": "TransactionTable",
@@ -90,4 +92,16 @@ def test_only_apply_and_a_checkpoint_change_a_fold(path: str, name: str) -> None
     (fold,) = [each for each in module.body if isinstance(each, ast.ClassDef) and each.name == name]
     assert "apply" in {each.name for each in fold.body if isinstance(each, ast.FunctionDef)}
     public = {each.name for each in fold.body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")}
-    assert not public & {"open", "end", "checked", "note", "forget", "forget_topic", "forget_group"}
+    changes = {"open", "close", "finish", "renew", "end", "checked", "note", "forget", "forget_topic", "forget_group"}
+    assert not public & changes
+
+
+def test_only_the_pop_state_changes_its_tables() -> None:
+    """Others read them. What has no record is excepted: what a filter passes over, and what a master said of it."""
+    changes = re.compile(r"\b(table\.(open|close|renew)|_?(merge_)?buffer\.(popped|commit|reset|forget_group))\(")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "services/broker").rglob("*.py")
+        if path.name != "pop_state.py" and changes.search(path.read_text())
+    ]
+    assert not found, "append a record that says so: PopState.apply changes the tables"

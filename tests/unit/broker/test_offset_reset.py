@@ -51,6 +51,30 @@ def test_what_is_given_out_is_taken_back(crashes: bool) -> None:
     assert world.bodies(world.pop("g", "t")) == [b"2"]
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("ends", ["reset", "expiry", "deleted topic"])
+def test_what_was_taken_back_is_acknowledged_by_no_second_try(ends: str, crashes: bool) -> None:
+    """The log tells what a client was done with from what left its delivery otherwise (P7, S6)."""
+    world = world_with(2)
+    given = handles(world.pop("g", "t"))
+    if ends == "reset":
+        reset(world, 0)
+    elif ends == "expiry":
+        world.clock.advance(INVISIBLE_MS)
+        assert world.revive() == 2
+    else:
+        world.core.settlement.forget_topic("t")
+        world.clock.advance(INVISIBLE_MS)
+        world.revive()
+    world.flush()
+    if crashes:
+        world.crash("process")
+    refused = world.core.acks.ack("g", "t", given, call=7, is_retry=True)
+    assert [each.code for each in refused] == [Code.INVALID_RECEIPT_HANDLE] * 2
+    with pytest.raises(StatusError, match="receipt handle"):
+        world.core.acks.dead_letter("g", "t", given[0], call=7, is_retry=True)
+
+
 def test_what_waits_to_be_tried_again_is_passed_over() -> None:
     world = world_with(2)
     world.pop("g", "t")

@@ -149,18 +149,21 @@ class PopState:
             self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
 
     def _open(self, found: StoredRecord) -> CheckPoint:
-        decoded = found.decoded.check_point if isinstance(found.decoded, Popped) else found.decoded
-        if isinstance(decoded, CheckPoint):
+        decoded = found.decoded
+        if isinstance(decoded, Popped):
+            check_point = decoded.check_point
+        elif isinstance(decoded, CheckPoint):
             check_point = decoded
-            check_point.revive_offset = found.queue_offset
         else:
             check_point = CheckPoint.decode(found.payload, found.queue_offset)
+        check_point.revive_offset = found.queue_offset
         self._done(self.table.open(check_point))
-        bits_of: dict[int, int] = {}
-        for source in check_point.sources:
-            bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
-        for check_point_id, bits in bits_of.items():
-            self._close(check_point_id, bits)
+        if check_point.sources:
+            bits_of: dict[int, int] = {}
+            for source in check_point.sources:
+                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
+            for check_point_id, bits in bits_of.items():
+                self._close(check_point_id, bits)
         return check_point
 
     def _ack(self, found: StoredRecord) -> None:

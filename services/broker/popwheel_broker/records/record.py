@@ -132,21 +132,25 @@ def stored(
     record: Record, position: int, length: int, epoch: int, store_time_ms: int, queue_offset: int
 ) -> StoredRecord:
     """The record as it is read from its place in the log."""
-    return StoredRecord(
-        int(record.kind),
-        record.topic,
-        record.queue_id,
-        record.payload,
-        record.system_properties,
-        record.tag_hash,
-        record.attempts,
-        record.origin,
-        position,
-        length,
-        epoch,
-        store_time_ms,
-        queue_offset,
-        record.decoded,
+    # As `StoredRecord(...)`, whose way through Python takes thrice as long.
+    return tuple.__new__(
+        StoredRecord,
+        (
+            record.kind,
+            record.topic,
+            record.queue_id,
+            record.payload,
+            record.system_properties,
+            record.tag_hash,
+            record.attempts,
+            record.origin,
+            position,
+            length,
+            epoch,
+            store_time_ms,
+            queue_offset,
+            record.decoded,
+        ),
     )
 
 

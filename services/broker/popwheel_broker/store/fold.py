@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.records.record import Record, RecordKind, StoredRecord, stored
 
 
 class Fold(Protocol):
@@ -52,20 +52,28 @@ class Folds:
         for kind in fold.kinds:
             self._by_kind[kind] = (*self._by_kind.get(kind, ()), fold)
 
-    def concerned(self, record: Record) -> bool:
-        """Return whether a record that was appended may change any of it."""
-        return any(fold.concerns(record.kind, record.origin) for fold in self._by_kind.get(record.kind, ()))
-
     def replay(self, found: StoredRecord) -> None:
         """Apply a record that was read from the log. It raises as `Fold.apply` does."""
         for fold in self._by_kind.get(found.kind, ()):
             if fold.concerns(found.kind, found.origin):
                 fold.apply(found)
 
-    def appended(self, found: StoredRecord) -> None:
-        """Apply a record that was appended just now. It stays in the log also if that fails."""
-        try:
-            with RECORD_STEP:
-                self.replay(found)
-        except RecordFaultError as fault:
-            self.on_fault(found, fault)
+    def appended(
+        self, record: Record, position: int, length: int, epoch: int, store_time_ms: int, queue_offset: int
+    ) -> None:
+        """Apply a record that was appended just now. It stays in the log also if that fails.
+
+        Args:
+            record: it.
+            position, length, epoch, store_time_ms, queue_offset: as in `StoredRecord`.
+        """
+        found = None
+        for fold in self._by_kind.get(record.kind, ()):
+            if fold.concerns(record.kind, record.origin):
+                if found is None:  # most messages concern nobody
+                    found = stored(record, position, length, epoch, store_time_ms, queue_offset)
+                try:
+                    with RECORD_STEP:
+                        fold.apply(found)
+                except RecordFaultError as fault:
+                    self.on_fault(found, fault)

@@ -156,6 +156,7 @@ class MessageStore:
         offsets: list[int] = []
         positions: list[int] = []
         pending: list[_Pending] = []
+        gone: list[str] = []
         next_offsets: dict[ConsumeQueue, int] = {}
         for each in records:
             queue = self.ensure_queue((each.topic, each.queue_id))
@@ -169,14 +170,14 @@ class MessageStore:
             entry = packed_entry(position, length, each.tag_hash)
             position += length
             pending.append((position, queue, entry, (each.tag_hash,)))
+            if each.kind == RecordKind.FORGET_TOPIC:
+                gone.append(each.payload.decode())
         self._append(lengths, buffers, pending, next_offsets)
-        gone = [each.payload.decode() for each in records if each.kind == RecordKind.FORGET_TOPIC]
         if gone:
             self._forget_topics(gone)
-        for number, each in enumerate(records):
-            if self.folds.concerned(each):
-                at, length, offset = positions[number], lengths[number], offsets[number]
-                self.folds.appended(record.stored(each, at, length, self.epoch, now_ms, offset))
+        placed = zip(records, positions, lengths, offsets, strict=True)
+        for each, at, length, offset in placed:
+            self.folds.appended(each, at, length, self.epoch, now_ms, offset)
         return Appended(offsets, positions, position, now_ms)
 
     def put_runs(self, runs: Sequence[MessageRun]) -> Appended:
