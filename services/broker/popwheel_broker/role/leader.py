@@ -320,11 +320,13 @@ class Leader:
                 if not self.core.names.can_be_settled:
                     self.timer.start()  # only now is it known which topics are gone
                     self.transactions.start()
+                has_more = self.core.settlement.note_settings()
+                self.flusher.confirm_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if self.core.names.can_be_settled:
+            if has_more or self.core.names.can_be_settled:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()

@@ -67,7 +67,7 @@ class Checkpoint:
     @property
     def head(self) -> "Checkpoint":
         """The same without queues, offsets, names and transactions, of which there may be many."""
-        names = SavedNames(heard=self.names.heard)
+        names = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
     def rows(self) -> Iterator[Row]:
@@ -85,6 +85,12 @@ class Checkpoint:
             yield ("groups", group, identity)
         for group, topics_read in self.names.reads.items():
             yield ("reads", [group, *topics_read])
+        for group, former in self.names.former_group_ids.items():
+            yield ("former_groups", [group, *former])
+        for topic, settings in self.names.topic_settings.items():
+            yield ("topic_settings", [topic, settings])
+        for group, settings in self.names.group_settings.items():
+            yield ("group_settings", [group, settings])
         for position, row in self.halves.items():
             yield ("halves", position, row)
 
@@ -155,6 +161,7 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "pop_time_ms": pop.time.ms,
         "pop_uptime": pop.time.uptime,
         "heard": head.names.heard,
+        "former_states": head.names.former_states,
         "quarantine": head.quarantine,
     }
 
@@ -290,6 +297,12 @@ class CheckpointReader:
             _put(names.group_ids, group, identity)
         for group, *topics_read in body.get("reads", ()):
             _put(names.reads, group, topics_read or None)
+        for group, *former_ids in body.get("former_groups", ()):
+            _put(names.former_group_ids, group, former_ids or None)
+        for topic, settings in body.get("topic_settings", ()):
+            _put(names.topic_settings, topic, settings)
+        for group, settings in body.get("group_settings", ()):
+            _put(names.group_settings, group, settings)
         for position, (row,) in body.get("halves", {}).items():
             self._halves.pop(int(position), None)  # what has changed last stands last
             if row is not None:
@@ -323,7 +336,11 @@ class CheckpointReader:
                 head["next_number"],
                 LogTime(head["pop_time_ms"], Uptime(*head["pop_uptime"])),
             ),
-            replace(self._names, heard=head["heard"]),
+            replace(
+                self._names,
+                heard=head["heard"],
+                former_states=[(version, heard) for version, heard in head.get("former_states", ())],
+            ),
             head["quarantine"],
             self._halves,
         )
