@@ -350,7 +350,7 @@ class Leader:
         if view.incarnation != incarnation_of(known):
             _log.error(
                 "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
-                "kept, and goes on when topics and groups are made again under their names",
+                "kept, and goes on when topics and groups are there again: popwheel admin cluster recover",
                 version=view.named,
                 log=known,
             )
