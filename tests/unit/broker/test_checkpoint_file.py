@@ -48,6 +48,11 @@ CHECKPOINTS = st.builds(
         st.dictionaries(NAMES, NUMBERS, max_size=3),
         st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=3), max_size=3),
         NUMBERS,
+        st.just({}),
+        st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=3), max_size=3),
+        st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3),
+        st.dictionaries(NAMES, NAMES, max_size=3),
+        st.dictionaries(NAMES, NAMES, max_size=3),
     ),
 )
 EXAMPLE = Checkpoint(
