@@ -122,6 +122,7 @@ async def test_what_was_made_again_under_its_name_is_refused_or_adopted(tmp_path
     with ClusterCommand(tmp_path, "--groups", "1", "--replicas", "1", "--proxies", "1", *QUICK) as cluster:
         await admin(cluster, "topic", "create", "Plain", "--queues", "2")
         await admin(cluster, "topic", "create", "Other", "--type", "FIFO")
+        await admin(cluster, "group", "create", "readers", "--max-attempts", "7")
         async with MessagingClient(cluster.rows()["proxy-0"][0]) as client:
             assert (await client.send("Plain", b"before")).status.code == Code.OK
             ids, first_life = (
@@ -137,15 +138,17 @@ async def test_what_was_made_again_under_its_name_is_refused_or_adopted(tmp_path
                 await admin(cluster, "topic", "create", "Plain", "--queues", "2")
                 while (await client.send("Plain", b"between")).status.code != Code.OK:
                     await asyncio.sleep(0.1)
-            assert "topic Plain is there already under another id" in await refused(
-                cluster, "cluster", "recover", "--yes"
-            )
-            assert (await admin(cluster, "cluster", "recover", "--yes", "--adopt"))["kept_total"] == 1
+                while not (await definitions(cluster))[1]:  # a consumer that goes on polling makes its group again
+                    await client.receive("readers", "Plain", count=1, invisible_s=1.0)
+            why = await refused(cluster, "cluster", "recover", "--yes")
+            assert "topic Plain, group readers are there already under another id" in why
+            assert (await admin(cluster, "cluster", "recover", "--yes", "--adopt"))["kept_total"] == 2
+            (group,) = (await definitions(cluster))[1]
+            assert (group["name"], group["max_attempts"]) == ("readers", 7)
             assert {each["name"]: each["id"] for each in (await definitions(cluster))[0]} == ids
             async with asyncio.timeout(20):
                 while (await client.send("Plain", b"after")).status.code != Code.OK:
                     await asyncio.sleep(0.1)
-            await admin(cluster, "group", "create", "readers")
             assert {*await taken(client, "Plain", QUIET_S)} == {b"before", b"between", b"after"}
 
 

@@ -119,6 +119,24 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
         assert [list(each.ids) for each in found.names] == [[2], [1]]
 
 
+async def test_settings_of_before_are_told_of_what_was_made_again_since() -> None:
+    disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
+    async with running(disk, clock=clock) as broker:
+        await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
+        await hear(broker, whole(ANEW))
+        made = Group(name="slow", max_attempts=16, id=ANEW + 1)
+        await hear(broker, ClusterUpdate(version=ANEW + 1, groups=[made]))
+        broker.controller.snapshot = whole(ANEW + 1, groups=(made,))
+        controller = broker.controller
+    for again in (False, True):
+        async with running(disk, clock=clock) as broker:
+            broker.controller.snapshot = controller.snapshot
+            _, slow = (await listed(broker, groups=True)).names
+            assert list(slow.ids) == [3, ANEW + 1], again
+            assert Group.FromString(slow.settings).max_attempts == 16
+            assert Group.FromString(slow.former_settings).max_attempts == 9
+
+
 def test_a_record_of_an_older_release_says_no_settings_and_one_of_this_release_does() -> None:
     old = Names.decode(b'{"topics": {"t": 3}, "groups": {}}')
     assert (old.topics, old.topic_settings, old.group_settings) == ({"t": 3}, {}, {})

@@ -194,10 +194,38 @@ def test_what_is_there_under_another_id_is_refused_or_adopted() -> None:
     found = plan(known, state=state, adopt=True)
     assert [each.name for each in found.topics] == ["u"]
     assert found.kept_topics == [Topic(name="t", type=TopicType.MIXED, queues=2, id=LOST + 2)]
-    assert "keeps the settings" in said(found)["t"]
+    assert "was made again since, and gets its former id" in said(found)["t"]
     recovered = after(state, found)
     assert {*recovered.topics} == {"t", "u"}
     assert recovered.groups["new"].id > LOST + 9 + VERSIONS_LEFT_OUT, "as of the state that came back"
+
+
+def test_a_group_that_a_first_use_made_gets_its_former_settings_and_one_made_by_hand_keeps_its_own() -> None:
+    state = anew()
+    for name, attempts in (("first", None), ("hand", 5), ("ordered", None), ("torn", None)):
+        state = state.after(state.create_group(OPTIONS, name, attempts))
+    now = {name: each.id for name, each in state.groups.items()}
+    before = {name: LOST + 2 + number for number, name in enumerate(now)}
+
+    def known(name: str, former: bytes) -> ListedName:
+        return ListedName(ids=[before[name], now[name]], settings=b"", former_settings=former)
+
+    ordered = Group(max_attempts=9, backoff_ms=[5], fifo=True)
+    texts = {"first": SLOW, "hand": SLOW, "ordered": ordered}
+    logs = {name: known(name, each.SerializeToString()) for name, each in texts.items()}
+    found = plan(broker({}, {**logs, "torn": known("torn", b"\xff")}), state=state, adopt=True)
+    kept = {each.name: each for each in found.kept_groups}
+    assert kept["first"] == Group(name="first", max_attempts=9, backoff_ms=[5], id=before["first"])
+    assert kept["ordered"] == Group(name="ordered", max_attempts=9, backoff_ms=[5], id=before["ordered"])
+    assert (kept["hand"].max_attempts, kept["torn"].max_attempts) == (5, OPTIONS.group.max_attempts)
+    assert [each.name for each in found.findings if "its order was another one" in each.what] == ["ordered"]
+
+
+def test_a_topic_that_was_made_again_with_fewer_queues_gets_all_that_have_messages() -> None:
+    state = anew()
+    state = state.after(state.create_topic(OPTIONS, "t", TopicType.FIFO, 2))
+    (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).kept_topics
+    assert (kept.queues, kept.lane_queues, kept.id) == (4, 2, LOST + 2)
 
 
 def test_a_topic_that_was_deleted_since_stays_so() -> None:

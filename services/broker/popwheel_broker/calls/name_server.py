@@ -6,6 +6,7 @@ from heapq import nsmallest
 from typing import Final
 
 from popwheel_broker.names.known_ids import NOT_PLACED
+from popwheel_broker.names.known_settings import KnownSettings
 from popwheel_broker.pace import Pace, Steps
 from popwheel_broker.state.core import BrokerCore
 from popwheel_common.clock import Clock
@@ -66,17 +67,22 @@ class NameServer:
 
     def _topic(self, name: str) -> pb.ListedName:
         names, queues = self._core.names, self._core.store.queues
-        listed = _listed(name, names.former_ids(name), names.topic_ids[name], names.topic_settings.known.get(name))
+        listed = _listed(name, names.former_ids(name), names.topic_ids[name], names.topic_settings)
         listed.queues = max((queue.queue_id + 1 for queue in queues.of_topic(name)), default=0)
         listed.has_lite_topics = queues.lite_count(name) > 0
         return listed
 
     def _group(self, name: str) -> pb.ListedName:
         names = self._core.names
-        settings = names.group_settings.known.get(name)
-        return _listed(name, names.former_group_ids(name), names.group_ids[name], settings)
+        return _listed(name, names.former_group_ids(name), names.group_ids[name], names.group_settings)
 
 
-def _listed(name: str, former: list[int], known: int, settings: str | None) -> pb.ListedName:
+def _listed(name: str, former: list[int], known: int, settings: KnownSettings) -> pb.ListedName:
     ids = [each for each in former if each != known] + ([known] if known != NOT_PLACED else [])
-    return pb.ListedName(name=name, ids=ids, settings=None if settings is None else b64decode(settings))
+    text, before = settings.known.get(name), settings.former.get(name)
+    return pb.ListedName(
+        name=name,
+        ids=ids,
+        settings=None if text is None else b64decode(text),
+        former_settings=None if before is None else b64decode(before),
+    )

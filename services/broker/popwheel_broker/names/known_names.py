@@ -88,6 +88,8 @@ class SavedNames:
         former_states: what was known of those states (`KnownNames.former_states`).
         topic_settings: of topics, as the log has them, by name.
         group_settings: likewise of groups.
+        former_topic_settings: of topics that were made again since the controllers have lost a state: those before.
+        former_group_settings: likewise of groups.
     """
 
     topic_ids: dict[str, int] = field(default_factory=dict)
@@ -99,6 +101,8 @@ class SavedNames:
     former_states: list[tuple[int, int]] = field(default_factory=list)
     topic_settings: dict[str, str] = field(default_factory=dict)
     group_settings: dict[str, str] = field(default_factory=dict)
+    former_topic_settings: dict[str, str] = field(default_factory=dict)
+    former_group_settings: dict[str, str] = field(default_factory=dict)
 
 
 class ChangedNames:
@@ -185,8 +189,8 @@ class KnownNames:
         self._former_topic_ids = dict(saved.former_topic_ids)
         self._former_group_ids = dict(saved.former_group_ids)
         self.former_states = list(saved.former_states)
-        self.topic_settings.restore(saved.topic_settings)
-        self.group_settings.restore(saved.group_settings)
+        self.topic_settings.restore(saved.topic_settings, saved.former_topic_settings)
+        self.group_settings.restore(saved.group_settings, saved.former_group_settings)
         self.readers.restore(saved.reads)
         self.heard = saved.heard
         self._largest_id = max((*saved.topic_ids.values(), *saved.group_ids.values()), default=NOT_PLACED)
@@ -232,6 +236,13 @@ class KnownNames:
         if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
+        for ids, known, settings, told in (
+            (names.topics, self.topic_ids, self.topic_settings, names.topic_settings),
+            (names.groups, self.group_ids, self.group_settings, names.group_settings),
+        ):
+            for name in ids:
+                if known.get(name) == NOT_PLACED:
+                    settings.made_again(name, told.get(name))
         self._topics.note(names.topics)
         self._groups.note(names.groups)
         self._largest_id = max(self._largest_id, *names.topics.values(), *names.groups.values(), NOT_PLACED)

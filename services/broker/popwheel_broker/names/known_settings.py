@@ -6,8 +6,12 @@ A broker needs none of it. They are there for controllers that have lost their s
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import Final
 
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic
+
+_TEXTS_MAX: Final = 1_000
+"""Texts that are kept once for all names; a pause, for one, makes texts that no other name has."""
 
 
 def written_settings(each: Topic | Group) -> str:
@@ -29,6 +33,8 @@ class KnownSettings:
     def __init__(self, held: Callable[[], Mapping[str, Topic | Group]]) -> None:
         self.known: dict[str, str] = {}
         """As the log has them, by name."""
+        self.former: dict[str, str] = {}
+        """As they were in a state that the controllers have lost, of names that were made again since."""
         self._held = held
         self._same: dict[str, str] = {}
         """Each text once, as many topics have the same settings."""
@@ -36,22 +42,36 @@ class KnownSettings:
         """Names that are told of with other settings, and the view may not have those yet."""
         self._differing: dict[str, None] = {}
 
-    def restore(self, known: Mapping[str, str]) -> None:
+    def restore(self, known: Mapping[str, str], former: Mapping[str, str]) -> None:
         """Begin with these."""
-        self.known = {}
+        self.known, self.former = {}, dict(former)
         self.note(known)
         self.tell(self._held().values())
         self.hear()
 
     def note(self, settings: Mapping[str, str]) -> None:
         """They are in the log."""
+        if len(self._same) > _TEXTS_MAX:
+            self._same.clear()
         for name, text in settings.items():
             self.known[name] = self._same.setdefault(text, text)
             self._differing.pop(name, None)
 
+    def made_again(self, name: str, settings: str | None) -> None:
+        """It was made again after the state that it was of was lost.
+
+        Args:
+            name: the name.
+            settings: that it has from now on; None if they follow.
+        """
+        before = self.known.get(name)
+        if before is not None and before != settings:
+            self.former[name] = before
+
     def forget(self, name: str) -> None:
         """It is gone from the log."""
         self.known.pop(name, None)
+        self.former.pop(name, None)
 
     def tell(self, held: Iterable[Topic | Group]) -> None:
         """They are told of, and are in the view soon."""
@@ -85,6 +105,11 @@ class KnownSettings:
             else:
                 found[name] = text
         return found
+
+    def row(self, name: str) -> list[str | None]:
+        """What a checkpoint says of a name: the name, its settings, and those before if it was made again."""
+        row = [name, self.known.get(name)]
+        return [*row, self.former[name]] if name in self.former else row
 
     @property
     def has_unwritten(self) -> bool:

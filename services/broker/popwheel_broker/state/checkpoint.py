@@ -87,10 +87,13 @@ class Checkpoint:
             yield ("reads", [group, *topics_read])
         for group, former in self.names.former_group_ids.items():
             yield ("former_groups", [group, *former])
-        for topic, settings in self.names.topic_settings.items():
-            yield ("topic_settings", [topic, settings])
-        for group, settings in self.names.group_settings.items():
-            yield ("group_settings", [group, settings])
+        known = self.names
+        for kind, all_settings, all_former in (
+            ("topic_settings", known.topic_settings, known.former_topic_settings),
+            ("group_settings", known.group_settings, known.former_group_settings),
+        ):
+            for name, settings in all_settings.items():
+                yield (kind, [name, settings, *([all_former[name]] if name in all_former else [])])
         for position, row in self.halves.items():
             yield ("halves", position, row)
 
@@ -299,10 +302,12 @@ class CheckpointReader:
             _put(names.reads, group, topics_read or None)
         for group, *former_ids in body.get("former_groups", ()):
             _put(names.former_group_ids, group, former_ids or None)
-        for topic, settings in body.get("topic_settings", ()):
+        for topic, settings, *former in body.get("topic_settings", ()):
             _put(names.topic_settings, topic, settings)
-        for group, settings in body.get("group_settings", ()):
+            _put(names.former_topic_settings, topic, former[0] if former else None)
+        for group, settings, *former in body.get("group_settings", ()):
             _put(names.group_settings, group, settings)
+            _put(names.former_group_settings, group, former[0] if former else None)
         for position, (row,) in body.get("halves", {}).items():
             self._halves.pop(int(position), None)  # what has changed last stands last
             if row is not None:

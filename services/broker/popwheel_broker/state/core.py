@@ -336,11 +336,11 @@ class BrokerCore:
         names = self.names
         for topic in topics:
             yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
-            yield ("topic_settings", [topic, names.topic_settings.known.get(topic)])
+            yield ("topic_settings", names.topic_settings.row(topic))
         for group in groups:
             yield ("groups", group, names.group_ids.get(group))
             yield ("former_groups", [group, *names.former_group_ids(group)])
-            yield ("group_settings", [group, names.group_settings.known.get(group)])
+            yield ("group_settings", names.group_settings.row(group))
             yield ("reads", [group, *names.readers.topics_of(group)])
 
     def _half_rows(self, rows: Iterable[tuple[int, list[Any] | None]]) -> Iterator[Row]:

@@ -66,7 +66,8 @@ def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Topics and groups that were made again since keep their settings, and get their former ids.",
+    help="Topics and groups that were made again since get their former ids. They keep their settings; groups that a "
+    "first use made get their former ones.",
 )
 @destroys
 @output_option

@@ -7,7 +7,7 @@ ids again, and versions go on behind all that any broker has heard of.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import Final, Generic, Literal
 
 from google.protobuf.message import DecodeError
 
@@ -119,6 +119,7 @@ def plan_recovery(
         options: defaults for what nobody knows, and limits.
         brokers: what each broker group knows, by its name.
         adopt: topics and groups that were made again under their names keep their settings, and get their former ids.
+            Groups that are as a first use makes them get their former settings, too.
 
     Raises:
         StatusError: PRECONDITION_FAILED, topics or groups are there already under other ids; TOO_MANY_REQUESTS, there
@@ -140,10 +141,20 @@ def plan_recovery(
     findings: list[Finding] = []
     by_freshness = sorted(brokers, key=lambda name: world.heard[name], reverse=True)
     back_topics, kept_topics = _entries(
-        found_topics, state.topics, numbers, findings, lambda each: _topic(each, options, by_freshness, findings)
+        found_topics,
+        state.topics,
+        numbers,
+        findings,
+        lambda each: _topic(each, options, by_freshness, findings),
+        _kept_topic,
     )
     back_groups, kept_groups = _entries(
-        found_groups, state.groups, numbers, findings, lambda each: _group(each, options, by_freshness, findings)
+        found_groups,
+        state.groups,
+        numbers,
+        findings,
+        lambda each: _group(each, options, by_freshness, findings),
+        lambda each, held: _kept_group(each, held, options, by_freshness, findings),
     )
     kept_topics += _renumbered(state.topics, {each.name for each in kept_topics}, target, numbers)
     kept_groups += _renumbered(state.groups, {each.name for each in kept_groups}, target, numbers)
@@ -288,6 +299,7 @@ def _entries(
     numbers: _Numbers,
     findings: list[Finding],
     remade: Callable[[_Found], Named],
+    adopted: Callable[[_Found, Named], Named],
 ) -> tuple[list[Named], list[Named]]:
     """What comes back, and what is there already and gets its former id."""
     back: list[Named] = []
@@ -304,8 +316,8 @@ def _entries(
             findings.append(Finding(each.kind, each.name, "nobody knows the id that it had; it gets a new one"))
         id_ = each.id or numbers.next()
         if each.is_held:
-            kept.append(_with_id(held[each.name], id_))
-            findings.append(Finding(each.kind, each.name, "it was made again since; it keeps the settings it has now"))
+            findings.append(Finding(each.kind, each.name, "it was made again since, and gets its former id"))
+            kept.append(_with_id(adopted(each, held[each.name]), id_))
         else:
             back.append(_with_id(remade(each), id_))
     return back, kept
@@ -362,12 +374,47 @@ def _group(found: _Found, options: ControllerOptions, brokers: Sequence[str], fi
     return group
 
 
-def _read_settings(found: _Found, into: Topic | Group, brokers: Sequence[str], findings: list[Finding]) -> bool:
-    """Take over the settings of the broker that has heard most; whether any has them."""
+def _kept_topic(found: _Found, held: Topic) -> Topic:
+    """A topic that was made again: as it is now, with all queues that have messages."""
+    topic = Topic()
+    topic.CopyFrom(held)
+    queues = min(max(each.queues for each in found.by_broker.values()), QUEUES_MAX)
+    if held.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > held.queues:
+        topic.queues, topic.lane_queues = queues, held.lane_queues or held.queues
+    return topic
+
+
+def _kept_group(
+    found: _Found, held: Group, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]
+) -> Group:
+    """A group that was made again: as it is now. If that is as a first use makes it, as it was before; but its order
+    stays, as it may be in use.
+    """
+    group = Group()
+    by_first_use = Group(max_attempts=options.group.max_attempts, backoff_ms=options.group.backoff_ms)
+    by_first_use.name, by_first_use.id = held.name, held.id
+    if held != by_first_use or not _read_settings(found, group, brokers, findings, former=True):
+        group.CopyFrom(held)
+        return group
+    if group.fifo != held.fifo:
+        what = "its order was another one, and stays as it is now: popwheel admin group update"
+        findings.append(Finding("group", found.name, what))
+        group.fifo = held.fifo
+    group.name = held.name
+    return group
+
+
+def _read_settings(
+    found: _Found, into: Topic | Group, brokers: Sequence[str], findings: list[Finding], *, former: bool = False
+) -> bool:
+    """Take over the settings of the broker that has heard most, or those before it was made again; whether any has
+    them.
+    """
+    field_name: Literal["settings", "former_settings"] = "former_settings" if former else "settings"
     told = [
-        (broker, found.by_broker[broker].settings)
+        (broker, each.former_settings if former else each.settings)
         for broker in brokers
-        if broker in found.by_broker and found.by_broker[broker].HasField("settings")
+        if (each := found.by_broker.get(broker)) is not None and each.HasField(field_name)
     ]
     if not told:
         return False

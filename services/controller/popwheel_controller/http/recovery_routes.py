@@ -37,7 +37,8 @@ class RecoveryWish(BaseModel):
 
     adopt: bool = Field(
         default=False,
-        description="Topics and groups that were made again since keep their settings, and get their former ids.",
+        description="Topics and groups that were made again since keep their settings, and get their former ids. "
+        "Groups that are as a first use makes them get their former settings, too.",
     )
 
 

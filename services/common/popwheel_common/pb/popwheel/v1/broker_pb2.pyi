@@ -4465,11 +4465,14 @@ class ListedName(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    FORMER_SETTINGS_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     HAS_LITE_TOPICS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     settings: _builtins.bytes
     """popwheel.v1.Topic or popwheel.v1.Group without name and id, as the log has it. Not there: an older release wrote it."""
+    former_settings: _builtins.bytes
+    """The settings that it had in a state that was lost, if it was made again since."""
     queues: _builtins.int
     """Of a topic: as many queues as this broker has of it, counted up to the last one."""
     has_lite_topics: _builtins.bool
@@ -4484,15 +4487,21 @@ class ListedName(_message.Message):
         name: _builtins.str = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
         settings: _builtins.bytes | None = ...,
+        former_settings: _builtins.bytes | None = ...,
         queues: _builtins.int = ...,
         has_lite_topics: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_settings", b"_settings", "settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings", "_settings", b"_settings", "former_settings", b"former_settings", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_settings", b"_settings", "has_lite_topics", b"has_lite_topics", "ids", b"ids", "name", b"name", "queues", b"queues", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings", "_settings", b"_settings", "former_settings", b"former_settings", "has_lite_topics", b"has_lite_topics", "ids", b"ids", "name", b"name", "queues", b"queues", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__former_settings: _TypeAlias = _typing.Literal["former_settings"]  # noqa: Y015
+    _WhichOneofArgType__former_settings: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings"]  # noqa: Y015
     _WhichOneofReturnType__settings: _TypeAlias = _typing.Literal["settings"]  # noqa: Y015
     _WhichOneofArgType__settings: _TypeAlias = _typing.Literal["_settings", b"_settings"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__former_settings) -> _WhichOneofReturnType__former_settings | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__settings) -> _WhichOneofReturnType__settings | None: ...
 
 Global___ListedName: _TypeAlias = ListedName  # noqa: Y015
