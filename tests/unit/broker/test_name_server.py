@@ -166,6 +166,24 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     assert names.topic_settings.known == {each.name: written_settings(each) for each in topics}
 
 
+def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_told_anew() -> None:
+    """A master before had heard of other settings, and the controllers were set back since."""
+    view = ClusterView()
+    names = KnownNames(view)
+    topic = Topic(name="t", queues=2, id=1)
+    for each in (whole(1, topic), whole(1, topic)):
+        names.tell(each)
+        view.apply(each)
+        names.hear(each)
+        newer = written_settings(Topic(queues=9))
+        names_in_log.note(names, Names({"t": 1}, topic_settings={"t": newer}))
+        assert names.unwritten_settings() == Names(topic_settings={"t": written_settings(topic)})
+    names_in_log.note(names, Names({"t": 1}, topic_settings={"t": written_settings(topic)}))
+    assert not names.has_unwritten_settings
+    names_in_log.forget_topic(names, "t")
+    assert names.topic_settings.known == {}
+
+
 async def test_many_names_are_listed_in_short_turns() -> None:
     async with running() as broker:
         core = broker.app.core

@@ -326,6 +326,8 @@ class KnownNames:
             self._awaits_snapshot = False
             if not self._is_told_from_first:  # it has come to be in the middle
                 self._tell(self._view.topics.values(), self._view.groups.values())
+                self.topic_settings.look_through()
+                self.group_settings.look_through()
             self._is_told_from_first = False
         if self._view.named >= self.known_version:
             self._is_set_back = False

@@ -39,23 +39,31 @@ class KnownSettings:
         self._same: dict[str, str] = {}
         """Each text once, as many topics have the same settings."""
         self._told: dict[str, None] = {}
-        """Names that are told of with other settings, and the view may not have those yet."""
+        """Names that are told of with settings that may be others, and the view may not have those yet."""
         self._differing: dict[str, None] = {}
+        """Names of which the view may have other settings than the log; they are compared some at a time."""
 
     def restore(self, known: Mapping[str, str], former: Mapping[str, str]) -> None:
         """Begin with these."""
-        self.known, self.former = {}, dict(former)
-        self.note(known)
-        self.tell(self._held().values())
-        self.hear()
+        self.known = {name: self._same.setdefault(text, text) for name, text in known.items()}
+        self.former = dict(former)
+        self.look_through()
+
+    def look_through(self) -> None:
+        """Compare all names of the view, some at a time."""
+        self._differing.update(dict.fromkeys(self._held()))
 
     def note(self, settings: Mapping[str, str]) -> None:
         """They are in the log."""
         if len(self._same) > _TEXTS_MAX:
             self._same.clear()
+        view = self._held()
         for name, text in settings.items():
             self.known[name] = self._same.setdefault(text, text)
-            self._differing.pop(name, None)
+            if name in view and written_settings(view[name]) != text:
+                self._differing[name] = None
+            else:
+                self._differing.pop(name, None)
 
     def made_again(self, name: str, settings: str | None) -> None:
         """It was made again after the state that it was of was lost.
@@ -75,8 +83,9 @@ class KnownSettings:
 
     def tell(self, held: Iterable[Topic | Group]) -> None:
         """They are told of, and are in the view soon."""
+        view = self._held()
         for each in held:
-            if self.known.get(each.name) != written_settings(each):
+            if each.name not in self.known or view.get(each.name) != each:
                 self._told[each.name] = None
 
     def hear(self) -> None:
