@@ -255,6 +255,7 @@ class ControllerApp:
         from popwheel_controller.http.pause_routes import pause_router
         from popwheel_controller.http.poll_routes import poll_router
         from popwheel_controller.http.quarantine_routes import quarantine_router
+        from popwheel_controller.http.recovery_routes import recovery_router
         from popwheel_controller.http.send_routes import Sending, send_router
         from popwheel_controller.http.settings_routes import settings_router
         from popwheel_controller.http.status_routes import cluster_look, status_router
@@ -269,6 +270,7 @@ class ControllerApp:
         status = cluster_look(self._keeper, self._processes, views)
         router.include_router(pause_router(self._keeper, self._clock))
         router.include_router(status_router(status))
+        router.include_router(recovery_router(self._options, self._keeper, self._inquiry))
         router.include_router(timer_router(Timers(self._inquiry)))
         router.include_router(activity_router(self._inquiry, self._book, self._clock))
         router.include_router(balance_router(self._inquiry))

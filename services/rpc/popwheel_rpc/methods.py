@@ -71,6 +71,7 @@ IN_FLIGHT_RELEASE = _method(
 MESSAGE_EVENTS = _method(
     "popwheel.v1.Broker", "MessageEvents", broker.MessageEventsRequest, broker.MessageEventsResponse
 )
+NAME_LIST = _method("popwheel.v1.Broker", "NameList", broker.NameListRequest, broker.NameListResponse)
 DESCRIBE_USE = _method("popwheel.v1.Broker", "DescribeUse", broker.DescribeUseRequest, broker.DescribeUseResponse)
 PROGRESS_LIST = _method("popwheel.v1.Broker", "ProgressList", broker.ProgressListRequest, broker.ProgressListResponse)
 MESSAGE_TRACE = _method("popwheel.v1.Broker", "MessageTrace", broker.MessageTraceRequest, broker.MessageTraceResponse)

@@ -48,6 +48,11 @@ CHECKPOINTS = st.builds(
         st.dictionaries(NAMES, NUMBERS, max_size=3),
         st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=3), max_size=3),
         NUMBERS,
+        st.just({}),
+        st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=3), max_size=3),
+        st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3),
+        st.dictionaries(NAMES, NAMES, max_size=3),
+        st.dictionaries(NAMES, NAMES, max_size=3),
     ),
 )
 EXAMPLE = Checkpoint(
@@ -213,6 +218,19 @@ def test_one_of_an_older_release_is_read_and_written_anew() -> None:
     assert (reader.checkpoint, reader.frames) == (expected, None)
     found = checkpoint_file.decode(old_file(EXAMPLE, "heard", "former_topic_ids"))
     assert found.names == SavedNames({"t": 3}, {"g": 4})
+
+
+def test_settings_of_before_a_name_was_made_again_come_back_until_it_is_gone() -> None:
+    names = SavedNames({"t": 3}, {"g": 4}, topic_settings={"t": "b"}, group_settings={"g": "d"})
+    names = replace(names, former_topic_settings={"t": "a"}, former_group_settings={"g": "c"})
+    saved = checkpoint_file.encode(replace(EXAMPLE, names=names))
+    assert checkpoint_file.decode(saved).names == names
+    reader = CheckpointReader(saved)
+    for _ in reader.steps():
+        pass
+    reader._take({"topic_settings": [["t", None]], "group_settings": [["g", "d"]], "groups": {"g": [5]}})
+    assert (reader._names.topic_settings, reader._names.former_topic_settings) == ({}, {})
+    assert (reader._names.group_settings, reader._names.former_group_settings) == ({"g": "d"}, {})
 
 
 def test_damage_of_one_of_an_older_release_is_found() -> None:

@@ -54,7 +54,7 @@ OF_EITHER = ("DescribeUse",)
 OF_SEVERAL = ("DescribeGroups", "DescribeTopics")
 OF_BROKER_GROUPS = ("HandOver", "ReadRecords", "FetchCheckpoint", "StoreCheckpoint")
 QUARANTINE = ("QuarantineList", "QuarantineShow", "QuarantineRetry", "QuarantineDrop")
-WITHOUT_NAMES = ("TimerStats", "InFlightSummary", "ReplicaStatus", "SampleActivity", *QUARANTINE)
+WITHOUT_NAMES = ("TimerStats", "NameList", "InFlightSummary", "ReplicaStatus", "SampleActivity", *QUARANTINE)
 STREAMS = ("Notify", "Replicate", "CheckTransactions")
 METHODS: dict[str, Method[Any, Any]] = {
     each.name: each for each in vars(methods).values() if isinstance(each, Method) and each.service.endswith(".Broker")

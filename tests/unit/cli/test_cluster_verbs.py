@@ -112,6 +112,50 @@ def test_a_replica_or_a_whole_group_is_forgotten_with_consent() -> None:
     assert (result.exit_code, asked) == (0, [(f"POST {FORGET}", {"word": WORD})])
 
 
+RECOVERY = "POST /cluster/recovery"
+RECOVERED = {
+    "brokers": ["broker-0", "broker-1"],
+    "topics": [
+        {"name": "orders", "type": "FIFO", "queues": 4, "id": 17, "lite_expiration_ms": 0, "paused_since_ms": None},
+        {"name": "old", "type": "NORMAL", "queues": 8, "id": 18, "lite_expiration_ms": 0, "paused_since_ms": 5},
+    ],
+    "topics_total": 2,
+    "groups": [{"name": "workers", "max_attempts": 9, "fifo": True, "id": 19, "paused_since_ms": None}],
+    "groups_total": 1_001,
+    "kept_total": 3,
+    "findings": [{"kind": "topic", "name": "old", "what": "no log has its settings"}],
+    "findings_total": 1,
+}
+
+
+def test_a_recovery_shows_what_comes_back_and_what_could_not() -> None:
+    answers: dict[str, tuple[int, Any]] = {f"{RECOVERY}?dry_run=true": (200, RECOVERED), RECOVERY: (200, RECOVERED)}
+    result, asked = ask(answers, "cluster", "recover", "--dry-run")
+    assert asked == [(f"{RECOVERY}?dry_run=true", {})]
+    assert [line.split() for line in result.stdout.splitlines()[:4]] == [
+        ["KIND", "NAME", "ID", "SETTINGS"],
+        ["topic", "orders", "17", "FIFO,", "4", "queues"],
+        ["topic", "old", "18", "NORMAL,", "8", "queues,", "paused"],
+        ["group", "workers", "19", "9", "attempts,", "in", "order"],
+    ]
+    sentence = (
+        "2 topics and 1001 groups would come back, 3 that were made since stay, by the logs of broker-0, broker-1; "
+        "1000 lines are left out here"
+    )
+    assert result.stdout.splitlines()[5:] == [
+        "KIND   NAME  FINDING",
+        "topic  old   no log has its settings",
+        "",
+        sentence,
+    ]
+    result, asked = ask(answers, "cluster", "recover", "--yes", "--adopt", "-o", "json")
+    assert json.loads(result.stdout) == RECOVERED and asked == [(RECOVERY, {"adopt": True})]
+    result, _ = ask(answers, "cluster", "recover", "--yes", "-o", "name")
+    assert result.stdout.split() == ["orders", "old", "workers"]
+    result, _ = ask({RECOVERY: (409, {"code": "PRECONDITION_FAILED", "message": "no"})}, "cluster", "recover", "--yes")
+    assert sentence_of(result) == "PRECONDITION_FAILED: no"
+
+
 def test_of_several_controllers_the_one_that_leads_answers() -> None:
     with (
         FakeAdminApi({"GET /cluster/status": (500, NOT_LEADING)}) as one,

@@ -29,6 +29,17 @@ KNOWS: dict[str, tuple[int, Any]] = {"GET /changes?limit=1": (200, {"changes": [
 PURGE = "POST /groups/orders/dead-letters/purge"
 RESET = "POST /groups/orders/reset"
 DROP = "POST /quarantine/b/1/drop"
+RECOVER = "POST /cluster/recovery"
+RECOVERED: dict[str, Any] = {
+    "brokers": ["b"],
+    "topics": [],
+    "topics_total": 0,
+    "groups": [],
+    "groups_total": 0,
+    "kept_total": 0,
+    "findings": [],
+    "findings_total": 0,
+}
 ANSWERS: dict[str, tuple[int, Any]] = {
     **KNOWS,
     "GET /cluster": (200, {"brokers": [{"name": "b"}]}),
@@ -50,6 +61,7 @@ ANSWERS: dict[str, tuple[int, Any]] = {
         )
         for verb in ("forget", "unclean-election")
     },
+    **{f"{RECOVER}{asked}": (200, RECOVERED) for asked in ("", "?dry_run=true")},
     "POST /brokers/orders/forget": (200, {"name": "orders", "replicas": []}),
     "POST /brokers/orders/unclean-election": (200, {"name": "orders", "master": 1, "epoch": 4}),
 }
@@ -58,6 +70,7 @@ COMMANDS = {
     "group delete": (["group", "delete", "orders"], "DELETE /groups/orders"),
     "broker forget": (["broker", "forget", "orders"], "POST /brokers/orders/forget"),
     "elect-unclean": (["broker", "elect-unclean", "orders"], "POST /brokers/orders/unclean-election"),
+    "cluster recover": (["cluster", "recover"], RECOVER),
     "dlq purge": (["dlq", "purge", "orders"], PURGE),
     "dlq redrive": (["dlq", "redrive", "orders"], "POST /groups/orders/dead-letters/b/redrive"),
     "offset reset": (["offset", "reset", "orders", "t", "--to", "latest"], RESET),

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, TopicType
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.state_keeper import Decision, StateKeeper
 from popwheel_controller.store.state_store import ConflictError
@@ -301,3 +301,26 @@ async def test_who_gives_up_waiting_for_its_end_may_ask_again(bench: Bench) -> N
     await bench.keeper.stop()
     assert (await change) is not None
     assert [list(state.topics) for state in bench.saved] == [["t"]]
+
+
+@pytest.mark.parametrize("answer_is_lost", [False, True])
+async def test_a_state_of_another_incarnation_takes_the_place_of_a_larger_version(
+    bench: Bench, answer_is_lost: bool
+) -> None:
+    """Also when it is not known whether it was saved: what is stored counts, whatever its version is (recovery)."""
+    await bench.keeper.change(topic("now"))
+    bench.keeper.state = replace(bench.keeper.state, version=9 * VERSIONS_PER_INCARNATION)
+    await bench.change_brokers(broker("b-0"))
+    back = Topic(name="t", type=TopicType.FIFO, queues=4, id=17)
+    recovered = ClusterUpdate(snapshot=True, version=1_000_017, named=1_000_017, topics=[back])
+    bench.answers_lost = answer_is_lost
+    if answer_is_lost:
+        with pytest.raises(StatusError, match="it is not known whether the change was saved"):
+            await bench.keeper.change(lambda _: recovered)
+        bench.answers_lost = False
+    else:
+        await bench.keeper.change(lambda _: recovered)
+    created = await bench.keeper.change(topic("new"))
+    assert created is not None and created.topics[0].id == created.version == bench.keeper.state.named == 1_000_018
+    assert {*bench.keeper.state.topics} == {"t", "new"} and {*bench.keeper.state.brokers} == {"b-0"}
+    assert any(update.snapshot and update.version == 1_000_017 for update in bench.published)

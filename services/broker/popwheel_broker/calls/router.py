@@ -55,6 +55,7 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.DESCRIBE_TOPICS,
     methods.GROUP_BALANCE,
     methods.TIMER_HISTOGRAM,
+    methods.NAME_LIST,
 )
 """What only a master answers: all that is served in a term by single calls."""
 _STREAMS_OF_MASTERS: tuple[Method[Any, Any], ...] = (methods.NOTIFY, methods.CHECK_TRANSACTIONS)

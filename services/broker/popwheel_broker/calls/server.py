@@ -16,6 +16,7 @@ from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.calls.group_server import GroupServer
 from popwheel_broker.calls.holder_server import HolderServer
 from popwheel_broker.calls.metrics import BrokerStatistics
+from popwheel_broker.calls.name_server import NameServer
 from popwheel_broker.calls.pull_handler import PullHandler, illegal_offset
 from popwheel_broker.calls.put_handler import PutHandler
 from popwheel_broker.calls.quarantine_server import QuarantineServer
@@ -139,6 +140,7 @@ class BrokerServer:
         self.service.unary(methods.IN_FLIGHT_SUMMARY, holders.summary)
         self.service.unary(methods.IN_FLIGHT_RELEASE, _naming_trouble(holders.release))
         self.service.unary(methods.DESCRIBE_USE, UseServer(core, clock).describe)
+        self.service.unary(methods.NAME_LIST, NameServer(core, clock).list_names)
         self.service.unary(methods.MESSAGE_TRACE, _naming_trouble(audit.trace))
         self.service.unary(methods.MESSAGE_EVENTS, _naming_trouble(audit.events))
         self.service.unary(methods.MESSAGE_LIST, _naming_trouble(audit.messages))

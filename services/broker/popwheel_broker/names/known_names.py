@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popwheel_broker.names.known_ids import NOT_PLACED, KnownIds
+from popwheel_broker.names.known_settings import KnownSettings
 from popwheel_broker.names.readers import Readers
 from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
-from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 
 _KINDS: Final = frozenset((RecordKind.NAMES, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
 _FORMER_IDS_MAX = 16
+_FORMER_STATES_MAX = 16
+_SETTINGS_AT_ONCE = 250
 _NEW_AT_ONCE = 1000
 """So many new topics, and groups, are written down at once; others follow, and those of a call go before."""
 _GONE_AT_ONCE = 4
@@ -36,23 +39,39 @@ class Names:
         heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another
             incarnation than what was known, that is of a state that the controllers have lost.
         reads: topics that groups have begun to read, by group.
+        topic_settings: settings of topics that are new or changed, by name (`known_settings.written_settings`).
+        group_settings: likewise of groups.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     heard: int = 0
     reads: Mapping[str, list[str]] = field(default_factory=dict)
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    group_settings: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The record's payload."""
         body = {"topics": self.topics, "groups": self.groups, "heard": self.heard}
-        return json.dumps({**body, "reads": self.reads} if self.reads else body).encode()
+        seldom = {
+            "reads": self.reads,
+            "topic_settings": self.topic_settings,
+            "group_settings": self.group_settings,
+        }
+        return json.dumps({**body, **{key: value for key, value in seldom.items() if value}}).encode()
 
     @staticmethod
     def decode(payload: bytes) -> "Names":
         """Read it back."""
         body = json.loads(payload)
-        return Names(body["topics"], body["groups"], body.get("heard", 0), body.get("reads", {}))
+        return Names(
+            body["topics"],
+            body["groups"],
+            body.get("heard", 0),
+            body.get("reads", {}),
+            body.get("topic_settings", {}),
+            body.get("group_settings", {}),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,12 @@ class SavedNames:
         former_topic_ids: ids that topics had in states that the controllers have lost, by name.
         heard: up to this version the controllers' changes of topics and groups were dealt with.
         reads: topics that groups read, by group.
+        former_group_ids: ids that groups had in states that the controllers have lost, by name.
+        former_states: what was known of those states (`KnownNames.former_states`).
+        topic_settings: of topics, as the log has them, by name.
+        group_settings: likewise of groups.
+        former_topic_settings: of topics that were made again since the controllers have lost a state: those before.
+        former_group_settings: likewise of groups.
     """
 
     topic_ids: dict[str, int] = field(default_factory=dict)
@@ -72,6 +97,12 @@ class SavedNames:
     former_topic_ids: dict[str, list[int]] = field(default_factory=dict)
     heard: int = 0
     reads: dict[str, list[str]] = field(default_factory=dict)
+    former_group_ids: dict[str, list[int]] = field(default_factory=dict)
+    former_states: list[tuple[int, int]] = field(default_factory=list)
+    topic_settings: dict[str, str] = field(default_factory=dict)
+    group_settings: dict[str, str] = field(default_factory=dict)
+    former_topic_settings: dict[str, str] = field(default_factory=dict)
+    former_group_settings: dict[str, str] = field(default_factory=dict)
 
 
 class ChangedNames:
@@ -119,12 +150,18 @@ class KnownNames:
         self._view = view
         self._topics = KnownIds(lambda: view.topics)
         self._groups = KnownIds(lambda: view.groups)
+        self.topic_settings = KnownSettings(lambda: view.topics)
+        self.group_settings = KnownSettings(lambda: view.groups)
         self.readers = Readers()
         self.heard = 0
         """Up to this version the controllers' changes are dealt with."""
         self._largest_id = NOT_PLACED
         self._former_topic_ids: dict[str, list[int]] = {}
         """Ids that topics had in states that the controllers have lost: delayed messages say them. The latest few."""
+        self._former_group_ids: dict[str, list[int]] = {}
+        self.former_states: list[tuple[int, int]] = []
+        """Of states that the controllers have lost, the latest few: the last version that the log knew of, and that up
+        to which their changes were dealt with."""
         self.is_unsettled = True
         """Whether something was heard that is not dealt with."""
         self._is_set_back = False
@@ -150,6 +187,10 @@ class KnownNames:
         self._topics.restore(saved.topic_ids)
         self._groups.restore(saved.group_ids)
         self._former_topic_ids = dict(saved.former_topic_ids)
+        self._former_group_ids = dict(saved.former_group_ids)
+        self.former_states = list(saved.former_states)
+        self.topic_settings.restore(saved.topic_settings, saved.former_topic_settings)
+        self.group_settings.restore(saved.group_settings, saved.former_group_settings)
         self.readers.restore(saved.reads)
         self.heard = saved.heard
         self._largest_id = max((*saved.topic_ids.values(), *saved.group_ids.values()), default=NOT_PLACED)
@@ -157,6 +198,10 @@ class KnownNames:
     def former_ids(self, topic: str) -> list[int]:
         """Ids that a topic had in states that the controllers have lost."""
         return self._former_topic_ids.get(topic, [])
+
+    def former_group_ids(self, group: str) -> list[int]:
+        """Likewise of a group."""
+        return self._former_group_ids.get(group, [])
 
     def watch(self) -> ChangedNames:
         """What changes from now on, for one who takes it from time to time."""
@@ -191,30 +236,47 @@ class KnownNames:
         if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
+        for ids, known, settings, told in (
+            (names.topics, self.topic_ids, self.topic_settings, names.topic_settings),
+            (names.groups, self.group_ids, self.group_settings, names.group_settings),
+        ):
+            for name in ids:
+                if known.get(name) == NOT_PLACED:
+                    settings.made_again(name, told.get(name))
         self._topics.note(names.topics)
         self._groups.note(names.groups)
         self._largest_id = max(self._largest_id, *names.topics.values(), *names.groups.values(), NOT_PLACED)
         self.readers.note(names.reads)
-        self._has_changed(names.topics, (*names.groups, *names.reads))
+        self.topic_settings.note(names.topic_settings)
+        self.group_settings.note(names.group_settings)
+        self._has_changed((*names.topics, *names.topic_settings), (*names.groups, *names.reads, *names.group_settings))
 
     def _forget_topic(self, topic: str) -> None:
         was_known = topic in self._topics.ids or topic in self._former_topic_ids
         self._topics.forget(topic)
         self._former_topic_ids.pop(topic, None)
+        self.topic_settings.forget(topic)
         self._has_changed((topic,) if was_known else (), self.readers.forget_topic(topic))
 
     def _forget_group(self, group: str) -> None:
         self._groups.forget(group)
+        self._former_group_ids.pop(group, None)
+        self.group_settings.forget(group)
         self._has_changed(groups=(group, *self.readers.forget_group(group)))
 
     def _begin_anew(self) -> None:
+        self.former_states = [*self.former_states, (self.known_version, self.heard)][-_FORMER_STATES_MAX:]
         self.heard = 0
         self._largest_id = NOT_PLACED
         self._is_set_back = False
-        for topic, known in self.topic_ids.items():
-            former = self._former_topic_ids.get(topic, [])
-            if known != NOT_PLACED and known not in former:
-                self._former_topic_ids[topic] = [*former, known][-_FORMER_IDS_MAX:]
+        for ids, all_former in (
+            (self.topic_ids, self._former_topic_ids),
+            (self.group_ids, self._former_group_ids),
+        ):
+            for name, known in ids.items():
+                former = all_former.get(name, [])
+                if known != NOT_PLACED and known not in former:
+                    all_former[name] = [*former, known][-_FORMER_IDS_MAX:]
         self._topics.forget_ids()
         self._groups.forget_ids()
         self._has_changed(self.topic_ids, self.group_ids)
@@ -244,8 +306,14 @@ class KnownNames:
         """They tell of topics and groups that are in the view soon, maybe with others of the same snapshot."""
         if update.snapshot and update.HasField("cluster"):
             self._is_told_from_first = True
-        self._topics.tell(update.topics)
-        self._groups.tell(update.groups)
+        self._tell(update.topics, update.groups)
+
+    def _tell(self, topics: Iterable[Topic], groups: Iterable[Group]) -> None:
+        topics, groups = list(topics), list(groups)
+        self._topics.tell(topics)
+        self._groups.tell(groups)
+        self.topic_settings.tell(topics)
+        self.group_settings.tell(groups)
 
     def hear(self, update: ClusterUpdate) -> None:
         """Their state has changed, and the view has it now.
@@ -257,8 +325,9 @@ class KnownNames:
         if update.snapshot:
             self._awaits_snapshot = False
             if not self._is_told_from_first:  # it has come to be in the middle
-                self._topics.tell(self._view.topics.values())
-                self._groups.tell(self._view.groups.values())
+                self._tell(self._view.topics.values(), self._view.groups.values())
+                self.topic_settings.look_through()
+                self.group_settings.look_through()
             self._is_told_from_first = False
         if self._view.named >= self.known_version:
             self._is_set_back = False
@@ -268,6 +337,8 @@ class KnownNames:
         groups = {**update.gone_groups, **dict.fromkeys(update.deleted_groups, update.version)}
         self._topics.hear(topics, update.snapshot)
         self._groups.hear(groups, update.snapshot)
+        self.topic_settings.hear()
+        self.group_settings.hear()
 
     def inherit(self, before: "KnownNames") -> None:
         """Take over what another one had heard and not dealt with."""
@@ -350,6 +421,29 @@ class KnownNames:
         # Groups that were dropped, too: what they do is gone when their deletion is heard of.
         gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, *limits)
         return NameChanges(gone_topics, gone_groups, new_topics, new_groups)
+
+    def with_settings(self, topics: Mapping[str, int], groups: Mapping[str, int], heard: int) -> Names:
+        """What is to be written down of topics and groups that are new, by their ids: their settings, too."""
+        return Names(
+            topics,
+            groups,
+            heard,
+            topic_settings=self.topic_settings.of(topics),
+            group_settings=self.group_settings.of(groups),
+        )
+
+    def unwritten_settings(self) -> Names | None:
+        """Some of the settings that were changed, or that an older release did not write down; None if there are none.
+        Whoever writes them asks again while `has_unwritten_settings`.
+        """
+        topics = self.topic_settings.unwritten(self.topic_ids, _SETTINGS_AT_ONCE)
+        groups = self.group_settings.unwritten(self.group_ids, _SETTINGS_AT_ONCE)
+        return Names(topic_settings=topics, group_settings=groups) if topics or groups else None
+
+    @property
+    def has_unwritten_settings(self) -> bool:
+        """Whether any are to be looked at."""
+        return self.topic_settings.has_unwritten or self.group_settings.has_unwritten
 
     def is_gone_topic(self, topic: str) -> bool:
         """Return whether the topic that the log knows by a name was deleted, also if it was made again since."""

@@ -320,11 +320,13 @@ class Leader:
                 if not self.core.names.can_be_settled:
                     self.timer.start()  # only now is it known which topics are gone
                     self.transactions.start()
+                has_more = self.core.settlement.note_settings()
+                self.flusher.confirm_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if self.core.names.can_be_settled:
+            if has_more or self.core.names.can_be_settled:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()
@@ -348,7 +350,7 @@ class Leader:
         if view.incarnation != incarnation_of(known):
             _log.error(
                 "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
-                "kept, and goes on when topics and groups are made again under their names",
+                "kept, and goes on when topics and groups are there again: popwheel admin cluster recover",
                 version=view.named,
                 log=known,
             )

@@ -67,7 +67,7 @@ class Checkpoint:
     @property
     def head(self) -> "Checkpoint":
         """The same without queues, offsets, names and transactions, of which there may be many."""
-        names = SavedNames(heard=self.names.heard)
+        names = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
     def rows(self) -> Iterator[Row]:
@@ -85,6 +85,15 @@ class Checkpoint:
             yield ("groups", group, identity)
         for group, topics_read in self.names.reads.items():
             yield ("reads", [group, *topics_read])
+        for group, former in self.names.former_group_ids.items():
+            yield ("former_groups", [group, *former])
+        known = self.names
+        for kind, all_settings, all_former in (
+            ("topic_settings", known.topic_settings, known.former_topic_settings),
+            ("group_settings", known.group_settings, known.former_group_settings),
+        ):
+            for name, settings in all_settings.items():
+                yield (kind, [name, settings, *([all_former[name]] if name in all_former else [])])
         for position, row in self.halves.items():
             yield ("halves", position, row)
 
@@ -155,6 +164,7 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "pop_time_ms": pop.time.ms,
         "pop_uptime": pop.time.uptime,
         "heard": head.names.heard,
+        "former_states": head.names.former_states,
         "quarantine": head.quarantine,
     }
 
@@ -290,6 +300,14 @@ class CheckpointReader:
             _put(names.group_ids, group, identity)
         for group, *topics_read in body.get("reads", ()):
             _put(names.reads, group, topics_read or None)
+        for group, *former_ids in body.get("former_groups", ()):
+            _put(names.former_group_ids, group, former_ids or None)
+        for topic, settings, *former in body.get("topic_settings", ()):
+            _put(names.topic_settings, topic, settings)
+            _put(names.former_topic_settings, topic, former[0] if former else None)
+        for group, settings, *former in body.get("group_settings", ()):
+            _put(names.group_settings, group, settings)
+            _put(names.former_group_settings, group, former[0] if former else None)
         for position, (row,) in body.get("halves", {}).items():
             self._halves.pop(int(position), None)  # what has changed last stands last
             if row is not None:
@@ -323,7 +341,11 @@ class CheckpointReader:
                 head["next_number"],
                 LogTime(head["pop_time_ms"], Uptime(*head["pop_uptime"])),
             ),
-            replace(self._names, heard=head["heard"]),
+            replace(
+                self._names,
+                heard=head["heard"],
+                former_states=[(version, heard) for version, heard in head.get("former_states", ())],
+            ),
             head["quarantine"],
             self._halves,
         )

@@ -331,16 +331,19 @@ class BrokerCore:
                 if offsets is not None:
                     yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
         for row in self._name_rows(list(self.names.topic_ids), list(self.names.group_ids)):
-            if row[0] != "reads" or len(row[1]) > 1:  # one without topics says only that there are none any more
-                yield row
+            if row[0] in ("topics", "groups") or (len(row[1]) > 1 and row[1][1] is not None):
+                yield row  # others say only that there is nothing any more
         yield from self._half_rows(self.transactions.table.rows())
 
     def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
         names = self.names
         for topic in topics:
             yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
+            yield ("topic_settings", names.topic_settings.row(topic))
         for group in groups:
             yield ("groups", group, names.group_ids.get(group))
+            yield ("former_groups", [group, *names.former_group_ids(group)])
+            yield ("group_settings", names.group_settings.row(group))
             yield ("reads", [group, *names.readers.topics_of(group)])
 
     def _half_rows(self, rows: Iterable[tuple[int, list[Any] | None]]) -> Iterator[Row]:
@@ -363,7 +366,8 @@ class BrokerCore:
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
-        head = Checkpoint(store, pop, SavedNames(heard=self.names.heard), self.quarantine.table.saved(store.position))
+        known = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        head = Checkpoint(store, pop, known, self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -271,7 +271,18 @@ class Settlement:
         """
         heard = max(self._names.heard, version)
         if topic_ids or group_ids or heard > self._names.heard:
-            self._note_names(Names(topic_ids, group_ids, heard))
+            self._note_names(self._names.with_settings(topic_ids, group_ids, heard))
+
+    def note_settings(self) -> bool:
+        """Write down some of the settings of topics and groups that have changed; whether there are more.
+
+        Raises:
+            StatusError: the disk is full; it is to be tried again.
+        """
+        unwritten = self._names.unwritten_settings()
+        if unwritten is not None:
+            self._note_names(unwritten)
+        return self._names.has_unwritten_settings
 
     def _note_names(self, noted: Names) -> None:
         self._store.put([Record(RecordKind.NAMES, self._topics.revive, 0, noted.encode())])

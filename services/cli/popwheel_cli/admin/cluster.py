@@ -26,6 +26,9 @@ from popwheel_cli.table import print_table
 _LOOK_S = 0.5
 _SWITCHOVER_S_MAX = 15.0
 """A leadership transfer may take two seconds, an election a little more."""
+_RECOVERY_S_MAX = 300.0
+"""All brokers tell all their topics and groups, a thousand at a time."""
+_RECOVERY = "/cluster/recovery"
 
 
 @click.group()
@@ -57,6 +60,34 @@ def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
         if not watch:
             return
         _wait(_LOOK_S)
+
+
+@cluster.command("recover")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Topics and groups that were made again since get their former ids. They keep their settings; groups that a "
+    "first use made get their former ones.",
+)
+@destroys
+@output_option
+@click.pass_obj
+def recover(api: AdminApi, adopt: bool, consent: Consent, output: Format) -> None:
+    """Bring topics and groups back after the controllers' store was lost, by what the brokers' logs have.
+
+    First start new controllers with an empty store, and all brokers. Topics and groups get their ids, settings and
+    progress again. What could not be recovered is said. Where nothing was lost, nothing is changed.
+    """
+    body = {"adopt": True} if adopt else {}
+    consent.check_terminal()
+    if consent.dry_run or not consent.yes:
+        would = api.request("POST", f"{_RECOVERY}?dry_run=true", body, _RECOVERY_S_MAX)
+        if consent.dry_run:
+            _show_recovery(would, output, "would come back")
+            return
+        _show_recovery(would, "table", "would come back", err=True)
+        agree(f"bring back {_counts(would)}?")
+    _show_recovery(api.request("POST", _RECOVERY, body, _RECOVERY_S_MAX), output, "came back")
 
 
 @click.group()
@@ -173,6 +204,47 @@ def _lose(
         word = would["word"]
     found: Row = api.request("POST", path, {"word": word, **body}, _SWITCHOVER_S_MAX)
     return found
+
+
+def _show_recovery(found: Mapping[str, Any], output: Format, what: str, *, err: bool = False) -> None:
+    """What comes back, then what an operator has to know of it."""
+    if show_whole(found, output):
+        return
+    rows = [
+        *(("topic", topic["name"], str(topic["id"]), _topic_in_short(topic)) for topic in found["topics"]),
+        *(("group", group["name"], str(group["id"]), _group_in_short(group)) for group in found["groups"]),
+    ]
+    if output == "name":
+        show_names(row[1] for row in rows)
+        return
+    if rows:
+        print_table(("kind", "name", "id", "settings"), rows, err=err)
+    if found["findings"]:
+        click.echo(err=err)
+        findings = [(finding["kind"], finding["name"], finding["what"]) for finding in found["findings"]]
+        print_table(("kind", "name", "finding"), findings, err=err)
+    click.echo(err=err)
+    shown = len(rows), len(found["findings"])
+    left_out = found["topics_total"] + found["groups_total"] - shown[0] + found["findings_total"] - shown[1]
+    more = f"; {left_out} lines are left out here" if left_out else ""
+    kept = f", {found['kept_total']} that were made since stay" if found["kept_total"] else ""
+    asked = ", ".join(found["brokers"])
+    click.echo(f"{_counts(found)} {what}{kept}, by the logs of {asked}{more}", err=err)
+
+
+def _counts(found: Mapping[str, Any]) -> str:
+    return f"{found['topics_total']} topics and {found['groups_total']} groups"
+
+
+def _topic_in_short(topic: Row) -> str:
+    paused = ", paused" if topic["paused_since_ms"] else ""
+    return f"{topic['type']}, {topic['queues']} queues{paused}"
+
+
+def _group_in_short(group: Row) -> str:
+    order = ", in order" if group["fifo"] else ""
+    paused = ", paused" if group["paused_since_ms"] else ""
+    return f"{group['max_attempts']} attempts{order}{paused}"
 
 
 def _wait(seconds: float) -> None:

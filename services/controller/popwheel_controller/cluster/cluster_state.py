@@ -76,7 +76,11 @@ class ClusterState:
     deleted_groups: DeletedNames = field(default_factory=DeletedNames)
 
     def after(self, update: ClusterUpdate) -> "ClusterState":
-        """The state that a change (one that a decision of this very state returned) leads to."""
+        """The state that a change (one that a decision of this very state returned) leads to. One that is told as a
+        snapshot replaces all topics and groups, and may be of another incarnation (`cluster.recovery`).
+        """
+        if update.snapshot:
+            return self._replaced(update)
         assert update.version == self.version + 1, (update.version, self.version)
         brokers, away = self.brokers, self.away
         if update.brokers or update.departed_brokers:
@@ -96,6 +100,19 @@ class ClusterState:
             id=update.cluster.id if update.HasField("cluster") else self.id,
             deleted_topics=self.deleted_topics.after(made_topics, update.deleted_topics, deletion),
             deleted_groups=self.deleted_groups.after(made_groups, update.deleted_groups, deletion),
+        )
+
+    def _replaced(self, update: ClusterUpdate) -> "ClusterState":
+        topics = {each.name: each for each in update.topics}
+        groups = {each.name: each for each in update.groups}
+        return replace(
+            self,
+            version=update.version,
+            named=update.named,
+            topics=NameMap(topics),
+            groups=NameMap(groups),
+            deleted_topics=self.deleted_topics.after(topics, (), Deletion(0, 0)),
+            deleted_groups=self.deleted_groups.after(groups, (), Deletion(0, 0)),
         )
 
     def identify(self, cluster_id: str) -> ClusterUpdate | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from popwheel_common.contract.cluster_view import incarnation_of
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
@@ -233,6 +234,10 @@ class StateKeeper:
     def _take_in(self, stored: ClusterState) -> None:
         """Go on from what is stored; those who watch hear of it if it is something else."""
         ours = self.state
+        if incarnation_of(stored.version) != incarnation_of(ours.version):  # its versions say nothing of ours
+            self.state = replace(stored, brokers=ours.brokers, away=ours.away)
+            self._renew()
+            return
         routeless = replace(ours, version=stored.version, brokers=stored.brokers, away=stored.away)
         if stored != routeless or stored.version > ours.version:
             self.state = replace(

@@ -138,7 +138,10 @@ class Watchers:
         self._watchers.pop(watcher, None)
 
     def publish(self, update: ClusterUpdate) -> None:
-        """Hand a change to everyone."""
+        """Hand a change to everyone; one of everything is told as the whole state."""
+        if update.snapshot:
+            self.renew()
+            return
         self._snapshots.clear()
         for watcher in self._watchers:
             watcher.offer(update)

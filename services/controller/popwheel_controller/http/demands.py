@@ -111,6 +111,7 @@ DEMANDS: Final[Mapping[tuple[str, str], Demand]] = {
     ("POST", "/brokers/{group}/unclean-election"): _administer("broker elect-unclean", "{group}"),
     ("PATCH", "/groups/{name}"): _administer("group update"),
     ("PATCH", "/topics/{name}"): _administer("topic update"),
+    ("POST", "/cluster/recovery"): _administer("cluster recover", ""),
     ("POST", "/definitions"): _administer("definitions apply", ""),
     ("POST", "/groups"): _administer("group create"),
     ("POST", "/groups/{name}/dead-letters/purge"): _administer("dlq purge", dry_run_in_body=True),

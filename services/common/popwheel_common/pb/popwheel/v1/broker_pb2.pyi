@@ -4404,3 +4404,134 @@ class TimerHistogramResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimerHistogramResponse: _TypeAlias = TimerHistogramResponse  # noqa: Y015
+
+@_typing.final
+class NameListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    groups: _builtins.bool
+    """Groups; else topics."""
+    after: _builtins.str
+    """Only those behind this name."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        groups: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "groups", b"groups", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameListRequest: _TypeAlias = NameListRequest  # noqa: Y015
+
+@_typing.final
+class NameListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """To be given as `after` for those that follow; empty if none do."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedName]: ...
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeardState]:
+        """The states of the controllers that the log has heard of, the latest last."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[Global___ListedName] | None = ...,
+        next: _builtins.str = ...,
+        states: _abc.Iterable[Global___HeardState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "next", b"next", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameListResponse: _TypeAlias = NameListResponse  # noqa: Y015
+
+@_typing.final
+class ListedName(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    FORMER_SETTINGS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    HAS_LITE_TOPICS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    settings: _builtins.bytes
+    """popwheel.v1.Topic or popwheel.v1.Group without name and id, as the log has it. Not there: an older release wrote it."""
+    former_settings: _builtins.bytes
+    """The settings that it had in a state that was lost, if it was made again since."""
+    queues: _builtins.int
+    """Of a topic: as many queues as this broker has of it, counted up to the last one."""
+    has_lite_topics: _builtins.bool
+    """Of a topic: whether it has lite topics."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """What it was called by in states of the controllers, the latest last. None: nothing says it."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        settings: _builtins.bytes | None = ...,
+        former_settings: _builtins.bytes | None = ...,
+        queues: _builtins.int = ...,
+        has_lite_topics: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings", "_settings", b"_settings", "former_settings", b"former_settings", "settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings", "_settings", b"_settings", "former_settings", b"former_settings", "has_lite_topics", b"has_lite_topics", "ids", b"ids", "name", b"name", "queues", b"queues", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__former_settings: _TypeAlias = _typing.Literal["former_settings"]  # noqa: Y015
+    _WhichOneofArgType__former_settings: _TypeAlias = _typing.Literal["_former_settings", b"_former_settings"]  # noqa: Y015
+    _WhichOneofReturnType__settings: _TypeAlias = _typing.Literal["settings"]  # noqa: Y015
+    _WhichOneofArgType__settings: _TypeAlias = _typing.Literal["_settings", b"_settings"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__former_settings) -> _WhichOneofReturnType__former_settings | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__settings) -> _WhichOneofReturnType__settings | None: ...
+
+Global___ListedName: _TypeAlias = ListedName  # noqa: Y015
+
+@_typing.final
+class HeardState(_message.Message):
+    """A state of the controllers, of which two have other incarnations (`version` / 1,000,000,000)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The last version that the log knows of."""
+    heard: _builtins.int
+    """All topics and groups that were made up to this version and not deleted are known; 0: that can't be said."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        heard: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard", b"heard", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeardState: _TypeAlias = HeardState  # noqa: Y015

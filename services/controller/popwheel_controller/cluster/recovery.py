@@ -1,0 +1,437 @@
+"""What topics and groups there were before the controllers lost their state, by what brokers have in their logs (pure).
+
+A state that is made anew is another incarnation. To recover is to go back to the lost one: topics and groups have their
+ids again, and versions go on behind all that any broker has heard of.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal
+
+from google.protobuf.message import DecodeError
+
+from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.names import is_group, is_topic, shown
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
+from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
+from popwheel_controller.cluster.cluster_state import ClusterState, Named
+from popwheel_controller.cluster.name_map import NameMap
+from popwheel_controller.options import QUEUES_MAX, ControllerOptions
+
+VERSIONS_LEFT_OUT: Final = 1_000_000
+"""So many versions behind the last one that a broker has heard of are given to nothing: some may have been in use."""
+_NAMED_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNames:
+    """What the master of one broker group has in its log.
+
+    Args:
+        topics: by name.
+        groups: likewise.
+        states: that it has heard of, the latest last.
+    """
+
+    topics: Mapping[str, ListedName] = field(default_factory=dict)
+    groups: Mapping[str, ListedName] = field(default_factory=dict)
+    states: Sequence[HeardState] = ()
+
+    def lost(self, ours: int) -> set[int]:
+        """The incarnations that it heard of before ours. One that comes back in between was recovered."""
+        heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
+        return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
+
+    def heard_up_to(self, incarnation: int) -> int:
+        """Up to which version of a state it knows all that was there; 0 if it was not told."""
+        return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an operator has to know of one topic or group.
+
+    Args:
+        kind: `topic` or `group`.
+        name: its name.
+        what: a sentence.
+    """
+
+    kind: str
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What would come back.
+
+    Args:
+        made_of: version of the last change of topics or groups of the state that it was made for.
+        version: of the state that follows; 0 if there is nothing to do.
+        topics: that come back.
+        groups: likewise.
+        kept_topics: that were made since, as they are from then on.
+        kept_groups: likewise.
+        findings: what could not be recovered, or not as it was.
+    """
+
+    made_of: int
+    version: int = 0
+    topics: Sequence[Topic] = ()
+    groups: Sequence[Group] = ()
+    kept_topics: Sequence[Topic] = ()
+    kept_groups: Sequence[Group] = ()
+    findings: Sequence[Finding] = ()
+
+    def decide(self, state: ClusterState) -> ClusterUpdate | None:
+        """The change that carries it out, as a whole state; None if there is nothing to do.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED, topics or groups have changed since it was made.
+        """
+        if state.named != self.made_of:
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                "topics or groups were changed while it was looked at what there was; try again",
+            )
+        if not self.version:
+            return None
+        return ClusterUpdate(
+            snapshot=True,
+            version=self.version,
+            named=self.version,
+            topics=[*self.topics, *self.kept_topics],
+            groups=[*self.groups, *self.kept_groups],
+        )
+
+
+def plan_recovery(
+    state: ClusterState, options: ControllerOptions, brokers: Mapping[str, BrokerNames], *, adopt: bool = False
+) -> RecoveryPlan:
+    """See what there was.
+
+    Args:
+        state: the cluster as it is now.
+        options: defaults for what nobody knows, and limits.
+        brokers: what each broker group knows, by its name.
+        adopt: topics and groups that were made again under their names keep their settings, and get their former ids.
+            Groups that are as a first use makes them get their former settings, too.
+
+    Raises:
+        StatusError: PRECONDITION_FAILED, topics or groups are there already under other ids; TOO_MANY_REQUESTS, there
+            were more than may be.
+    """
+    ours = incarnation_of(state.named)
+    lost = {broker: known.lost(ours) for broker, known in brokers.items()}
+    target = _target(brokers, lost, ours)
+    topics = _Kind("topic", state.topics, {name: known.topics for name, known in brokers.items()})
+    groups = _Kind("group", state.groups, {name: known.groups for name, known in brokers.items()})
+    world = _World(target, ours, {name: known.heard_up_to(target) for name, known in brokers.items()}, lost)
+    found_topics, found_groups = list(_found(topics, world)), list(_found(groups, world))
+    _check_clashes([*found_topics, *found_groups], adopt)
+    if all(each.left_out for each in (*found_topics, *found_groups)):
+        left_out = [Finding(each.kind, shown(each.name), each.left_out) for each in (*found_topics, *found_groups)]
+        return RecoveryPlan(state.named, findings=left_out)
+    version = state.version if target == ours else _last_version(brokers, target) + VERSIONS_LEFT_OUT
+    numbers = _Numbers(version)
+    findings: list[Finding] = []
+    by_freshness = sorted(brokers, key=lambda name: world.heard[name], reverse=True)
+    back_topics, kept_topics = _entries(
+        found_topics,
+        state.topics,
+        numbers,
+        findings,
+        lambda each: _topic(each, options, by_freshness, findings),
+        _kept_topic,
+    )
+    back_groups, kept_groups = _entries(
+        found_groups,
+        state.groups,
+        numbers,
+        findings,
+        lambda each: _group(each, options, by_freshness, findings),
+        lambda each, held: _kept_group(each, held, options, by_freshness, findings),
+    )
+    kept_topics += _renumbered(state.topics, {each.name for each in kept_topics}, target, numbers)
+    kept_groups += _renumbered(state.groups, {each.name for each in kept_groups}, target, numbers)
+    for count, limit, what in (
+        (len(back_topics) + len(kept_topics), options.topics_max, "topics"),
+        (len(back_groups) + len(kept_groups), options.groups_max, "groups"),
+    ):
+        if count > limit:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"there were {count} {what}, more than controller.{what}_max allows ({limit}); raise it",
+            )
+    return RecoveryPlan(
+        state.named, numbers.last + 1, back_topics, back_groups, kept_topics, kept_groups, sorted(findings, key=_place)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[Named]):
+    kind: str
+    held: NameMap[Named]
+    by_broker: Mapping[str, Mapping[str, ListedName]]
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    target: int
+    ours: int
+    heard: Mapping[str, int]
+    lost: Mapping[str, set[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One name.
+
+    Args:
+        kind: `topic` or `group`.
+        name: the name.
+        id: that it had; 0 if nobody knows it.
+        by_broker: what each broker says of it.
+        ids: by broker, where they differ.
+        is_held: whether one of that name is there now.
+        left_out: why it does not come back; empty if it does.
+    """
+
+    kind: str
+    name: str
+    id: int
+    by_broker: Mapping[str, ListedName]
+    ids: Mapping[str, int]
+    is_held: bool
+    left_out: str
+
+
+class _Numbers:
+    """Ids for what can't have its own."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def _target(brokers: Mapping[str, BrokerNames], lost: Mapping[str, set[int]], ours: int) -> int:
+    """The incarnation to go back to: that of which most names are; ours if there is none."""
+    counts: Counter[int] = Counter()
+    for broker, known in brokers.items():
+        for each in (*known.topics.values(), *known.groups.values()):
+            before = [
+                incarnation_of(id_) for id_ in each.ids if _is_lost(incarnation_of(id_), lost[broker], known, ours)
+            ]
+            if before:
+                counts[before[-1]] += 1
+    return max(counts, key=lambda incarnation: (counts[incarnation], incarnation), default=ours)
+
+
+def _is_lost(incarnation: int, lost: set[int], known: BrokerNames, ours: int) -> bool:
+    """Whether an incarnation was before ours. An older release did not write down which ones there were."""
+    if incarnation == ours:
+        return False
+    return incarnation in lost or all(incarnation_of(state.version) != incarnation for state in known.states)
+
+
+def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Found]:
+    """All names that the brokers know of a state that was lost."""
+    is_legal = is_topic if kind.kind == "topic" else is_group
+    for name in sorted({name for names in kind.by_broker.values() for name in names}):
+        by_broker = {broker: names[name] for broker, names in kind.by_broker.items() if name in names}
+        every = {id_ for each in by_broker.values() for id_ in each.ids}
+        is_held = name in kind.held
+        if world.target == world.ours:
+            if every or is_held:
+                continue  # it is, or was, of this state
+        elif not is_held and any(incarnation_of(id_) == world.ours for id_ in every):
+            continue  # it was made again since, and deleted
+        ids = {
+            broker: max(of_target)
+            for broker, each in by_broker.items()
+            if (of_target := [id_ for id_ in each.ids if incarnation_of(id_) == world.target])
+        }
+        if is_held and not ids:
+            continue  # it was made since
+        id_ = max(ids.values(), default=0)
+        left_out = "" if is_legal(name) else "its name can't be used; its messages stay in the log"
+        deleted_at = [broker for broker, heard in world.heard.items() if broker not in by_broker and heard >= id_ > 0]
+        if deleted_at:
+            left_out = (
+                f"it was deleted: {_some(sorted(deleted_at))} had heard of a later state without it; "
+                f"{_some(sorted(by_broker))} had not"
+            )
+        yield _Found(kind.kind, name, id_, by_broker, ids if len({*ids.values()}) > 1 else {}, is_held, left_out)
+
+
+def _check_clashes(found: Iterable[_Found], adopt: bool) -> None:
+    clashes = [f"{each.kind} {each.name}" for each in found if each.is_held]
+    if clashes and not adopt:
+        raise StatusError(
+            Code.PRECONDITION_FAILED,
+            f"{_some(clashes)} {'is' if len(clashes) == 1 else 'are'} there already under another id than before the "
+            "store was lost: have them get their former ids, with the settings that they have now (--adopt). Do not "
+            "delete them: their messages would be lost",
+        )
+
+
+def _last_version(brokers: Mapping[str, BrokerNames], target: int) -> int:
+    versions = [state.version for known in brokers.values() for state in known.states]
+    ids = [
+        id_
+        for known in brokers.values()
+        for each in (*known.topics.values(), *known.groups.values())
+        for id_ in each.ids
+    ]
+    return max(each for each in (*versions, *ids) if incarnation_of(each) == target)
+
+
+def _entries(
+    found: Iterable[_Found],
+    held: NameMap[Named],
+    numbers: _Numbers,
+    findings: list[Finding],
+    remade: Callable[[_Found], Named],
+    adopted: Callable[[_Found, Named], Named],
+) -> tuple[list[Named], list[Named]]:
+    """What comes back, and what is there already and gets its former id."""
+    back: list[Named] = []
+    kept: list[Named] = []
+    for each in found:
+        if each.left_out:
+            findings.append(Finding(each.kind, shown(each.name), each.left_out))
+            continue
+        if each.ids:
+            said = ", ".join(f"{broker}: {id_}" for broker, id_ in sorted(each.ids.items())[:_NAMED_MAX])
+            what = f"brokers know it by several ids ({said}); the highest counts"
+            findings.append(Finding(each.kind, each.name, what))
+        if not each.id:
+            findings.append(Finding(each.kind, each.name, "nobody knows the id that it had; it gets a new one"))
+        id_ = each.id or numbers.next()
+        if each.is_held:
+            findings.append(Finding(each.kind, each.name, "it was made again since, and gets its former id"))
+            kept.append(_with_id(adopted(each, held[each.name]), id_))
+        else:
+            back.append(_with_id(remade(each), id_))
+    return back, kept
+
+
+def _renumbered(held: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
+    """What was made since, under ids of the state that comes back."""
+    return [
+        each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
+        for name, each in held.items()
+        if name not in but
+    ]
+
+
+def _with_id(each: Named, id_: int) -> Named:
+    copy = type(each)()
+    copy.CopyFrom(each)
+    copy.id = id_
+    return copy
+
+
+def _topic(found: _Found, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]) -> Topic:
+    topic = Topic()
+    queues = max(each.queues for each in found.by_broker.values())
+    known = _read_settings(found, topic, brokers, findings)
+    if not known or topic.type not in TopicType.values() or not topic.type:
+        is_lite = any(each.has_lite_topics for each in found.by_broker.values())
+        kind = TopicType.LITE if is_lite else TopicType.NORMAL
+        topic = Topic(type=kind, queues=1 if is_lite else queues or options.topic.queues)
+        guessed = "" if queues or is_lite else ", which is the default"
+        findings.append(
+            Finding(
+                "topic",
+                found.name,
+                f"no log has its settings: it is of type {TopicType.Name(kind)} now, and has {topic.queues} queues"
+                f"{guessed}; change what was otherwise",
+            )
+        )
+    elif topic.type != TopicType.LITE:
+        topic.queues = max(topic.queues, queues)
+    topic.queues = min(max(topic.queues, 1), QUEUES_MAX)
+    topic.name = found.name
+    return topic
+
+
+def _group(found: _Found, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]) -> Group:
+    group = Group()
+    if not _read_settings(found, group, brokers, findings) or not group.max_attempts:
+        group = Group(max_attempts=options.group.max_attempts, backoff_ms=options.group.backoff_ms)
+        findings.append(
+            Finding("group", found.name, "no log has its settings: it has the default ones; change what was otherwise")
+        )
+    group.name = found.name
+    return group
+
+
+def _kept_topic(found: _Found, held: Topic) -> Topic:
+    """A topic that was made again: as it is now, with all queues that have messages."""
+    topic = Topic()
+    topic.CopyFrom(held)
+    queues = min(max(each.queues for each in found.by_broker.values()), QUEUES_MAX)
+    if held.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > held.queues:
+        topic.queues, topic.lane_queues = queues, held.lane_queues or held.queues
+    return topic
+
+
+def _kept_group(
+    found: _Found, held: Group, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]
+) -> Group:
+    """A group that was made again: as it is now. If that is as a first use makes it, as it was before; but its order
+    stays, as it may be in use.
+    """
+    group = Group()
+    by_first_use = Group(max_attempts=options.group.max_attempts, backoff_ms=options.group.backoff_ms)
+    by_first_use.name, by_first_use.id = held.name, held.id
+    if held != by_first_use or not _read_settings(found, group, brokers, findings, former=True):
+        group.CopyFrom(held)
+        return group
+    if group.fifo != held.fifo:
+        what = "its order was another one, and stays as it is now: popwheel admin group update"
+        findings.append(Finding("group", found.name, what))
+        group.fifo = held.fifo
+    group.name = held.name
+    return group
+
+
+def _read_settings(
+    found: _Found, into: Topic | Group, brokers: Sequence[str], findings: list[Finding], *, former: bool = False
+) -> bool:
+    """Take over the settings of the broker that has heard most, or those before it was made again; whether any has
+    them.
+    """
+    field_name: Literal["settings", "former_settings"] = "former_settings" if former else "settings"
+    told = [
+        (broker, each.former_settings if former else each.settings)
+        for broker in brokers
+        if (each := found.by_broker.get(broker)) is not None and each.HasField(field_name)
+    ]
+    if not told:
+        return False
+    broker, settings = told[0]
+    if any(each != settings for _, each in told):
+        findings.append(Finding(found.kind, found.name, f"brokers know other settings of it; those of {broker} count"))
+    try:
+        into.ParseFromString(settings)
+    except DecodeError:
+        return False
+    return True
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _place(finding: Finding) -> tuple[str, str]:
+    return finding.kind, finding.name

@@ -1,0 +1,154 @@
+"""The admin API's part on a lost store: `/api/v1/cluster/recovery`."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, NameListRequest, NameListResponse
+from popwheel_controller.cluster.recovery import BrokerNames, plan_recovery
+from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topic
+from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.inquiry import Inquiry, LastingInquiry
+from popwheel_controller.http.refusal import refusal
+from popwheel_controller.options import ControllerOptions
+from popwheel_rpc.methods import NAME_LIST
+
+_PAGE: Final = 1_000
+_SHOWN_MAX: Final = 1_000
+"""Topics, groups and findings that an answer has at the most; of all it has the number."""
+
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: refusal("Topics or groups are there already under other ids, or were changed meanwhile."),
+    429: refusal("There were more than the cluster may hold."),
+    500: refusal("A broker group that is registered does not answer (`HA_NOT_AVAILABLE`), or none is registered."),
+}
+
+
+class RecoveryWish(BaseModel):
+    """How to recover."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    adopt: bool = Field(
+        default=False,
+        description="Topics and groups that were made again since keep their settings, and get their former ids. "
+        "Groups that are as a first use makes them get their former settings, too.",
+    )
+
+
+class RecoveryFinding(BaseModel):
+    """Something that could not be recovered, or not as it was."""
+
+    kind: str = Field(description="topic or group.")
+    name: str
+    what: str
+
+
+class Recovery(BaseModel):
+    """What came back, or would come back."""
+
+    brokers: list[str] = Field(description="The broker groups that were asked.")
+    topics: list[Topic] = Field(description="The first 1,000 of those that came back.")
+    topics_total: int
+    groups: list[Group] = Field(description="The first 1,000 of those that came back.")
+    groups_total: int
+    kept_total: int = Field(description="Number of topics and groups that were made since, and stay.")
+    findings: list[RecoveryFinding] = Field(description="The first 1,000.")
+    findings_total: int
+
+
+def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: Inquiry) -> APIRouter:
+    """The route.
+
+    Args:
+        options: defaults and limits of topics and groups.
+        keeper: holds and changes the state.
+        inquiry: asks the brokers.
+    """
+    router = APIRouter(prefix="/cluster", tags=["cluster"])
+    turn = asyncio.Lock()
+
+    @router.post("/recovery", responses=_REFUSED)
+    async def recover(wish: RecoveryWish, note: Note, dry_run: DryRun) -> Recovery:
+        """Bring back the topics and groups that brokers have in their logs, after the controllers' store was lost.
+
+        They get the ids that they had, and their settings, as far as a log has them. Where nothing was lost, nothing
+        is changed.
+        """
+        async with turn:  # each holds all names of all brokers
+            brokers = await _known_by_all(inquiry)
+            state = keeper.state
+            # Of 100,000 names it takes a second; the state does not change under its hands.
+            plan = await asyncio.to_thread(plan_recovery, state, options, brokers, adopt=wish.adopt)
+            if not dry_run:
+                await keeper.change(plan.decide)
+        back = Recovery(
+            brokers=sorted(brokers),
+            topics=[shown_topic(each) for each in plan.topics[:_SHOWN_MAX]],
+            topics_total=len(plan.topics),
+            groups=[shown_group(each) for each in plan.groups[:_SHOWN_MAX]],
+            groups_total=len(plan.groups),
+            kept_total=len(plan.kept_topics) + len(plan.kept_groups),
+            findings=[RecoveryFinding(**asdict(each)) for each in plan.findings[:_SHOWN_MAX]],
+            findings_total=len(plan.findings),
+        )
+        note.after = f"{back.topics_total} topics, {back.groups_total} groups, {back.findings_total} findings"
+        return back
+
+    return router
+
+
+async def _known_by_all(inquiry: Inquiry) -> dict[str, BrokerNames]:
+    """What all broker groups know.
+
+    Raises:
+        StatusError: HA_NOT_AVAILABLE, one of them does not answer, or there is none.
+    """
+    names = sorted({*inquiry.state.brokers, *inquiry.state.away})
+    if not names:
+        raise StatusError(
+            Code.HA_NOT_AVAILABLE, "no broker group is registered: start those that hold messages, and try again"
+        )
+    asking = inquiry.lasting()
+    known: dict[str, BrokerNames] = {}
+    silent: list[str] = []
+    try:
+        for name in names:  # one after the other: what one of them says is large already
+            try:
+                known[name] = await _known_by(asking, name)
+            except StatusError as error:
+                silent.append(f"{name} ({error.message})")
+    finally:
+        await asking.close()
+    if silent:
+        raise StatusError(
+            Code.HA_NOT_AVAILABLE,
+            f"what was there can't be told without all broker groups; no answer from {'; '.join(silent)}. Bring them "
+            "back, or forget those that will not come back (popwheel admin broker forget)",
+        )
+    return known
+
+
+async def _known_by(asking: LastingInquiry, name: str) -> BrokerNames:
+    topics, last = await _listed(asking, name, groups=False)
+    groups, last = await _listed(asking, name, groups=True)
+    return BrokerNames(topics, groups, tuple(last.states))
+
+
+async def _listed(asking: LastingInquiry, name: str, *, groups: bool) -> tuple[dict[str, ListedName], NameListResponse]:
+    """All topics, or groups, of one broker, and its last answer."""
+    listed: dict[str, ListedName] = {}
+    after = ""
+    while True:
+        request = NameListRequest(groups=groups, after=after, limit=_PAGE)
+        answer = await asking.of(name, NAME_LIST, request)
+        listed.update((each.name, each) for each in answer.names)
+        if answer.next <= after:
+            return listed, answer
+        after = answer.next
