@@ -47,9 +47,10 @@ class SendTemplate:
         size: bytes of each body, at least 16.
         batch: messages in one request.
         message_group: of all of them, if they have one.
+        born_ms: when all of them were made; 0: they do not say.
     """
 
-    def __init__(self, topic: str, size: int, batch: int = 1, message_group: str = "") -> None:
+    def __init__(self, topic: str, size: int, batch: int = 1, message_group: str = "", born_ms: int = 0) -> None:
         self._count = 0
         self._prefix = uuid.uuid4().hex[:_ID_PREFIX_CHARACTERS].upper()
         marks = [f"{self._prefix}#{index:07d}" for index in range(batch)]
@@ -57,6 +58,8 @@ class SendTemplate:
         messages = [_message(topic, mark, body) for mark in marks]
         for index, message in enumerate(messages):
             message.user_properties.update(self.properties_of(index))
+            if born_ms:
+                message.system_properties.born_timestamp.FromMilliseconds(born_ms)
             if message_group:
                 message.system_properties.message_type = definition.FIFO
                 message.system_properties.message_group = message_group

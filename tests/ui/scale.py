@@ -26,7 +26,7 @@ from bench.client import Client, close_all, connect_all
 from bench.load import SendLoop
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
-from popwheel_console.view.links import link
+from popwheel_console.view.links import link, message_link
 from tests.harness.standalone import StandaloneProcess
 
 TOPICS: Final = 100_000
@@ -123,7 +123,9 @@ class Scene:
         """Have each holder take all that was sent to one topic."""
         clients = await connect_all(self._server.grpc_address, _CALLERS, BULK)
         wanted = self._held // HOLDERS
-        loop = SendLoop(clients, requests.SendTemplate(BULK, _BODY, _BATCH), _BATCH, 16, wanted)
+        loop = SendLoop(
+            clients, requests.SendTemplate(BULK, _BODY, _BATCH, born_ms=int(time.time() * 1000)), _BATCH, 16, wanted
+        )
         loop.start()
         await loop.finished()
         parts = await clients[0].call(requests.ROUTE, requests.route(BULK, self._server.grpc_address))
@@ -150,13 +152,14 @@ class Scene:
         """Addresses of pages and of routes that answer with something."""
         held = (await self._json("/inflight", topic=BULK, limit=1)).get("messages") or [{}]
         message_id = str(held[0].get("message_id", "none"))
+        linked = message_link(BULK, message_id, held[0].get("born_ms"))
         clients = (await self._json("/clients", limit=1)).get("clients") or [{}]
         client_id = str(clients[0].get("id", "none"))
         topic, group = "scale-000100", "group-00001"
         pages = [
             *("/", "/topics", "/topics?prefix=scale-0001", link("topics", topic), link("topics", BULK)),
             *("/groups", link("groups", group), "/held", f"/held?group={group}", f"/held?topic={BULK}"),
-            *("/messages", f"/messages?topic={BULK}&key=none", link("messages", BULK, message_id)),
+            *("/messages", f"/messages?topic={BULK}&key=none", link("messages", BULK, message_id), linked),
             *("/timers", "/timers?within_ms=3600000", f"/timers?topic={DELAYED}", "/clients"),
             *(link("clients", client_id), "/replicas", "/changes", "/polls", "/trouble", "/settings"),
             *("/balance", f"/groups/{group}/dead-letters"),
