@@ -92,18 +92,34 @@ class BrokerApp:
         self._recovery_s = 0.0
         self.role = Role()
         self.files = ReplicaStore(
-            *(self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes),
-            self._report_soon,
+            disk=self._disk,
+            folder=data_dir,
+            clock=clock,
+            make_core=self._make_core,
+            on_failure=self._fail,
+            checkpoint_changes_bytes=options.checkpoint_changes_bytes,
+            on_doubt_ended=self._report_soon,
         )
         timeout_ms = constants.repair_timeout_ms
         self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms, clock)
         self.repairer = Repairer(
-            *(options.name, self.files, self._peers, timeout_ms, clock, self.replication_statistics)
+            group=options.name,
+            log=self.files,
+            peers=self._peers,
+            timeout_ms=timeout_ms,
+            clock=clock,
+            statistics=self.replication_statistics,
         )
         self._router = Router(options.name)
         replica_server = ReplicaServer(self.role, self.files, options, self._router)
         self.checkpoints = CheckpointServer(
-            *(self.role, self.files, options, self._disk, data_dir, clock, constants.checkpoint_entries_max)
+            role=self.role,
+            files=self.files,
+            options=options,
+            disk=self._disk,
+            folder=data_dir,
+            clock=clock,
+            entries_max=constants.checkpoint_entries_max,
         )
         parts = Parts(
             options=options,
@@ -123,8 +139,14 @@ class BrokerApp:
             has_failed=self.failure.done,
         )
         self.roles = RoleMachine(
-            *(parts, self.role, self._peers, to_replica, self._router),
-            *(self.checkpoints, replica_server, self._report_soon),
+            parts=parts,
+            role=self.role,
+            peers=self._peers,
+            to_replica=to_replica,
+            router=self._router,
+            checkpoints=self.checkpoints,
+            replica_server=replica_server,
+            on_role=self._report_soon,
         )
         self.departure = Departure(options, controller, clock, self._report_soon)
         replica_server.bind(self.service)
@@ -137,24 +159,39 @@ class BrokerApp:
         """Have everything counted be read when it is scraped."""
         options, role = self._options, self.role
         BrokerCollector(
-            *(registry, options, lambda: self.core, self.statistics, self._clock),
-            *(lambda: self.roles.redelivered, self._disk_watch.usage),
+            registry=registry,
+            options=options,
+            core=lambda: self.core,
+            statistics=self.statistics,
+            clock=self._clock,
+            redelivered=lambda: self.roles.redelivered,
+            usage=self._disk_watch.usage,
         )
         TimerCollector(
-            *(registry, options.timer, lambda: self.core.timer, self._timer_statistics),
-            lambda topic: self.core.names.knows_topic(topic),
+            registry=registry,
+            options=options.timer,
+            timer=lambda: self.core.timer,
+            statistics=self._timer_statistics,
+            knows_topic=lambda topic: self.core.names.knows_topic(topic),
         )
         ReplicaCollector(registry, role, self.files, self.checkpoints, options)
         ReplicationCollector(
-            *(registry, self.replication_statistics),
+            registry,
+            self.replication_statistics,
             lambda: None if role.leader is None else role.leader.replication,
             lambda: None if role.follower is None else role.follower.replication,
         )
 
     def _make_core(self, log: CommitLog | None) -> BrokerCore:
         return BrokerCore(
-            *(self._options, self._disk, self._folder, self._clock, self._random, self.view),
-            *(self._timer_statistics.fire, log),
+            options=self._options,
+            disk=self._disk,
+            folder=self._folder,
+            clock=self._clock,
+            random_source=self._random,
+            view=self.view,
+            on_fired=self._timer_statistics.fire,
+            log=log,
         )
 
     # What it is
@@ -183,7 +220,11 @@ class BrokerApp:
     def report(self, address: str) -> ReplicaReport:
         """What this replica says of itself to the controller."""
         return replica_report(
-            *(self._options, address, self.role, self.files, self.checkpoints.version),
+            options=self._options,
+            address=address,
+            role=self.role,
+            files=self.files,
+            checkpoint_version=self.checkpoints.version,
             leaving=self.departure.is_announced,
         )
 

@@ -100,8 +100,16 @@ class BrokerServer:
         self._due_changed = due_changed
         self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
         self._put_handler = PutHandler(
-            *(core, flusher, self._dedup, options, statistics, disk_is_full),
-            *(timer, transactions, repair, has_enough_replicas),
+            core=core,
+            flusher=flusher,
+            dedup=self._dedup,
+            options=options,
+            statistics=statistics,
+            disk_is_full=disk_is_full,
+            timer=timer,
+            transactions=transactions,
+            repair=repair,
+            has_enough_replicas=has_enough_replicas,
         )
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(core, self._reads, options, clock, statistics)
@@ -150,8 +158,13 @@ class BrokerServer:
         self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
         self.service.unary(methods.DEAD_LETTER_SELECT, _naming_trouble(groups.redrive_chosen))
         lite = LiteServer(
-            *(core.lite, core.lite_offsets, core.store, core.state.merge_buffer),
-            *(flusher, core.settlement.settle, clock),
+            lite=core.lite,
+            offsets=core.lite_offsets,
+            store=core.store,
+            buffer=core.state.merge_buffer,
+            flusher=flusher,
+            settle=core.settlement.settle,
+            clock=clock,
         )
         self.service.unary(methods.SYNC_LITE, _naming_trouble(lite.sync))
         self.service.unary(methods.LITE_TOPIC_LIST, _naming_trouble(lite.list))
@@ -262,7 +275,11 @@ class BrokerServer:
         _check_names(request)
         results = await self._reads.run(
             lambda: self._core.acks.release(
-                *(request.group, request.topic, request.receipt_handles, request.attempted), receive=request.receive
+                request.group,
+                request.topic,
+                request.receipt_handles,
+                request.attempted,
+                receive=request.receive,
             )
         )
         self._flusher.confirm_later()

@@ -37,8 +37,16 @@ class Follower:
         self.epoch = epoch
         self.address = address
         slave = Slave(
-            *(options.name, options.replica, identity, epoch, parts.files, parts.constants),
-            *(parts.clock, parts.replication_statistics, parts.repair, parts.on_failure),
+            group=options.name,
+            replica=options.replica,
+            identity=identity,
+            epoch=epoch,
+            log=parts.files,
+            constants=parts.constants,
+            clock=parts.clock,
+            statistics=parts.replication_statistics,
+            repair=parts.repair,
+            on_failure=parts.on_failure,
         )
         self.replication = ReplicationSlave(slave, open_channel)
         self._timer: TimerService | None = None

@@ -76,8 +76,15 @@ class Leader:
             self.flusher.advance,
         )
         master = Master(
-            *(options.name, options.replica, group.epoch, files, self.members),
-            *(parts.constants, clock, parts.replication_statistics, parts.repair),
+            group=options.name,
+            me=options.replica,
+            epoch=group.epoch,
+            log=files,
+            members=self.members,
+            constants=parts.constants,
+            clock=clock,
+            statistics=parts.replication_statistics,
+            repair=parts.repair,
         )
         self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group, on_failure)
         self.replication.decided(group)
@@ -96,17 +103,34 @@ class Leader:
         )
         self.upkeep = Upkeep(files, self.flusher, self.timer, options, clock, parts.repair)
         timer_server = TimerServer(
-            *(core.timer, core.store, self.flusher, parts.view),
-            *(options.name, clock, parts.timer_statistics, parts.repair),
+            timer=core.timer,
+            store=core.store,
+            flusher=self.flusher,
+            view=parts.view,
+            broker_name=options.name,
+            clock=clock,
+            statistics=parts.timer_statistics,
+            repair=parts.repair,
         )
         self.checkers = Checkers()
         transaction_server = TransactionServer(
-            *(core.transactions, core.store, self.flusher, parts.view, options.name),
-            *(self.checkers, core.settlement.settle, self._refusal_of_commits, parts.repair),
+            coordinator=core.transactions,
+            store=core.store,
+            flusher=self.flusher,
+            view=parts.view,
+            broker_name=options.name,
+            checkers=self.checkers,
+            settle=core.settlement.settle,
+            refusal_of_commits=self._refusal_of_commits,
+            repair=parts.repair,
         )
         self.transactions = TransactionService(
-            *(core.transactions, core.store, self.checkers),
-            *(lambda: self._refusal_of_commits() is None, self.flusher.confirm_later, on_failure),
+            coordinator=core.transactions,
+            store=core.store,
+            checkers=self.checkers,
+            takes_commits=lambda: self._refusal_of_commits() is None,
+            confirm_later=self.flusher.confirm_later,
+            on_failure=on_failure,
         )
         self.server = BrokerServer(
             core,
