@@ -146,8 +146,12 @@ class ServiceProcess:
         """Let the controller ask this process; `proxy` if it is one."""
         pages = pages_of(self._options, self._registry)
         stream = InspectionStream(
-            *(controller, process, list(pages), lambda question: answer_to(question, pages, proxy)),
-            *(lambda: self._cluster_id(), self._random()),
+            channel=controller,
+            process=process,
+            pages=list(pages),
+            answer=lambda question: answer_to(question, pages, proxy),
+            cluster_id=lambda: self._cluster_id(),
+            random_source=self._random(),
         )
         await stream.start()
         self._stack.push_async_callback(stream.stop)
@@ -174,7 +178,12 @@ class ServiceProcess:
         await load_http()
         all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
         self._http = await serve_http(
-            *(self._options, self._registry, all_checks, host, port, key),
+            options=self._options,
+            registry=self._registry,
+            checks=all_checks,
+            host=host,
+            port=port,
+            key=key,
             router=router,
             tokens=tokens,
             ask_workers=ask_workers,

@@ -89,7 +89,11 @@ class Standalone:
         stack.push_async_callback(self._stop_http)
 
         cluster = InProcessCluster(
-            *(options, self._data_dir, self._clock, self._random_source, self._registry),
+            options=options,
+            data_dir=self._data_dir,
+            clock=self._clock,
+            random_source=self._random_source,
+            registry=self._registry,
             proxy_address=address_for_clients(options.proxy, grpc_port),
         )
         stack.push_async_callback(cluster.stop)
