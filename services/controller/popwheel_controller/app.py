@@ -200,8 +200,14 @@ class ControllerApp:
         self._processes = Processes()
         admission = Admission(self._keeper, self._metrics.other_clusters_refused.inc, check)
         self._server = ControllerServer(
-            *(options, self._keeper, self._watchers, admission, self._processes, clock),
-            *(self._metrics.watchers_lagged.inc, check),
+            options=options,
+            keeper=self._keeper,
+            watchers=self._watchers,
+            admission=admission,
+            processes=self._processes,
+            clock=clock,
+            lagged=self._metrics.watchers_lagged.inc,
+            check_leads=check,
         )
         ReplicaStreams(self.overseer, self._transfers, admission, check, self._server.service)
         self._book = ActivityBook(History())

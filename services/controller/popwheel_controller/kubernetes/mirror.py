@@ -224,7 +224,12 @@ class KubernetesMirror:
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
             told, result = repr(error), "failed"
         await self._changes.note(
-            *(f"resource {self._where(group)}", "", "broker switchover", group, before, told),
+            who=f"resource {self._where(group)}",
+            address="",
+            verb="broker switchover",
+            object_=group,
+            before=before,
+            after=told,
             outcome=result,
         )
         self._outcomes[group] = _Outcome(asked, outcome)
