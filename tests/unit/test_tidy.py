@@ -1,5 +1,6 @@
 """What no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -274,6 +275,9 @@ TOUCHING = {
 }
 """Module -> why it may touch files, sockets, the machine's clock or its randomness."""
 
+SPREAD_CALLS_LEFT = {"popwheel_broker.state.core": 6, "popwheel_broker.timer.timer_server": 1}
+"""Module -> its calls `f(*(a, b), *(c, d))` that are still to be written plainly. It only shrinks."""
+
 CLOCK_READS = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?"
     r"|time\.(sleep|localtime|gmtime|ctime)"
@@ -417,6 +421,31 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_no_file_holds_two_nouns() -> None:
     files = sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
     assert [source.name for source in files if len(source.text.splitlines()) > LINES_MAX] == []
+
+
+def spread_calls(nodes: Iterator[ast.AST]) -> list[int]:
+    """The lines of calls `f(*(a, b), *(c, d))`."""
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        if any(isinstance(each, ast.Starred) and isinstance(each.value, ast.Tuple | ast.List) for each in node.args)
+    ]
+
+
+def test_no_call_spreads_a_tuple_that_it_writes_out() -> None:
+    found = {source.module: spread_calls(source.nodes()) for source in sources("services", "spark")}
+    wrong = {module: lines for module, lines in found.items() if len(lines) != SPREAD_CALLS_LEFT.get(module, 0)}
+    assert wrong == {}, (
+        "write f(*(a, b), *(c, d)) as f(a, b, c, d), with keywords if there are more than four arguments; if they are "
+        "too many, join those that always travel together into an object with a name. Where a call of "
+        "SPREAD_CALLS_LEFT is gone, lower its number."
+    )
+
+
+def test_a_call_that_spreads_a_tuple_is_seen() -> None:
+    code = "f(*(a, b), c)\ng(*[a])\nh(a, *rest)\nh(a, {*(1, 2)})\n"
+    assert spread_calls(ast.walk(ast.parse(code))) == [1, 2]
 
 
 def test_tests_do_not_sleep() -> None:
