@@ -29,11 +29,12 @@ from popwheel_cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, IN
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions, ReplicationOptions
 from popwheel_controller.store.state_store import StateStore
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
@@ -192,12 +193,9 @@ class Bench:
         with as_role("proxy"):
             controller = self.channel()
             app = ProxyApp(
+                Runtime(_CLOCK, random.Random(3), CollectorRegistry()),
                 ProxyOptions(),
-                _CLOCK,
-                random.Random(3),
-                CollectorRegistry(),
-                controller,
-                lambda info: connect(info.address, limits=CHANNEL_LIMITS),
+                ProxyChannels(controller, lambda info: connect(info.address, limits=CHANNEL_LIMITS)),
             )
             await app.start()
             await app._follower.wait_ready()

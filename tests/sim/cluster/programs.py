@@ -14,10 +14,11 @@ from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.state_store import StateStore
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.poll_counts.shared_count import CountStore
 from popwheel_rpc.membership.controller_channel import ControllerChannel
@@ -221,12 +222,9 @@ class ProxyProgram(_Served):
         super().__init__(place)
         self._controller = controller = place.to_controllers(controllers)
         self.app = ProxyApp(
+            Runtime(place.clock, place.chance, place.registry),
             options.model_copy(update={"name": place.process.name}),
-            place.clock,
-            place.chance,
-            place.registry,
-            controller,
-            lambda broker: place.channel(broker.address),
+            ProxyChannels(controller, lambda broker: place.channel(broker.address)),
             WatchRequest(process=place.process.name, kind=WatchRequest.PROXY),
             store,
         )

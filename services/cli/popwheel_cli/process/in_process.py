@@ -15,8 +15,9 @@ from popwheel_cli.options import StandaloneOptions
 from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Channel
 
@@ -69,12 +70,9 @@ class InProcessCluster:
         )
         self.registrar = broker.registrar(_LOCAL_ADDRESS)
         self.proxy = ProxyApp(
+            Runtime(clock, random.Random(random_source.getrandbits(64)), registry),
             options.proxy,
-            clock,
-            random.Random(random_source.getrandbits(64)),
-            registry,
-            to_controller,
-            lambda _: way_to_broker(LocalChannel(broker.service, clock=clock)),
+            ProxyChannels(to_controller, lambda _: way_to_broker(LocalChannel(broker.service, clock=clock))),
             WatchRequest(process=options.proxy.name or "proxy", kind=WatchRequest.PROXY, address=proxy_address),
             access=options.access,
             otel=options.otel,

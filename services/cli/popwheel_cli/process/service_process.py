@@ -46,9 +46,10 @@ from popwheel_common import log_writer
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import ConfigurationError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_common.web.tokens import Tokens
 from popwheel_controller.app import ControllerApp
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import Limits
 from popwheel_rpc.membership.controller_channel import ControllerChannel, addresses_of
@@ -380,12 +381,9 @@ class ProxyProcess(ServiceProcess):
         stack.push_async_callback(controller.close)
         introduction = _introduction(WatchRequest.PROXY, options.name or address, address, http_port)
         app = ProxyApp(
+            Runtime(self._clock, self._random(), self._registry),
             options,
-            self._clock,
-            self._random(),
-            self._registry,
-            controller,
-            self._to_broker,
+            ProxyChannels(controller, self._to_broker),
             introduction,
             access=self._options.access,
             otel=self._options.otel,
