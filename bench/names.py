@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from bench.steps import Figures
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_cli.process.garbage_collection import GarbageCollection
 from popwheel_cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
@@ -174,7 +175,10 @@ class Bench:
                 controller = self.channel()
                 stack.push_async_callback(controller.close)
                 app = BrokerApp(
-                    BrokerOptions(), self._folder / "broker", _CLOCK, random.Random(2), CollectorRegistry(), controller
+                    Runtime(_CLOCK, random.Random(2), CollectorRegistry()),
+                    BrokerOptions(),
+                    self._folder / "broker",
+                    BrokerChannels(controller),
                 )
                 await app.start()
                 stack.push_async_callback(app.stop)

@@ -10,6 +10,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.disk import Disk
@@ -174,14 +175,11 @@ class BrokerProgram(_Served):
         self._tamper = tamper
         self._controller = controller = place.to_controllers(controllers)
         self.app = BrokerApp(
+            Runtime(place.clock, place.chance, place.registry),
             options,
             DATA,
-            place.clock,
-            place.chance,
-            place.registry,
-            controller,
+            BrokerChannels(controller, place.channel),
             place.disk,
-            to_replica=place.channel,
             constants=constants,
         )
         prepare(self.app)

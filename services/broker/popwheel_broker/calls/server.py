@@ -4,7 +4,7 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -12,27 +12,25 @@ from typing import Protocol, TypeVar
 from popwheel_broker.calls.activity_server import ActivityServer
 from popwheel_broker.calls.audit_server import AuditServer
 from popwheel_broker.calls.balance_server import BalanceServer
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.calls.group_server import GroupServer
 from popwheel_broker.calls.holder_server import HolderServer
-from popwheel_broker.calls.metrics import BrokerStatistics
 from popwheel_broker.calls.pull_handler import PullHandler, illegal_offset
 from popwheel_broker.calls.put_handler import PutHandler
 from popwheel_broker.calls.quarantine_server import QuarantineServer
+from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
 from popwheel_broker.filter.wanted import wanted_by
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.options import BrokerOptions
 from popwheel_broker.progress.check_point import OffsetCommit
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.state.notification import Interest, Subscriber
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.transactions.transaction_server import TransactionServer
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.pop_answer import PopAnswer
@@ -65,33 +63,24 @@ class BrokerServer:
     """Binds the methods.
 
     Args:
-        core: decides.
+        context: of the replica; its core decides.
         flusher: makes durable.
-        options: limits.
-        clock: the time.
-        statistics: what is counted.
-        disk_is_full: whether sends are to be refused.
-        due_changed: told after each pop.
+        admission: whether messages may be taken.
         timer: takes delayed messages.
         transactions: takes half messages.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        has_enough_replicas: whether sends may be taken; asked only if given.
+        due_changed: told after each pop.
     """
 
     def __init__(
         self,
-        core: BrokerCore,
+        context: BrokerContext,
         flusher: Flusher,
-        options: BrokerOptions,
-        clock: Clock,
-        statistics: BrokerStatistics,
-        disk_is_full: Callable[[], bool],
-        due_changed: Callable[[], None],
+        admission: SendAdmission,
         timer: TimerServer,
         transactions: TransactionServer,
-        repair: Callable[[int], Awaitable[bool]],
-        has_enough_replicas: Callable[[], bool] | None = None,
+        due_changed: Callable[[], None],
     ) -> None:
+        core, options, clock, statistics = context.files.core, context.options, context.clock, context.statistics
         self._core = core
         self._flusher = flusher
         self._options = options
@@ -99,18 +88,7 @@ class BrokerServer:
         self._statistics = statistics
         self._due_changed = due_changed
         self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
-        self._put_handler = PutHandler(
-            core=core,
-            flusher=flusher,
-            dedup=self._dedup,
-            options=options,
-            statistics=statistics,
-            disk_is_full=disk_is_full,
-            timer=timer,
-            transactions=transactions,
-            repair=repair,
-            has_enough_replicas=has_enough_replicas,
-        )
+        self._put_handler = PutHandler(context, flusher, self._dedup, admission, timer, transactions)
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(core, self._reads, options, clock, statistics)
         self._filter_turns = TurnBudget(_FILTERS_COST_MAX)

@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_cli.options import StandaloneOptions
 from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
@@ -60,12 +61,10 @@ class InProcessCluster:
         )
         to_controller = LocalChannel(self.controller.service, clock=clock)
         self.broker = broker = BrokerApp(
+            Runtime(clock, random.Random(random_source.getrandbits(64)), registry),
             options.broker,
             data_dir / "broker",
-            clock,
-            random.Random(random_source.getrandbits(64)),
-            registry,
-            to_controller,
+            BrokerChannels(to_controller),
             disk,
         )
         self.registrar = broker.registrar(_LOCAL_ADDRESS)

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_cli.options import ClusterOptions
 from popwheel_cli.process.broker_process import kill_replica
@@ -303,14 +304,11 @@ class BrokerProcess(ServiceProcess):
         stack.push_async_callback(controller.close)
         introduction = _introduction(WatchRequest.BROKER, options.name, "", http_port, options.replica)
         app = BrokerApp(
+            Runtime(self._clock, self._random(), self._registry),
             options,
             self._data_dir / "broker",
-            self._clock,
-            self._random(),
-            self._registry,
-            controller,
+            BrokerChannels(controller, lambda address: self._connect(address, INTERNAL_LIMITS)),
             process=introduction,
-            to_replica=lambda address: self._connect(address, INTERNAL_LIMITS),
         )
         self._app = app
         self._cluster_id = lambda: app.view.cluster_id
