@@ -31,7 +31,7 @@ from popwheel_common.clock import SystemClock
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
 from popwheel_common.runtime import Runtime
-from popwheel_controller.app import ControllerApp
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions, ReplicationOptions
 from popwheel_controller.store.state_store import StateStore
@@ -143,14 +143,12 @@ class Bench:
         """A controller that serves, always at the same port."""
         with as_role("controller"):
             app = ControllerApp(
+                Runtime(_CLOCK, random.Random(1), CollectorRegistry()),
                 self._options,
                 self._folder,
-                _CLOCK,
-                random.Random(1),
-                CollectorRegistry(),
                 lambda info: connect(info.address, limits=CHANNEL_LIMITS),
                 shared=self._shared(),
-                address="bench",
+                addresses=ControllerAddresses("bench"),
             )
             written = Written(app._store)
             await app.start()

@@ -16,7 +16,7 @@ from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from popwheel_common.runtime import Runtime
-from popwheel_controller.app import ControllerApp
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.state_store import StateStore
 from popwheel_proxy.app import ProxyApp, ProxyChannels
@@ -133,15 +133,13 @@ class ControllerProgram(_Served):
         super().__init__(place)
         self.registry = place.registry
         self.app = ControllerApp(
+            Runtime(place.clock, place.chance, place.registry),
             options,
             DATA,
-            place.clock,
-            place.chance,
-            place.registry,
             lambda broker: place.channel(broker.address),
             place.disk,
             shared,
-            place.address,
+            ControllerAddresses(place.address),
         )
 
     async def start(self) -> None:

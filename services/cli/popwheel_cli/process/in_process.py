@@ -51,11 +51,9 @@ class InProcessCluster:
         proxy_address: str = "",
     ) -> None:
         self.controller = ControllerApp(
+            Runtime(clock, random_source, registry),
             options.controller,
             data_dir / "controller",
-            clock,
-            random_source,
-            registry,
             lambda _: LocalChannel(self.broker.service, clock=clock),
             disk,
         )

@@ -49,7 +49,7 @@ from popwheel_common.errors import ConfigurationError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
 from popwheel_common.runtime import Runtime
 from popwheel_common.web.tokens import Tokens
-from popwheel_controller.app import ControllerApp
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import Limits
@@ -230,14 +230,11 @@ class ControllerProcess(ServiceProcess):
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{grpc_port}"
         self._lock(lock)
         app = ControllerApp(
+            Runtime(self._clock, self._secrets, self._registry),
             options,
             self._data_dir / "controller",
-            self._clock,
-            self._secrets,
-            self._registry,
             self._to_broker,
-            address=address,
-            admin_address=_admin_address(options.http_host, http_port, address),
+            addresses=ControllerAddresses(address, _admin_address(options.http_host, http_port, address)),
         )
         app.own_pages = pages_of(self._options, self._registry)
         app.kill_replica = kill_replica if options.drills else None
