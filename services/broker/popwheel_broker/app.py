@@ -105,15 +105,6 @@ class BrokerApp:
         )
         self._router = Router(options.name)
         replica_server = ReplicaServer(self.role, self.files, options, self._router)
-        self.checkpoints = CheckpointServer(
-            role=self.role,
-            files=self.files,
-            options=options,
-            disk=self._disk,
-            folder=data_dir,
-            clock=clock,
-            entries_max=constants.checkpoint_entries_max,
-        )
         context = BrokerContext(
             options=options,
             constants=constants,
@@ -131,6 +122,7 @@ class BrokerApp:
             on_failure=self._fail,
             has_failed=self.failure.done,
         )
+        self.checkpoints = CheckpointServer(context, self.role, data_dir)
         self.roles = RoleMachine(
             context=context,
             role=self.role,

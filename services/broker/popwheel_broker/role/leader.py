@@ -100,7 +100,7 @@ class Leader:
             self.flusher.confirm_later,
             on_failure,
         )
-        self.upkeep = Upkeep(files, self.flusher, self.timer, options, clock, context.repair)
+        self.upkeep = Upkeep(context, self.flusher, self.timer)
         timer_server = TimerServer(
             timer=core.timer,
             store=core.store,
