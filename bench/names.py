@@ -23,17 +23,19 @@ from prometheus_client import CollectorRegistry
 
 from bench.steps import Figures
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_cli.process.garbage_collection import GarbageCollection
 from popwheel_cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
-from popwheel_controller.app import ControllerApp
+from popwheel_common.runtime import Runtime
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions, ReplicationOptions
 from popwheel_controller.store.state_store import StateStore
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
@@ -141,14 +143,12 @@ class Bench:
         """A controller that serves, always at the same port."""
         with as_role("controller"):
             app = ControllerApp(
+                Runtime(_CLOCK, random.Random(1), CollectorRegistry()),
                 self._options,
                 self._folder,
-                _CLOCK,
-                random.Random(1),
-                CollectorRegistry(),
                 lambda info: connect(info.address, limits=CHANNEL_LIMITS),
                 shared=self._shared(),
-                address="bench",
+                addresses=ControllerAddresses("bench"),
             )
             written = Written(app._store)
             await app.start()
@@ -173,7 +173,10 @@ class Bench:
                 controller = self.channel()
                 stack.push_async_callback(controller.close)
                 app = BrokerApp(
-                    BrokerOptions(), self._folder / "broker", _CLOCK, random.Random(2), CollectorRegistry(), controller
+                    Runtime(_CLOCK, random.Random(2), CollectorRegistry()),
+                    BrokerOptions(),
+                    self._folder / "broker",
+                    BrokerChannels(controller),
                 )
                 await app.start()
                 stack.push_async_callback(app.stop)
@@ -192,12 +195,9 @@ class Bench:
         with as_role("proxy"):
             controller = self.channel()
             app = ProxyApp(
+                Runtime(_CLOCK, random.Random(3), CollectorRegistry()),
                 ProxyOptions(),
-                _CLOCK,
-                random.Random(3),
-                CollectorRegistry(),
-                controller,
-                lambda info: connect(info.address, limits=CHANNEL_LIMITS),
+                ProxyChannels(controller, lambda info: connect(info.address, limits=CHANNEL_LIMITS)),
             )
             await app.start()
             await app._follower.wait_ready()

@@ -22,6 +22,7 @@ from popwheel_common.contract import names
 from popwheel_common.contract.credentials import ALGORITHM, AUTHORIZATION, DATE_TIME, signature_of
 from popwheel_common.errors import StatusError
 from popwheel_common.http import make_http_app
+from popwheel_common.runtime import Runtime
 from popwheel_common.web.hosts import AllowedHosts
 from popwheel_rpc.limits import Limits
 from popwheel_rpc.server.metrics import RpcMetrics
@@ -101,7 +102,7 @@ class Subject:
             file.write_text(json.dumps(_USERS))
             settings["access"] = {"file": str(file)}
         self.cluster = InProcessCluster(
-            StandaloneOptions.model_validate(settings), data_dir, SystemClock(), random_source, registry
+            Runtime(SystemClock(), random_source, registry), StandaloneOptions.model_validate(settings), data_dir
         )
         self.http = make_http_app(
             "fuzz", "0", registry, {}, [self.cluster.controller.admin], hosts=AllowedHosts(["fuzz"])

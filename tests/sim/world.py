@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_cli.process.in_process import InProcessCluster
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
+from popwheel_common.runtime import Runtime
 from popwheel_rpc.service import Channel, Service
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
@@ -112,11 +113,9 @@ class World:
         swarm = self.swarm
         try:
             cluster = InProcessCluster(
+                Runtime(process.clock, swarm.random(f"server {process.number}"), CollectorRegistry()),
                 swarm.options,
                 DATA,
-                process.clock,
-                swarm.random(f"server {process.number}"),
-                CollectorRegistry(),
                 disk,
                 self._worse,
             )

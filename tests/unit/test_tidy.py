@@ -1,5 +1,6 @@
 """What no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,6 +277,20 @@ TOUCHING = {
 }
 """Module -> why it may touch files, sockets, the machine's clock or its randomness."""
 
+ARGUMENTS_MAX = 7
+"""Of a constructor, `self` not counted."""
+
+LONG_CONSTRUCTORS_LEFT = {
+    "popwheel_broker.state.core.BrokerCore": 8,
+    "popwheel_broker.state.settlement.Settlement": 8,
+    "popwheel_broker.store.message_store.MessageStore": 8,
+    "popwheel_broker.timer.message_timer.MessageTimer": 8,
+    "popwheel_broker.timer.service.TimerService": 8,
+    "popwheel_broker.timer.timer_server.TimerServer": 8,
+    "popwheel_common.contract.receipt.HandleMaker": 10,
+}
+"""Class -> the arguments of its `__init__` that are still to be joined. It only shrinks."""
+
 CLOCK_READS = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?"
     r"|time\.(sleep|localtime|gmtime|ctime)"
@@ -419,6 +434,60 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_no_file_holds_two_nouns() -> None:
     files = sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
     assert [source.name for source in files if len(source.text.splitlines()) > LINES_MAX] == []
+
+
+def spread_calls(nodes: Iterator[ast.AST]) -> list[int]:
+    """The lines of calls `f(*(a, b), *(c, d))`."""
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        if any(isinstance(each, ast.Starred) and isinstance(each.value, ast.Tuple | ast.List) for each in node.args)
+    ]
+
+
+def test_no_call_spreads_a_tuple_that_it_writes_out() -> None:
+    found = {source.module: spread_calls(source.nodes()) for source in sources("services", "spark")}
+    assert not {module: lines for module, lines in found.items() if lines}, (
+        "write f(*(a, b), *(c, d)) as f(a, b, c, d), with keywords if there are more than four arguments; if they are "
+        "too many, join those that always travel together into an object with a name"
+    )
+
+
+def test_a_call_that_spreads_a_tuple_is_seen() -> None:
+    code = "f(*(a, b), c)\ng(*[a])\nh(a, *rest)\nh(a, {*(1, 2)})\n"
+    assert spread_calls(ast.walk(ast.parse(code))) == [1, 2]
+
+
+def constructors(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, int]]:
+    """Each class that writes its `__init__`, and how many arguments that takes; dataclasses write none."""
+    for node in nodes:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                given = method.args
+                yield node.name, len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+
+
+def test_no_constructor_takes_many_arguments() -> None:
+    found = {
+        f"{source.module}.{name}": count
+        for source in of_services()
+        for name, count in constructors(source.nodes())
+        if count > ARGUMENTS_MAX
+    }
+    assert found == LONG_CONSTRUCTORS_LEFT, (
+        f"a constructor takes at most {ARGUMENTS_MAX} arguments: pass the context of its service (ProxyContext, "
+        "BrokerContext, ControllerContext, Runtime), join those that always travel together into a frozen dataclass "
+        "with a name that means something, and leave out what is only passed through. Where one of "
+        "LONG_CONSTRUCTORS_LEFT takes fewer now, lower its number, or take it from the list."
+    )
+
+
+def test_arguments_of_constructors_are_counted() -> None:
+    code = "class A:\n def __init__(self, a, /, b, *, c): ...\n def f(self, d): ...\n@dataclass\nclass B:\n a: int\n"
+    assert [*constructors(ast.walk(ast.parse(code)))] == [("A", 3)]
 
 
 def test_tests_do_not_sleep() -> None:

@@ -1,15 +1,15 @@
 """A replica as a whole: what it is made of, and how it begins and ends."""
 
 import asyncio
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.metrics import BrokerCollector, BrokerStatistics
 from popwheel_broker.calls.router import Router
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.files.disk_watch import DiskWatch
 from popwheel_broker.files.replica_store import ReplicaStore
 from popwheel_broker.options import BrokerOptions
@@ -21,7 +21,6 @@ from popwheel_broker.replica.statistics import ReplicationStatistics
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.departure import Departure
 from popwheel_broker.role.leader import Leader
-from popwheel_broker.role.parts import Parts
 from popwheel_broker.role.replica_metrics import ReplicaCollector
 from popwheel_broker.role.replica_server import ReplicaServer
 from popwheel_broker.role.report import health, replica_report
@@ -30,15 +29,15 @@ from popwheel_broker.role.role_machine import RoleMachine
 from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.store.commit_log import CommitLog
 from popwheel_broker.timer.timer_metrics import TimerCollector, TimerStatistics
-from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import Disk, SystemDisk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ReplicaReport, WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_rpc import methods
 from popwheel_rpc.cluster_guard import guard_by_cluster
 from popwheel_rpc.membership.follower import ControllerFollower
 from popwheel_rpc.membership.registrar import BrokerRegistrar
-from popwheel_rpc.service import Channel, Service
+from popwheel_rpc.service import Service
 
 _log = structlog.get_logger()
 
@@ -47,41 +46,35 @@ class BrokerApp:
     """One replica of a broker group; if it is the only one, the broker.
 
     Args:
+        runtime: time, chance, and where metrics are shown.
         options: settings.
         data_dir: folder of its files.
-        clock: the time.
-        random_source: which queue a pop begins with.
-        registry: where its metrics go.
-        controller: the way to the controller.
+        channels: the ways to the controller and to the other replicas of its group.
         disk: where the folder is; the machine's disk if not given.
         process: what operators are shown of it; its name alone if not given.
-        to_replica: makes the way to another replica of the group, from its address; none can be reached if not given.
         constants: paces and sizes of replication; those of the product if not given.
     """
 
     def __init__(
         self,
+        runtime: Runtime,
         options: BrokerOptions,
         data_dir: Path,
-        clock: Clock,
-        random_source: random.Random,
-        registry: CollectorRegistry,
-        controller: Channel,
+        channels: BrokerChannels,
         disk: Disk | None = None,
         process: WatchRequest | None = None,
-        to_replica: Callable[[str], Channel] | None = None,
         constants: ReplicationConstants | None = None,
     ) -> None:
         self._options = options
         self._constants = constants = constants or ReplicationConstants()
         self._folder = data_dir
-        self._clock = clock
-        self._random = random_source
-        self._controller = controller
+        self._clock = clock = runtime.clock
+        self._random = runtime.random_source
+        self._controller = controller = channels.controller
         self._disk = SystemDisk() if disk is None else disk
         self.view = ClusterView()
         introduction = process or WatchRequest(process=options.name, kind=WatchRequest.BROKER, replica=options.replica)
-        self.controller_follower = ControllerFollower(controller, self.view, introduction, clock, random_source)
+        self.controller_follower = ControllerFollower(controller, self.view, introduction, clock, self._random)
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
         self._timer_statistics = TimerStatistics()
@@ -92,27 +85,34 @@ class BrokerApp:
         self._recovery_s = 0.0
         self.role = Role()
         self.files = ReplicaStore(
-            *(self._disk, data_dir, clock, self._make_core, self._fail, options.checkpoint_changes_bytes),
-            self._report_soon,
+            disk=self._disk,
+            folder=data_dir,
+            clock=clock,
+            make_core=self._make_core,
+            on_failure=self._fail,
+            checkpoint_changes_bytes=options.checkpoint_changes_bytes,
+            on_doubt_ended=self._report_soon,
         )
         timeout_ms = constants.repair_timeout_ms
-        self._peers = Peers(options.name, options.replica, to_replica, controller, timeout_ms, clock)
+        self._peers = Peers(options.name, options.replica, channels, timeout_ms, clock)
         self.repairer = Repairer(
-            *(options.name, self.files, self._peers, timeout_ms, clock, self.replication_statistics)
+            group=options.name,
+            log=self.files,
+            peers=self._peers,
+            timeout_ms=timeout_ms,
+            clock=clock,
+            statistics=self.replication_statistics,
         )
         self._router = Router(options.name)
         replica_server = ReplicaServer(self.role, self.files, options, self._router)
-        self.checkpoints = CheckpointServer(
-            *(self.role, self.files, options, self._disk, data_dir, clock, constants.checkpoint_entries_max)
-        )
-        parts = Parts(
+        context = BrokerContext(
             options=options,
             constants=constants,
             files=self.files,
             disk=self._disk,
             clock=clock,
             view=self.view,
-            controller=controller,
+            channels=channels,
             controller_follower=self.controller_follower,
             disk_watch=self._disk_watch,
             statistics=self.statistics,
@@ -122,39 +122,60 @@ class BrokerApp:
             on_failure=self._fail,
             has_failed=self.failure.done,
         )
+        self.checkpoints = CheckpointServer(context, self.role, data_dir)
         self.roles = RoleMachine(
-            *(parts, self.role, self._peers, to_replica, self._router),
-            *(self.checkpoints, replica_server, self._report_soon),
+            context=context,
+            role=self.role,
+            peers=self._peers,
+            router=self._router,
+            checkpoints=self.checkpoints,
+            replica_server=replica_server,
+            on_role=self._report_soon,
         )
         self.departure = Departure(options, controller, clock, self._report_soon)
         replica_server.bind(self.service)
         self.checkpoints.bind(self.service)
         self.service.unary(methods.READ_RECORDS, RecordReader(options.name, self.files).read_records)
         guard_by_cluster(self.service, lambda: self.role.group.cluster_id, streams=True)
-        self._collect(registry)
+        self._collect(runtime.registry)
 
     def _collect(self, registry: CollectorRegistry) -> None:
         """Have everything counted be read when it is scraped."""
         options, role = self._options, self.role
         BrokerCollector(
-            *(registry, options, lambda: self.core, self.statistics, self._clock),
-            *(lambda: self.roles.redelivered, self._disk_watch.usage),
+            registry=registry,
+            options=options,
+            core=lambda: self.core,
+            statistics=self.statistics,
+            clock=self._clock,
+            redelivered=lambda: self.roles.redelivered,
+            usage=self._disk_watch.usage,
         )
         TimerCollector(
-            *(registry, options.timer, lambda: self.core.timer, self._timer_statistics),
-            lambda topic: self.core.names.knows_topic(topic),
+            registry=registry,
+            options=options.timer,
+            timer=lambda: self.core.timer,
+            statistics=self._timer_statistics,
+            knows_topic=lambda topic: self.core.names.knows_topic(topic),
         )
         ReplicaCollector(registry, role, self.files, self.checkpoints, options)
         ReplicationCollector(
-            *(registry, self.replication_statistics),
+            registry,
+            self.replication_statistics,
             lambda: None if role.leader is None else role.leader.replication,
             lambda: None if role.follower is None else role.follower.replication,
         )
 
     def _make_core(self, log: CommitLog | None) -> BrokerCore:
         return BrokerCore(
-            *(self._options, self._disk, self._folder, self._clock, self._random, self.view),
-            *(self._timer_statistics.fire, log),
+            options=self._options,
+            disk=self._disk,
+            folder=self._folder,
+            clock=self._clock,
+            random_source=self._random,
+            view=self.view,
+            on_fired=self._timer_statistics.fire,
+            log=log,
         )
 
     # What it is
@@ -183,7 +204,11 @@ class BrokerApp:
     def report(self, address: str) -> ReplicaReport:
         """What this replica says of itself to the controller."""
         return replica_report(
-            *(self._options, address, self.role, self.files, self.checkpoints.version),
+            options=self._options,
+            address=address,
+            role=self.role,
+            files=self.files,
+            checkpoint_version=self.checkpoints.version,
             leaving=self.departure.is_announced,
         )
 

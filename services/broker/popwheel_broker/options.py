@@ -229,8 +229,17 @@ class ReplicationOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     removed_names: ClassVar[tuple[str, ...]] = (
-        *("heartbeat_ms", "silence_ms_max", "joining_ms_max", "joining_bytes", "watermark_ms", "chunk_bytes"),
-        *("coalesce_bytes", "window_bytes", "unsynced_bytes_max", "followers_max", "checkpoint_entries_max"),
+        "heartbeat_ms",
+        "silence_ms_max",
+        "joining_ms_max",
+        "joining_bytes",
+        "watermark_ms",
+        "chunk_bytes",
+        "coalesce_bytes",
+        "window_bytes",
+        "unsynced_bytes_max",
+        "followers_max",
+        "checkpoint_entries_max",
         "repair_timeout_ms",
     )
     """Settings of before, refused with a sentence that says so (`popwheel_common.settings.config`)."""

@@ -23,7 +23,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.exposition import preferred
 from popwheel_common.web import refusals
 from popwheel_common.web.connections import HEAD_BYTES_MAX, Connections
-from popwheel_common.web.gate import AT_ONCE_MAX, BodyLimit, Gate, short_bodies
+from popwheel_common.web.gate import AT_ONCE_MAX, BodyLimit, Gate, GateRules, short_bodies
 from popwheel_common.web.hosts import AllowedHosts
 from popwheel_common.web.metrics_page import MetricsPage, WorkerPages
 from popwheel_common.web.security_headers import SecurityHeaders
@@ -100,13 +100,9 @@ def make_http_app(
     document = SharedWork(lambda: asyncio.to_thread(app.openapi))
     app.add_middleware(
         Gate,
-        hosts=hosts,
-        tokens=tokens,
-        at_once_max=at_once_max,
+        rules=GateRules(hosts, tokens, signed, at_once_max, body_limit),
         document=document.result,
         registry=registry,
-        signed=signed,
-        body_limit=body_limit,
     )
     _prepare(app)
     return app

@@ -1,19 +1,17 @@
 """The controller, put together: its state in a store, the service that others follow, the admin API."""
 
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry
 
-from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
 from popwheel_common.errors import ConfigurationError, StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Topic
+from popwheel_common.runtime import Runtime
 from popwheel_controller.activity.activity_book import ActivityBook
 from popwheel_controller.activity.findings import Findings
 from popwheel_controller.activity.history import History
@@ -33,6 +31,7 @@ from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_controller.cluster.admission import Admission
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.metrics import ClusterMetrics
 from popwheel_controller.cluster.processes import Processes
@@ -45,7 +44,6 @@ from popwheel_controller.http.timers import Timers
 from popwheel_controller.http.use_checks import UseChecks
 from popwheel_controller.inspection_streams import InspectionStreams
 from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
-from popwheel_controller.kubernetes.group_events import GroupEvents
 from popwheel_controller.kubernetes.mirror import KubernetesMirror
 from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
@@ -72,36 +70,48 @@ _LOCK_NAME = "store.lock"
 _logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerAddresses:
+    """Where others reach a controller, each as host:port; other controllers name them.
+
+    Args:
+        brokers_and_proxies: what those two call.
+        admin: of its admin API.
+    """
+
+    brokers_and_proxies: str = ""
+    admin: str = ""
+
+
+_NOWHERE = ControllerAddresses()
+
+
 class ControllerApp:
     """Owns topics, groups, and who is master of each broker group.
 
     Args:
+        runtime: time, chance, and where its metrics are shown. The receipt key is drawn from chance once, so a real
+            process hands in `random.SystemRandom()`.
         options: the controller's settings.
         data_dir: the controller's own folder; made if it is not there.
-        clock: measures how long saves take, and tells since when a process is there.
-        random_source: the receipt key is drawn from it once, so a real process hands in `random.SystemRandom()`.
-        registry: where its metrics are shown.
         broker_channels: makes a channel to a broker: to probe it, to have it pass its role on, to ask for the admin
             API.
         disk: what reads and writes the state's files; None for the machine's own.
         shared: a store that other controllers have as well; None for the one that the options say.
-        address: host:port at which brokers and proxies reach it, for other controllers to name.
-        admin_address: the same of its admin API.
+        addresses: where it is reached.
     """
 
     def __init__(
         self,
+        runtime: Runtime,
         options: ControllerOptions,
         data_dir: Path,
-        clock: Clock,
-        random_source: random.Random,
-        registry: CollectorRegistry,
         broker_channels: Callable[[BrokerInfo], Channel],
         disk: Disk | None = None,
         shared: StateStore | None = None,
-        address: str = "",
-        admin_address: str = "",
+        addresses: ControllerAddresses = _NOWHERE,
     ) -> None:
+        clock, random_source, registry = runtime.clock, runtime.random_source, runtime.registry
         self._options = options
         self._clock = clock
         self._random = random_source
@@ -135,7 +145,7 @@ class ControllerApp:
         replication, groups = options.replication, GroupMetrics(registry)
         self._leadership = Leadership(
             None if self._alone else self._store,
-            LeaseHolder(incarnation, address, admin_address, replication.lease_ms / 1000),
+            LeaseHolder(incarnation, addresses.brokers_and_proxies, addresses.admin, replication.lease_ms / 1000),
             replication.lease_ms / 1000,
             clock,
             self._begin,
@@ -143,20 +153,19 @@ class ControllerApp:
             self._check_store,
         )
         check = self._leadership.check
+        context = ControllerContext(options, clock, registry, self.changes, check)
         keeper = GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc)
         keeper.subscribe(master_lines(self.changes, lambda: self.leads))
         self._history = GroupHistory(options.broker_groups_max, clock)
         keeper.subscribe(self._history.changed)
         self.roles = Roles(broker_channels)
         self.overseer = Overseer(
-            replication,
+            context,
             keeper,
             self._keeper,
             self.roles,
             ReplicaProbe(broker_channels, replication.probe_ms / 1000),
-            clock,
             groups,
-            check,
         )
         interval_s = replication.checkpoint_interval_ms / 1000
         self.checkpoints = CheckpointSync(interval_s, replication.checkpoints_at_once_max)
@@ -177,31 +186,27 @@ class ControllerApp:
             api, declarations = self._store.api, DeclarationMetrics(registry)
             self._shows = [
                 KubernetesMirror(
+                    context,
                     api,
-                    GroupEvents(api, clock, registry),
-                    options.cluster_name,
-                    address,
+                    addresses.brokers_and_proxies,
                     self.overseer,
                     self.checkpoints,
                     self._transfers,
                     self.roles,
-                    clock,
-                    check,
-                    self.changes,
                 ),
-                Reconciler(
-                    DECLARED_TOPICS, api, options, self._keeper, clock, declarations, check, refusal, self.changes
-                ),
-                Reconciler(
-                    DECLARED_GROUPS, api, options, self._keeper, clock, declarations, check, refusal, self.changes
-                ),
+                Reconciler(context, DECLARED_TOPICS, api, self._keeper, declarations, refusal),
+                Reconciler(context, DECLARED_GROUPS, api, self._keeper, declarations, refusal),
             ]
         self._decommission = Decommission(self.overseer, self.roles, groups)
         self._processes = Processes()
         admission = Admission(self._keeper, self._metrics.other_clusters_refused.inc, check)
         self._server = ControllerServer(
-            *(options, self._keeper, self._watchers, admission, self._processes, clock),
-            *(self._metrics.watchers_lagged.inc, check),
+            context,
+            self._keeper,
+            self._watchers,
+            admission,
+            self._processes,
+            lagged=self._metrics.watchers_lagged.inc,
         )
         ReplicaStreams(self.overseer, self._transfers, admission, check, self._server.service)
         self._book = ActivityBook(History())

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import structlog
 
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.errors import StatusError
@@ -21,10 +20,10 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
 )
 from popwheel_controller.cluster.admission import Admission
 from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.cluster.watchers import Watcher, Watchers
-from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
 from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
 
@@ -40,35 +39,31 @@ class ControllerServer:
     """Binds the calls to the state.
 
     Args:
-        options: limits and defaults.
+        context: of the controller.
         keeper: holds and changes the state.
         watchers: who gets its changes.
         admission: refuses processes of another cluster.
         processes: who is there, for operators.
-        clock: since when they are there, and for how long deleted names rest.
         lagged: called whenever a watcher fell too far behind.
-        check_leads: raises StatusError while this controller does not lead.
     """
 
     def __init__(
         self,
-        options: ControllerOptions,
+        context: ControllerContext,
         keeper: StateKeeper,
         watchers: Watchers,
         admission: Admission,
         processes: Processes,
-        clock: Clock,
         lagged: Callable[[], None],
-        check_leads: Callable[[], None],
     ) -> None:
-        self._options = options
+        self._options = context.options
         self._keeper = keeper
         self._watchers = watchers
         self._admission = admission
         self._processes = processes
-        self._clock = clock
+        self._clock = context.clock
         self._lagged = lagged
-        self._check_leads = check_leads
+        self._check_leads = context.check_leads
         self._turn = asyncio.Lock()
         """One part of a whole state goes out in a turn of the loop, however many wait for theirs."""
         self.service = Service()

@@ -2,17 +2,17 @@
 
 import asyncio
 import itertools
-import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.extras import needs_extra
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_common.settings.access_options import AccessOptions
 from popwheel_common.settings.otel_options import OtelOptions
 from popwheel_common.settings.watched_file import WatchedFile
@@ -24,6 +24,7 @@ from popwheel_proxy.ack.ack_handler import AckHandler
 from popwheel_proxy.ack.renewal import Renewal, RenewalBook
 from popwheel_proxy.background import Background
 from popwheel_proxy.client_list import ClientList
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.failover.brokers import Brokers
 from popwheel_proxy.failover.master_calls import MasterCalls
 from popwheel_proxy.failover.metrics import FailoverMetrics, MasterMetrics
@@ -31,13 +32,11 @@ from popwheel_proxy.failover.parked_calls import ParkedCalls
 from popwheel_proxy.filters import Filters
 from popwheel_proxy.lite.lite_subscriptions import TOTAL_MAX, LiteSubscriptions
 from popwheel_proxy.lite.lite_sync import LiteSync
-from popwheel_proxy.lite.metrics import LiteMetrics
 from popwheel_proxy.metrics import ClientLibraries, ProxyMetrics
 from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.poll_counts.redis_counts import RedisCounts
 from popwheel_proxy.poll_counts.shared_count import CountStore, SharedCount
 from popwheel_proxy.poll_list import PollList
-from popwheel_proxy.receive.absent_names import AbsentNames
 from popwheel_proxy.receive.interest_book import FILTER_BYTES_MAX, InterestBook
 from popwheel_proxy.receive.long_poll import Mode
 from popwheel_proxy.receive.metrics import PollMetrics
@@ -45,12 +44,11 @@ from popwheel_proxy.receive.mode_choice import ModeChoice
 from popwheel_proxy.receive.notifications import Notifications
 from popwheel_proxy.receive.offsets import Offsets
 from popwheel_proxy.receive.poll import PollTools
-from popwheel_proxy.receive.poll_limits import Admission, PollLimits
+from popwheel_proxy.receive.poll_limits import PollLimits
 from popwheel_proxy.receive.receive_handler import ReceiveHandler
-from popwheel_proxy.send.metrics import SendMetrics
 from popwheel_proxy.send.recall_handler import RecallHandler
 from popwheel_proxy.send.send_handler import SendHandler
-from popwheel_proxy.server import MessagingServer
+from popwheel_proxy.server import Handlers, MessagingServer
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.producer_book import ProducerBook
@@ -74,16 +72,26 @@ _UNSEEN = OtelOptions()
 _logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class ProxyChannels:
+    """A proxy's ways to the other services.
+
+    Args:
+        controller: to the controller.
+        to_broker: makes a channel to a broker, not connected yet.
+    """
+
+    controller: Channel
+    to_broker: Callable[[BrokerInfo], Channel]
+
+
 class ProxyApp:
     """One proxy.
 
     Args:
+        runtime: time, chance, and where metrics are shown.
         options: settings.
-        clock: time.
-        random_source: chance.
-        registry: where metrics are shown.
-        controller: the way to the controller.
-        broker_channels: makes a channel to a broker, not connected yet.
+        channels: the ways to the other services.
         process: what operators are shown of it; its name alone if not given.
         count_store: where proxies add up their polls; if not given, Redis, where the options name one.
         access: who may do what.
@@ -95,25 +103,25 @@ class ProxyApp:
 
     def __init__(
         self,
+        runtime: Runtime,
         options: ProxyOptions,
-        clock: Clock,
-        random_source: random.Random,
-        registry: CollectorRegistry,
-        controller: Channel,
-        broker_channels: Callable[[BrokerInfo], Channel],
+        channels: ProxyChannels,
         process: WatchRequest | None = None,
         count_store: CountStore | None = None,
         access: AccessOptions = _OPEN,
         otel: OtelOptions = _UNSEEN,
     ) -> None:
+        clock, random_source, registry = runtime.clock, runtime.random_source, runtime.registry
         self.options = options
         self.view = ClusterView()
         self.metrics = ProxyMetrics(registry)
         self._clock = clock
         self._background = Background()
         self._streams = Background()
+        numbers = itertools.count(1 + random_source.getrandbits(63))
+        context = ProxyContext(options, clock, self.view, self._background, self.metrics, registry, numbers)
         self._follower = ControllerFollower(
-            controller,
+            channels.controller,
             self.view,
             process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
             clock,
@@ -121,12 +129,12 @@ class ProxyApp:
         )
         receive, adaptive = options.receive, options.adaptive
         pop_timeout_s = receive.pop_timeout_ms / 1000
-        self._brokers = Brokers(self.view, broker_channels, self._background)
+        self._brokers = Brokers(self.view, channels.to_broker, self._background)
         failover_metrics = FailoverMetrics(registry)
         MasterMetrics(self._brokers, registry)
         self._parked_calls = ParkedCalls(self.view, self._brokers, options.failover, clock, failover_metrics)
         masters = MasterCalls(self._brokers, self._parked_calls, pop_timeout_s)
-        catalog = Catalog(self.view, controller, options, clock)
+        catalog = Catalog(self.view, channels.controller, options, clock)
         client = options.client
         self._clients = Clients(client.sessions_max, client.expiry_ms / 1000, client.grace_ms / 1000)
         self._mode_choice = ModeChoice(
@@ -145,28 +153,11 @@ class ProxyApp:
         producers, turns = ProducerBook(), Turns()
         filters = Filters(turns)
         self._telemetry = Telemetry(
-            catalog,
-            self._clients,
-            options,
-            clock,
-            self._background,
-            self.metrics,
-            producers,
-            filters,
-            turns,
-            otel.client_metrics_endpoint,
+            context, catalog, self._clients, producers, filters, turns, metrics_endpoint=otel.client_metrics_endpoint
         )
         lite_subscriptions = LiteSubscriptions(LITE_SUBSCRIPTIONS_MAX, TOTAL_MAX)
         self._lite_sync = LiteSync(
-            lite_subscriptions,
-            catalog,
-            self._brokers,
-            masters,
-            self._clients,
-            self._telemetry,
-            clock,
-            self._background,
-            LiteMetrics(registry),
+            context, lite_subscriptions, catalog, self._brokers, masters, self._clients, self._telemetry
         )
         self._book = InterestBook(receive.interests_max, FILTER_BYTES_MAX, receive.interest_idle_ms / 1000)
         self._notifications = Notifications(
@@ -174,84 +165,55 @@ class ProxyApp:
         )
         self.view.subscribe(self._notifications.names_changed)
         tools = PollTools(
-            self._brokers,
-            masters,
-            self._book,
-            self._notifications,
-            self._background,
-            clock,
-            self.poll_metrics,
-            pop_timeout_s,
-            self._lite_sync,
+            brokers=self._brokers,
+            masters=masters,
+            book=self._book,
+            notifications=self._notifications,
+            background=self._background,
+            clock=clock,
+            metrics=self.poll_metrics,
+            pop_timeout_s=pop_timeout_s,
+            lite=self._lite_sync,
+            mode_choice=self._mode_choice,
         )
-        numbers = itertools.count(1 + random_source.getrandbits(63))
         self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
         self._send_handler = SendHandler(
-            catalog,
-            self._brokers,
-            self._parked_calls,
-            options,
-            clock,
-            self._background,
-            self.metrics,
-            SendMetrics(registry),
-            numbers,
-            self._sends_halves,
-            self._clients,
+            context, catalog, self._brokers, self._parked_calls, self._sends_halves, self._clients
         )
-        self._admission = Admission(receive)
         limits = PollLimits(options, self.metrics)
+        self._admission = limits.admission
         self._renewals = RenewalBook(options.renewal)
-        absent = AbsentNames(self.view, clock)
-        self._receive_handler = ReceiveHandler(
-            catalog,
-            self._clients,
-            tools,
-            absent,
-            self._mode_choice,
-            self._admission,
-            self._renewals,
-            options,
-            limits,
-            self.metrics,
-            filters,
-            numbers,
-        )
+        self._receive_handler = ReceiveHandler(context, catalog, self._clients, tools, limits, self._renewals, filters)
         self.client_list = ClientList(
             self._clients, self._telemetry, self._renewals, lite_subscriptions.count_of, self.view, clock
         )
         self.poll_list = PollList(self._book, self._mode_choice, self.poll_metrics, lambda: self._brokers.names)
         ClientLibraries(self._clients.libraries, registry)
-        self._renewal = Renewal(self._renewals, masters, options.renewal, clock, self._background, self.metrics)
+        self._renewal = Renewal(context, self._renewals, masters)
         self._access_file: WatchedFile[Users] | None = None
         if access.file:
             from popwheel_proxy.access.access_file import access_file  # it takes a while to load, and few need it
 
             self._access_file = access_file(access.file)
         self._access = self._access_by(self._access_file, access.clock_skew_ms, registry, catalog)
-        self._server = MessagingServer(
-            Routes(catalog, self._brokers, options, turns),
-            self._send_handler,
-            RecallHandler(self.view, masters),
-            EndHandler(self.view, masters),
-            self._receive_handler,
-            AckHandler(self.view, masters, self._renewals, options, numbers),
-            Offsets(catalog, self._brokers, masters, limits, self._admission, clock),
-            self._telemetry,
-            self._lite_sync,
-            self._clients,
-            self._renewal,
-            clock,
-            self.metrics,
-            turns,
-            self._access,
+        handlers = Handlers(
+            routes=Routes(catalog, self._brokers, options, turns),
+            send=self._send_handler,
+            recall=RecallHandler(self.view, masters),
+            end=EndHandler(self.view, masters),
+            receive=self._receive_handler,
+            ack=AckHandler(context, masters, self._renewals),
+            offsets=Offsets(catalog, self._brokers, masters, limits, clock),
+            telemetry=self._telemetry,
+            lite_sync=self._lite_sync,
         )
+        self._server = MessagingServer(context, handlers, self._clients, self._renewal, turns, self._access)
         self._spans = _export_spans(self._server.service, options) if otel.traces else None
         self.metrics.read_from(
             {
                 "polls": lambda: self._admission.polls,
                 "polls_waiting": lambda: self._book.waiting_polls,
-                "polls_absent": lambda: len(absent),
+                "polls_absent": lambda: len(self._receive_handler.absent),
                 "interests": lambda: len(self._book),
                 "filter_bytes": lambda: self._book.filter_bytes,
                 "interests_refused": lambda: self._book.refused,

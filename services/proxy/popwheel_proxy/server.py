@@ -5,13 +5,13 @@ a call whose client has gone.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 from google.protobuf.message import Message
 
-from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError, forget_frames
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -20,9 +20,9 @@ from popwheel_proxy.access.access import Access
 from popwheel_proxy.access.guarded_stream import GuardedStream
 from popwheel_proxy.ack.ack_handler import AckHandler
 from popwheel_proxy.ack.renewal import Renewal
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.errors import LimitError
 from popwheel_proxy.lite.lite_sync import LiteSync
-from popwheel_proxy.metrics import ProxyMetrics
 from popwheel_proxy.receive.offsets import Offsets
 from popwheel_proxy.receive.receive_handler import ReceiveHandler
 from popwheel_proxy.send.recall_handler import RecallHandler
@@ -46,55 +46,60 @@ _OK_CODE = int(Code.OK)
 _logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Who answers which calls of the client protocol."""
+
+    routes: Routes
+    send: SendHandler
+    recall: RecallHandler
+    end: EndHandler
+    receive: ReceiveHandler
+    ack: AckHandler
+    offsets: Offsets
+    telemetry: Telemetry
+    lite_sync: LiteSync
+
+
 class MessagingServer:
     """The client protocol's service.
 
     Args:
-        routes, send_handler, recall_handler, end_handler, receive_handler, ack_handler, offsets, telemetry, lite_sync:
-            who answers what.
+        context: of the proxy.
+        handlers: who answers what.
         clients: who is alive.
         renewal: what push consumers hold is given back when they say goodbye.
-        clock: for how long calls take.
-        metrics: what is counted.
         turns: in which the rules are looked up for large requests.
         access: who may do what; None: all may do everything.
     """
 
     def __init__(
         self,
-        routes: Routes,
-        send_handler: SendHandler,
-        recall_handler: RecallHandler,
-        end_handler: EndHandler,
-        receive_handler: ReceiveHandler,
-        ack_handler: AckHandler,
-        offsets: Offsets,
-        telemetry: Telemetry,
-        lite_sync: LiteSync,
+        context: ProxyContext,
+        handlers: Handlers,
         clients: Clients,
         renewal: Renewal,
-        clock: Clock,
-        metrics: ProxyMetrics,
         turns: Turns,
         access: Access | None = None,
     ) -> None:
-        self._receive_handler = receive_handler
-        self._offsets = offsets
-        self._telemetry = telemetry
-        self._lite_sync = lite_sync
+        self._send_handler = handlers.send
+        self._receive_handler = handlers.receive
+        self._offsets = offsets = handlers.offsets
+        self._telemetry = handlers.telemetry
+        self._lite_sync = handlers.lite_sync
+        routes, ack_handler = handlers.routes, handlers.ack
         self._clients = clients
         self._renewal = renewal
-        self._clock = clock
-        self._metrics = metrics
+        self._clock = context.clock
+        self._metrics = context.metrics
         self._turns = turns
         self._access = access
         self.service = Service()
         self._bind(protocol.QUERY_ROUTE, routes.query_route, pb.QueryRouteResponse)
         self._bind(protocol.QUERY_ASSIGNMENT, routes.query_assignment, pb.QueryAssignmentResponse)
-        self._send_handler = send_handler
         self.service.unary(protocol.SEND_MESSAGE, self._send)
-        self._bind(protocol.RECALL_MESSAGE, recall_handler.recall, pb.RecallMessageResponse)
-        self._bind(protocol.END_TRANSACTION, end_handler.end, pb.EndTransactionResponse)
+        self._bind(protocol.RECALL_MESSAGE, handlers.recall.recall, pb.RecallMessageResponse)
+        self._bind(protocol.END_TRANSACTION, handlers.end.end, pb.EndTransactionResponse)
         self._bind(protocol.ACK_MESSAGE, ack_handler.ack, pb.AckMessageResponse)
         self._bind(protocol.CHANGE_INVISIBLE_DURATION, ack_handler.change_invisible, pb.ChangeInvisibleDurationResponse)
         self._bind(

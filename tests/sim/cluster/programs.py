@@ -10,14 +10,16 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
-from popwheel_controller.app import ControllerApp
+from popwheel_common.runtime import Runtime
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.state_store import StateStore
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.poll_counts.shared_count import CountStore
 from popwheel_rpc.membership.controller_channel import ControllerChannel
@@ -131,15 +133,13 @@ class ControllerProgram(_Served):
         super().__init__(place)
         self.registry = place.registry
         self.app = ControllerApp(
+            Runtime(place.clock, place.chance, place.registry),
             options,
             DATA,
-            place.clock,
-            place.chance,
-            place.registry,
             lambda broker: place.channel(broker.address),
             place.disk,
             shared,
-            place.address,
+            ControllerAddresses(place.address),
         )
 
     async def start(self) -> None:
@@ -173,14 +173,11 @@ class BrokerProgram(_Served):
         self._tamper = tamper
         self._controller = controller = place.to_controllers(controllers)
         self.app = BrokerApp(
+            Runtime(place.clock, place.chance, place.registry),
             options,
             DATA,
-            place.clock,
-            place.chance,
-            place.registry,
-            controller,
+            BrokerChannels(controller, place.channel),
             place.disk,
-            to_replica=place.channel,
             constants=constants,
         )
         prepare(self.app)
@@ -221,12 +218,9 @@ class ProxyProgram(_Served):
         super().__init__(place)
         self._controller = controller = place.to_controllers(controllers)
         self.app = ProxyApp(
+            Runtime(place.clock, place.chance, place.registry),
             options.model_copy(update={"name": place.process.name}),
-            place.clock,
-            place.chance,
-            place.registry,
-            controller,
-            lambda broker: place.channel(broker.address),
+            ProxyChannels(controller, lambda broker: place.channel(broker.address)),
             WatchRequest(process=place.process.name, kind=WatchRequest.PROXY),
             store,
         )

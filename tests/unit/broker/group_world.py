@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.clock import Clock, SystemClock
@@ -28,6 +29,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
+from popwheel_common.runtime import Runtime
 from popwheel_rpc import methods
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, Channel, Service, Stream
@@ -107,14 +109,11 @@ class Member:
         self.registry = CollectorRegistry()
         self.to_controller = LocalChannel(world.service, clock=world.clock)
         self.app = BrokerApp(
+            Runtime(self.clock, random.Random(self.number), self.registry),
             options,
             FOLDER,
-            self.clock,
-            random.Random(self.number),
-            self.registry,
-            self.to_controller,
+            BrokerChannels(self.to_controller, world.connect),
             ProcessDisk(self.disk),
-            to_replica=world.connect,
             constants=world.constants,
         )
         await self.app.start()

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_common.contract.put import MessageRun, PutResult
 from popwheel_common.errors import StatusError
@@ -23,6 +24,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     Topic,
     WatchRequest,
 )
+from popwheel_common.runtime import Runtime
 from popwheel_rpc import methods
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, Service, Stream
@@ -64,7 +66,11 @@ class Broker:
         self.controller = FakeController()
         self.to_controller = LocalChannel(self.controller.service, clock=clock)
         self.app = BrokerApp(
-            with_small_timer(options), FOLDER, clock, random.Random(0), self.registry, self.to_controller, disk
+            Runtime(clock, random.Random(0), self.registry),
+            with_small_timer(options),
+            FOLDER,
+            BrokerChannels(self.to_controller),
+            disk,
         )
         self.channel = LocalChannel(self.app.service, clock=clock)
 

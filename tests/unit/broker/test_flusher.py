@@ -14,6 +14,7 @@ from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.refusals import WriterStoppedError
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import run_virtually
 from tests.unit.broker.world import World
 
@@ -38,6 +39,11 @@ class Flushing:
     def waiter(self) -> "asyncio.Task[None]":
         """A send that waits."""
         return asyncio.create_task(self.flusher.durable(self.put()))
+
+
+def group_of(*members: int) -> BrokerGroup:
+    """The state of a group with a sync-state set."""
+    return BrokerGroup(version=1, sync_state_set=members)
 
 
 @pytest.fixture
@@ -105,7 +111,7 @@ async def test_where_the_device_is_quick_nobody_waits_for_a_turn_of_the_loop(eac
 
 async def test_with_too_few_replicas_a_quick_sync_lets_nobody_go_either(each: Flushing) -> None:
     options = ReplicationOptions(min_in_sync_replicas=2)
-    members = SyncStateSet(0, 1, {0}, 0, 0, options, ReplicationConstants(), each.flusher.advance)
+    members = SyncStateSet(0, group_of(0), 0, 0, options, ReplicationConstants(), each.flusher.advance)
     each.disk.quick = True
     each.put()
     await each.flusher.sync()  # the segment's name, which goes through a thread
@@ -214,7 +220,7 @@ async def test_much_is_synced_in_a_thread_though_the_device_is_quick(each: Flush
 
 async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked_for(each: Flushing) -> None:
     """They may lead in a moment: a proxy that is told so asks there again, and does not tell the client of an error."""
-    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), ReplicationConstants(), lambda: None)
+    members = SyncStateSet(0, group_of(0, 1), 0, 0, ReplicationOptions(), ReplicationConstants(), lambda: None)
     each.flusher.start()
     each.flusher.attend(members)
     each.disk.hold_syncs()
@@ -233,7 +239,7 @@ async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked
 
 async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: Flushing) -> None:
     """Pops and acks are answered when it is held (P2, P3), checkpoints are saved when it is replicated (S4, S6)."""
-    members = SyncStateSet(0, 1, {0, 1}, 0, 0, ReplicationOptions(), ReplicationConstants(), each.flusher.advance)
+    members = SyncStateSet(0, group_of(0, 1), 0, 0, ReplicationOptions(), ReplicationConstants(), each.flusher.advance)
     each.flusher.attend(members)
     end = each.put()
     members.appended(end, 0)

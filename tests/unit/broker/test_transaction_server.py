@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.options import BrokerOptions, TransactionOptions
-from popwheel_broker.role.leader import Leader
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.refusals import disk_full
 from popwheel_common.contract import transaction_id
@@ -88,7 +88,7 @@ async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: 
     async with running(options=SOON) as broker:
         (identity,) = (await put(broker, b"one")).transaction_ids
         with monkeypatch.context() as patch:
-            patch.setattr(Leader, "_disk_is_full", lambda self: True)
+            patch.setattr(SendAdmission, "disk_is_full", lambda self: True)
             await refused(end(broker, identity), disk_full().code, "disk is nearly full")
             broker.clock.advance(1000)
             await asyncio.sleep(0.6)

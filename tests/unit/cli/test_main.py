@@ -15,6 +15,7 @@ from popwheel_cli.main import main
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import HttpServer, make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.service import Channel
@@ -45,7 +46,9 @@ def sentence_of(result: Result) -> str:
 async def admin(tmp_path: Path, quiet_server: None) -> AsyncIterator[Popwheel]:
     """`popwheel admin ...` against a controller over a real socket."""
     registry = CollectorRegistry()
-    controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry, no_broker)
+    controller = ControllerApp(
+        Runtime(SystemClock(), random.Random(1), registry), ControllerOptions(), tmp_path, no_broker
+    )
     await controller.start()
     server = HttpServer(make_http_app("test", "0", registry, {}, [controller.admin]), "127.0.0.1", 0)
     await server.start()

@@ -16,6 +16,7 @@ from popwheel_broker.store.flusher import Flusher
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import HttpServer, make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
@@ -50,7 +51,10 @@ async def cluster(tmp_path: Path, quiet_server: None) -> AsyncIterator[Cluster]:
     QuarantineServer(world.core, flusher, "b1", 10_000).bind(service)
     registry = CollectorRegistry()
     controller = ControllerApp(
-        ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry, lambda info: LocalChannel(service)
+        Runtime(SystemClock(), random.Random(1), registry),
+        ControllerOptions(),
+        tmp_path,
+        lambda info: LocalChannel(service),
     )
     await controller.start()
     flusher.start()

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import HttpServer, make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
@@ -34,7 +35,9 @@ class Cluster(NamedTuple):
 async def cluster(tmp_path: Path, quiet_server: None) -> AsyncIterator[Cluster]:
     broker = FakeTimerBroker("b1", ("later", NOW_MS + 1_005), ("later", NOW_MS + 90_000), ("far", NOW_MS + 10**9))
     registry = CollectorRegistry()
-    controller = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(1), registry, broker.connect)
+    controller = ControllerApp(
+        Runtime(SystemClock(), random.Random(1), registry), ControllerOptions(), tmp_path, broker.connect
+    )
     await controller.start()
     broker.key = controller.state.receipt_key
     channel = LocalChannel(controller.service)

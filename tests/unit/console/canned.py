@@ -15,6 +15,7 @@ from popwheel_common.settings.console_options import ConsoleOptions
 from popwheel_common.web.security_headers import SecurityHeaders
 from popwheel_common.web.signatures import Signatures
 from popwheel_console.console import Console
+from popwheel_console.login.login_methods import LoginMethods
 from popwheel_console.login.logins import Logins
 from popwheel_console.login.pages import LoginPages
 from popwheel_console.static_files import StaticFiles
@@ -597,7 +598,7 @@ def _console() -> Console:
     renderer, files = Renderer(clock), StaticFiles()
     logins = Logins(options, SECRET, None, clock)
     on_the_way = Signatures(SECRET, "oidc", clock)
-    pages = LoginPages(logins, renderer, files.version, None, None, None, on_the_way, clock, registry)
+    pages = LoginPages(logins, renderer, files.version, LoginMethods(), on_the_way, clock, registry)
     return Console(clock, logins, pages, renderer, files)
 
 

@@ -18,6 +18,7 @@ from popwheel_common.web.signed_callers import SignedCallers
 from popwheel_common.web.tokens import Tokens
 from popwheel_common.web.users import Users
 from popwheel_console.console import Console
+from popwheel_console.login.login_methods import LoginMethods
 from popwheel_console.login.logins import Logins
 from popwheel_console.login.oidc import Oidc
 from popwheel_console.login.pages import LoginPages
@@ -56,14 +57,12 @@ class LoginWorld:
         if with_users:
             self.users_path.write_text(f"# people\nanna administer {HASH}\nbert read {HASH}\n")
             users = Users(str(self.users_path), self.registry)
-        demanded = with_tokens or with_users or asks is not None
-        self.signed = SignedCallers(SECRET, tokens, users, self.clock) if demanded else None
+        methods = LoginMethods(tokens, users, asks)
+        self.signed = SignedCallers(SECRET, tokens, users, self.clock) if methods.are_any else None
         self.logins = Logins(self.options, SECRET, self.signed, self.clock)
         renderer, files = Renderer(self.clock), StaticFiles()
         on_the_way = Signatures(SECRET, "oidc", self.clock)
-        pages = LoginPages(
-            self.logins, renderer, files.version, tokens, users, asks, on_the_way, self.clock, self.registry
-        )
+        pages = LoginPages(self.logins, renderer, files.version, methods, on_the_way, self.clock, self.registry)
         self.app = make_http_app(
             "test",
             "1",

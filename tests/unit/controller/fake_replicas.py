@@ -19,7 +19,8 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     ReplicaReport,
     SyncStateSetRequest,
 )
-from popwheel_controller.app import ControllerApp
+from popwheel_common.runtime import Runtime
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 from popwheel_controller.options import ControllerOptions, ReplicationOptions
 from popwheel_controller.store.state_store import StateStore
 from popwheel_rpc.local import LocalChannel
@@ -183,15 +184,12 @@ def make_controller(
     """A controller with short times."""
     times = {"detection_ms": DETECTION_MS, "lease_ms": 400, **options.pop("replication", {})}
     return ControllerApp(
+        Runtime(SystemClock(), random.Random(address), CollectorRegistry()),
         ControllerOptions(replication=ReplicationOptions(**times), **options),
         folder / "controller",
-        SystemClock(),
-        random.Random(address),
-        CollectorRegistry(),
         machines.connect,
         shared=shared,
-        address=address,
-        admin_address=f"admin-of-{address}",
+        addresses=ControllerAddresses(address, f"admin-of-{address}"),
     )
 
 

@@ -17,6 +17,7 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc import methods
@@ -124,11 +125,9 @@ async def api(folder: Path, *brokers: FakeActivityBroker) -> AsyncIterator[tuple
     """The admin API of a controller at which these brokers are registered, with topics t, u and groups g, h."""
     by_name = {broker.name: broker for broker in brokers}
     app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()),
         ControllerOptions(),
         folder,
-        SystemClock(),
-        random.Random(7),
-        CollectorRegistry(),
         lambda info: by_name[info.name].connect(info),
     )
     async with AsyncExitStack() as stack:

@@ -23,6 +23,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     TopicType,
     WatchRequest,
 )
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
@@ -37,11 +38,9 @@ from tests.unit.controller.nowhere import no_broker
 
 def make_app(folder: Path, **options: Any) -> ControllerApp:
     return ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()),
         ControllerOptions(**options),
         folder / "controller",
-        SystemClock(),
-        random.Random(7),
-        CollectorRegistry(),
         no_broker,
     )
 

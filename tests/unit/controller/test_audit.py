@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
@@ -28,11 +29,9 @@ async def api(folder: Path, *brokers: FakeAuditBroker) -> AsyncIterator[httpx.As
     """The admin API of a controller at which these brokers are registered, with a topic and two groups."""
     by_name = {broker.name: broker for broker in brokers}
     app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()),
         ControllerOptions(),
         folder,
-        SystemClock(),
-        random.Random(7),
-        CollectorRegistry(),
         lambda info: by_name[info.name].connect(info),
     )
     async with AsyncExitStack() as stack:

@@ -15,6 +15,7 @@ from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.cluster import inspections as module
 from popwheel_controller.options import ControllerOptions
@@ -84,7 +85,9 @@ class FakeProxy:
 @asynccontextmanager
 async def api(folder: Path, *proxies: FakeProxy, old: str = "") -> AsyncIterator[httpx.AsyncClient]:
     """The admin API of a controller with these proxies, and one of an older release."""
-    app = ControllerApp(ControllerOptions(), folder, SystemClock(), random.Random(7), CollectorRegistry(), no_broker)
+    app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()), ControllerOptions(), folder, no_broker
+    )
     async with AsyncExitStack() as stack:
         await app.start()
         stack.push_async_callback(app.stop)
@@ -192,7 +195,9 @@ async def test_two_processes_of_one_name_are_both_asked(tmp_path: Path) -> None:
 async def test_a_stream_that_ends_is_opened_anew(tmp_path: Path) -> None:
     """As when another controller leads from now on."""
     proxy = FakeProxy("p", 1)
-    app = ControllerApp(ControllerOptions(), tmp_path, SystemClock(), random.Random(7), CollectorRegistry(), no_broker)
+    app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()), ControllerOptions(), tmp_path, no_broker
+    )
     await app.start()
     channel = LocalChannel(app.service)
     stream = InspectionStream(channel, proxy.process, [], proxy.answer, lambda: "", random.Random(0))

@@ -16,6 +16,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.state_keeper import Decision
 from popwheel_controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
 from popwheel_controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
@@ -74,7 +75,8 @@ class Scenery:
 
         clock = SystemClock()
         changes = ChangeLog(MemoryStore(), clock, CollectorRegistry())
-        return Reconciler(DECLARED_TOPICS, self.api, self.options, keeper, clock, metrics, lambda: None, agree, changes)
+        context = ControllerContext(self.options, clock, CollectorRegistry(), changes, lambda: None)
+        return Reconciler(context, DECLARED_TOPICS, self.api, keeper, metrics, agree)
 
     async def user_acts(self) -> None:
         for _ in range(self.random.randrange(12)):  # at some point of what controllers do

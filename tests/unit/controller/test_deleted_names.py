@@ -19,6 +19,7 @@ from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import EnsureGroupRequest, EnsureTopicRequest, TopicType
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.cluster.cluster_book import cluster_of
 from popwheel_controller.cluster.deleted_names import DELETED_BYTES_MAX, DeletedNames, Deletion
@@ -59,7 +60,9 @@ class Cluster:
 @asynccontextmanager
 async def controller(folder: Path, clock: ManualClock, **options: Any) -> AsyncIterator[Cluster]:
     settings = ControllerOptions(**{"deleted_name_rest_ms": REST_MS, **options})
-    app = ControllerApp(settings, folder / "controller", clock, random.Random(7), CollectorRegistry(), no_broker)
+    app = ControllerApp(
+        Runtime(clock, random.Random(7), CollectorRegistry()), settings, folder / "controller", no_broker
+    )
     await app.start()
     cluster = Cluster(app, clock)
     try:

@@ -19,6 +19,7 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_common.runtime import Runtime
 from popwheel_common.web.caller import Caller, Role, set_caller
 from popwheel_common.web.tokens import Tokens
 from popwheel_controller.app import ControllerApp
@@ -80,7 +81,9 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
     file = folder / "tokens"
     file.write_text("\n".join([OLD, *(f"{name} {role} {token}" for name, (role, token) in TOKENS.items())]))
     registry, clock = CollectorRegistry(), SystemClock()
-    app = ControllerApp(ControllerOptions(), folder / "controller", clock, random.Random(7), registry, no_broker)
+    app = ControllerApp(
+        Runtime(clock, random.Random(7), registry), ControllerOptions(), folder / "controller", no_broker
+    )
     await app.start()
     api = make_http_app("test", "0", registry, {}, [app.admin], tokens=Tokens(str(file), clock, registry))
     here = Scene(app, api)
@@ -219,7 +222,7 @@ async def test_lines_are_there_after_a_restart(tmp_path: Path) -> None:
 
 async def test_without_tokens_everybody_may_and_is_called_by_the_address(tmp_path: Path) -> None:
     registry, clock = CollectorRegistry(), SystemClock()
-    app = ControllerApp(ControllerOptions(), tmp_path, clock, random.Random(7), registry, no_broker)
+    app = ControllerApp(Runtime(clock, random.Random(7), registry), ControllerOptions(), tmp_path, no_broker)
     await app.start()
     api = make_http_app("test", "0", registry, {}, [app.admin])
     transport = httpx.ASGITransport(api, client=("192.0.2.1", 1))

@@ -26,6 +26,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     TopicType,
     WatchRequest,
 )
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.http import recovery_routes
 from popwheel_controller.options import ControllerOptions
@@ -75,7 +76,9 @@ async def leading(folder: Path, *brokers: KnowingBroker) -> AsyncIterator[tuple[
     def connect(info: BrokerInfo) -> Channel:
         return LocalChannel(by_name[info.name].service)
 
-    app = ControllerApp(ControllerOptions(), folder, SystemClock(), random.Random(7), CollectorRegistry(), connect)
+    app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()), ControllerOptions(), folder, connect
+    )
     async with AsyncExitStack() as stack:
         await app.start()
         stack.push_async_callback(app.stop)

@@ -19,6 +19,7 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import TimerStatsRequest, TimerStatsResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.state_keeper import StateKeeper
@@ -41,11 +42,9 @@ async def api(folder: Path, *brokers: FakeTimerBroker) -> AsyncIterator[httpx.As
     """The admin API of a controller at which these brokers are registered, with a topic `later`."""
     by_name = {broker.name: broker for broker in brokers}
     app = ControllerApp(
+        Runtime(SystemClock(), random.Random(7), CollectorRegistry()),
         ControllerOptions(),
         folder,
-        SystemClock(),
-        random.Random(7),
-        CollectorRegistry(),
         lambda info: by_name[info.name].connect(info),
     )
     async with AsyncExitStack() as stack:

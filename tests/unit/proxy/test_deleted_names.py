@@ -38,7 +38,7 @@ def make(w: World, kind: str) -> None:
 
 
 def absent(w: World) -> AbsentNames:
-    return w.app._receive_handler._absent
+    return w.app._receive_handler.absent
 
 
 @KINDS

@@ -13,10 +13,11 @@ from popwheel_common.clock import SystemClock
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_common.runtime import Runtime
 from popwheel_common.settings.access_options import AccessOptions
 from popwheel_common.settings.otel_options import OtelOptions
 from popwheel_proxy import protocol
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.poll_counts.shared_count import CountStore
 from popwheel_rpc.local import LocalChannel
@@ -98,12 +99,9 @@ class World:
         self.brokers = {name: FakeBroker(name) for name in brokers}
         self.registry = CollectorRegistry()
         self.app = ProxyApp(
+            Runtime(self.clock, random.Random(1), self.registry),
             options,
-            self.clock,
-            random.Random(1),
-            self.registry,
-            LocalChannel(self.controller.service, clock=self.clock),
-            self._connect,
+            ProxyChannels(LocalChannel(self.controller.service, clock=self.clock), self._connect),
             count_store=count_store,
             access=access or AccessOptions(),
             otel=otel or OtelOptions(),

@@ -4,17 +4,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.options import BrokerOptions
 from popwheel_broker.pace import Pace
 from popwheel_broker.pop import delivery
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.state.dead_letters import Redriven
 from popwheel_broker.state.offset_reset import ResetPlan
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.flusher import Flusher
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -30,22 +28,18 @@ class GroupServer:
     """Serves that part of popwheel.v1.Broker.
 
     Args:
-        core: decides.
+        context: of the replica; its core decides.
         flusher: makes durable.
         reads: the reads of this term.
-        options: the broker's name; how long answers may be.
-        clock: how long a step takes.
     """
 
-    def __init__(
-        self, core: BrokerCore, flusher: Flusher, reads: TermReads, options: BrokerOptions, clock: Clock
-    ) -> None:
-        self._core = core
-        self._clock = clock
-        self._pace = Pace(clock)
+    def __init__(self, context: BrokerContext, flusher: Flusher, reads: TermReads) -> None:
+        self._core = context.files.core
+        self._clock = context.clock
+        self._pace = Pace(context.clock)
         self._flusher = flusher
         self._reads = reads
-        self._options = options
+        self._options = context.options
 
     async def reset_offsets(self, call: Call, request: pb.ResetOffsetsRequest) -> pb.ResetOffsetsResponse:
         """Set a group back or forward in a topic, durably; or say what that would change."""

@@ -245,17 +245,20 @@ class BrokerCollector(SlicedCollector):
             (
                 "rocketmq_consumer_queueing_latency",
                 "How old the oldest message is that waits to be given out, in milliseconds.",
-                *(by_group, waiting),
+                by_group,
+                waiting,
             ),
             (
                 "rocketmq_consumer_lag_latency",
                 "How old the oldest message is that is not acknowledged yet, in milliseconds.",
-                *(by_group, unacked),
+                by_group,
+                unacked,
             ),
             (
                 "popwheel_topic_lag_latency",
                 "How old the oldest message is that some group has not acknowledged yet, in milliseconds.",
-                *(("topic",), of_topics),
+                ("topic",),
+                of_topics,
             ),
         ):
             yield from filled(GaugeMetricFamily(name, text, labels=labels), oldest.items())

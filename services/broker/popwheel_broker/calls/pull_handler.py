@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from popwheel_broker.calls.metrics import BrokerStatistics
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.options import BrokerOptions
 from popwheel_broker.pop import delivery
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.tag import wanted_hashes
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
 from popwheel_broker.store.record_block import choose
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.record_block import NOTHING, encode_block
@@ -39,26 +36,16 @@ class PullHandler:
     """Answers pulls.
 
     Args:
-        core: decides.
+        context: of the replica; its core decides.
         reads: the reads of this term.
-        options: limits.
-        clock: the time.
-        statistics: what is counted.
     """
 
-    def __init__(
-        self,
-        core: BrokerCore,
-        reads: TermReads,
-        options: BrokerOptions,
-        clock: Clock,
-        statistics: BrokerStatistics,
-    ) -> None:
-        self._core = core
+    def __init__(self, context: BrokerContext, reads: TermReads) -> None:
+        self._core = context.files.core
         self._reads = reads
-        self._options = options
-        self._clock = clock
-        self._statistics = statistics
+        self._options = context.options
+        self._clock = context.clock
+        self._statistics = context.statistics
         self._waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
 
     def arrived(self, queue: ConsumeQueue) -> None:

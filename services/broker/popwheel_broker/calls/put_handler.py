@@ -1,18 +1,18 @@
 """Putting messages into topics: what may be taken, what is there already, and when it is durable."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup, Stored
-from popwheel_broker.calls.metrics import BrokerStatistics
-from popwheel_broker.options import BrokerOptions
+from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
 from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.flusher import Flusher, too_few_replicas
+from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.queues import QUEUE_ID_MAX
-from popwheel_broker.store.refusals import device_behind, disk_full, disk_refusal
+from popwheel_broker.store.refusals import disk_refusal
 from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_common.contract import names
@@ -38,41 +38,31 @@ class PutHandler:
     """Answers Put.
 
     Args:
-        core: decides.
+        context: of the replica; its core decides.
         flusher: makes durable.
         dedup: finds what an earlier try has stored.
-        options: limits.
-        statistics: what is counted.
-        disk_is_full: whether sends are to be refused.
+        admission: whether messages may be taken.
         timer: takes delayed messages.
         transactions: takes half messages.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        has_enough_replicas: whether sends may be taken; asked only if given.
     """
 
     def __init__(
         self,
-        core: BrokerCore,
+        context: BrokerContext,
         flusher: Flusher,
         dedup: Dedup,
-        options: BrokerOptions,
-        statistics: BrokerStatistics,
-        disk_is_full: Callable[[], bool],
+        admission: SendAdmission,
         timer: TimerServer,
         transactions: TransactionServer,
-        repair: Callable[[int], Awaitable[bool]],
-        has_enough_replicas: Callable[[], bool] | None,
     ) -> None:
-        self._core = core
+        self._core: BrokerCore = context.files.core
         self._flusher = flusher
         self._dedup = dedup
-        self._options = options
-        self._statistics = statistics
-        self._disk_is_full = disk_is_full
+        self._admission = admission
+        self._statistics = context.statistics
         self._timer = timer
         self._transactions = transactions
-        self._repair = repair
-        self._has_enough_replicas = has_enough_replicas
+        self._repair = context.repair
 
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
@@ -85,14 +75,11 @@ class PutHandler:
                 next(put) if refusal is None else PutResult(int(refusal.code), refusal.message) for refusal in refusals
             ]
         self._core.settlement.settle(run.topic for run in runs)
-        if self._disk_is_full():
-            self._statistics.refused_disk_full += 1
-            raise disk_full()
-        if self._has_enough_replicas is not None and not self._has_enough_replicas():
-            raise too_few_replicas()
-        store = self._core.store
-        if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
-            raise device_behind()
+        refusal_of_all = self._admission.refusal()
+        if refusal_of_all is not None:
+            if self._admission.disk_is_full():
+                self._statistics.refused_disk_full += 1
+            raise refusal_of_all
         has_lite = False
         for run in runs:
             names.topic(run.topic, Use.SEND)

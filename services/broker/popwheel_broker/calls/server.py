@@ -4,7 +4,7 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -12,28 +12,26 @@ from typing import Protocol, TypeVar
 from popwheel_broker.calls.activity_server import ActivityServer
 from popwheel_broker.calls.audit_server import AuditServer
 from popwheel_broker.calls.balance_server import BalanceServer
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.calls.group_server import GroupServer
 from popwheel_broker.calls.holder_server import HolderServer
-from popwheel_broker.calls.metrics import BrokerStatistics
 from popwheel_broker.calls.name_server import NameServer
 from popwheel_broker.calls.pull_handler import PullHandler, illegal_offset
 from popwheel_broker.calls.put_handler import PutHandler
 from popwheel_broker.calls.quarantine_server import QuarantineServer
+from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
 from popwheel_broker.filter.wanted import wanted_by
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.options import BrokerOptions
 from popwheel_broker.progress.check_point import OffsetCommit
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.state.notification import Interest, Subscriber
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.transactions.transaction_server import TransactionServer
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.pop_answer import PopAnswer
@@ -66,33 +64,24 @@ class BrokerServer:
     """Binds the methods.
 
     Args:
-        core: decides.
+        context: of the replica; its core decides.
         flusher: makes durable.
-        options: limits.
-        clock: the time.
-        statistics: what is counted.
-        disk_is_full: whether sends are to be refused.
-        due_changed: told after each pop.
+        admission: whether messages may be taken.
         timer: takes delayed messages.
         transactions: takes half messages.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        has_enough_replicas: whether sends may be taken; asked only if given.
+        due_changed: told after each pop.
     """
 
     def __init__(
         self,
-        core: BrokerCore,
+        context: BrokerContext,
         flusher: Flusher,
-        options: BrokerOptions,
-        clock: Clock,
-        statistics: BrokerStatistics,
-        disk_is_full: Callable[[], bool],
-        due_changed: Callable[[], None],
+        admission: SendAdmission,
         timer: TimerServer,
         transactions: TransactionServer,
-        repair: Callable[[int], Awaitable[bool]],
-        has_enough_replicas: Callable[[], bool] | None = None,
+        due_changed: Callable[[], None],
     ) -> None:
+        core, options, clock, statistics = context.files.core, context.options, context.clock, context.statistics
         self._core = core
         self._flusher = flusher
         self._options = options
@@ -100,12 +89,9 @@ class BrokerServer:
         self._statistics = statistics
         self._due_changed = due_changed
         self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
-        self._put_handler = PutHandler(
-            *(core, flusher, self._dedup, options, statistics, disk_is_full),
-            *(timer, transactions, repair, has_enough_replicas),
-        )
+        self._put_handler = PutHandler(context, flusher, self._dedup, admission, timer, transactions)
         self._reads = TermReads(core.store.reads, options.name)
-        self._pulls = PullHandler(core, self._reads, options, clock, statistics)
+        self._pulls = PullHandler(context, self._reads)
         self._filter_turns = TurnBudget(_FILTERS_COST_MAX)
         self.service = Service()
         core.interests.take_turns(_call_later, core.waiting)
@@ -146,14 +132,19 @@ class BrokerServer:
         self.service.unary(methods.MESSAGE_LIST, _naming_trouble(audit.messages))
         self.service.unary(methods.MESSAGE_TAIL, _naming_trouble(audit.tail))
         self.service.stream(methods.NOTIFY, self.notify)
-        groups = GroupServer(core, flusher, self._reads, options, clock)
+        groups = GroupServer(context, flusher, self._reads)
         self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))
         self.service.unary(methods.DEAD_LETTER_LIST, _naming_trouble(groups.list_dead_letters))
         self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
         self.service.unary(methods.DEAD_LETTER_SELECT, _naming_trouble(groups.redrive_chosen))
         lite = LiteServer(
-            *(core.lite, core.lite_offsets, core.store, core.state.merge_buffer),
-            *(flusher, core.settlement.settle, clock),
+            lite=core.lite,
+            offsets=core.lite_offsets,
+            store=core.store,
+            buffer=core.state.merge_buffer,
+            flusher=flusher,
+            settle=core.settlement.settle,
+            clock=clock,
         )
         self.service.unary(methods.SYNC_LITE, _naming_trouble(lite.sync))
         self.service.unary(methods.LITE_TOPIC_LIST, _naming_trouble(lite.list))
@@ -264,7 +255,11 @@ class BrokerServer:
         _check_names(request)
         results = await self._reads.run(
             lambda: self._core.acks.release(
-                *(request.group, request.topic, request.receipt_handles, request.attempted), receive=request.receive
+                request.group,
+                request.topic,
+                request.receipt_handles,
+                request.attempted,
+                receive=request.receive,
             )
         )
         self._flusher.confirm_later()

@@ -2,24 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.pop import delivery
+from popwheel_broker.pop.context import PopContext
 from popwheel_broker.pop.given_out_messages import GivenOut, GivenOutMessages
 from popwheel_broker.pop.receives import Receives
 from popwheel_broker.pop.redelivery import dead_letter, redelivered, retry_topic_of
 from popwheel_broker.progress import check_point as codec
 from popwheel_broker.progress.check_point import CheckPoint, Origin
 from popwheel_broker.progress.delivery_events import ACKED, EXPIRED, NACKED, RELEASED
-from popwheel_broker.progress.pop_clock import PopClock
-from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record, StoredRecord
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.backoff import wait_ms
-from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.receipt import HandleReader
 from popwheel_common.errors import CorruptDataError, StatusError
@@ -36,42 +31,30 @@ class Acks:
     crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
 
     Args:
-        store: the messages.
-        state: who has what.
-        view: groups, and the key of receipt handles.
-        topics: where CK and ACK records stand, and copies.
-        clock: for due times.
-        broker_name: goes into new receipt handles.
+        context: what all of pops and acks need.
         on_due_changed: called when something may come due earlier than before.
-        knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
-        quarantine: takes messages that fail by themselves.
+        knows_group: whether a group is there as far as the log tells, which may be ahead of the view.
         receives: which of them have what ordered groups were given.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        state: PopState,
-        view: ClusterView,
-        topics: OwnTopics,
-        clock: PopClock,
-        broker_name: str,
+        context: PopContext,
         on_due_changed: Callable[[], None],
         knows_group: Callable[[str], bool],
-        quarantine: Quarantine,
         receives: Receives,
     ) -> None:
-        self._store = store
-        self._state = state
-        self._view = view
-        self._topics = topics
-        self._clock = clock
-        self._broker_name = broker_name
+        self._store = context.store
+        self._state = context.state
+        self._view = context.view
+        self._topics = context.topics
+        self._clock = context.clock
+        self._broker_name = context.broker_name
         self._on_due_changed = on_due_changed
         self._knows_group = knows_group
-        self._quarantine = quarantine
+        self._quarantine = context.quarantine
         self._receives = receives
-        self.messages = GivenOutMessages(store, topics)
+        self.messages = GivenOutMessages(context.store, context.topics)
         """Those that are given out."""
 
     def ack(

@@ -9,9 +9,9 @@ from popwheel_broker.filter.group_filters import GroupFilters
 from popwheel_broker.filter.scan import Found, SqlScan, scan_tags
 from popwheel_broker.filter.sql_filter import SqlFilter
 from popwheel_broker.filter.wanted import Wanted, wanted_by
-from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.options import PopOptions
 from popwheel_broker.pop import delivery
+from popwheel_broker.pop.context import PopContext
 from popwheel_broker.pop.given_out_messages import GivenOutMessages
 from popwheel_broker.pop.ordered_pops import OrderedPops
 from popwheel_broker.pop.priority_pops import PriorityPops
@@ -21,18 +21,13 @@ from popwheel_broker.progress.check_point import MESSAGES_MAX, CheckPoint, check
 from popwheel_broker.progress.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.progress.lines import revive_queue_of
 from popwheel_broker.progress.merge_buffer import Popped, QueueProgress
-from popwheel_broker.progress.pop_clock import PopClock
-from popwheel_broker.progress.pop_state import PopState
 from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record, StoredRecord
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.clock import Clock
 from popwheel_common.cold_reads import NotInMemory
 from popwheel_common.contract import names, receipt
-from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.contract.priority import levels_of
 from popwheel_common.contract.receipt import HandleMaker
@@ -63,40 +58,24 @@ class Pops:
     """Serves pops.
 
     Args:
-        store: the messages.
-        state: who has what.
-        view: topics and the key of receipt handles.
-        topics: where CK records go.
+        context: what all of pops and acks need.
         options: limits.
-        clock: for pop and due times.
         random_source: which queue comes first.
-        broker_name: goes into receipt handles.
-        quarantine: takes messages that fail by themselves.
         wall_clock: by which messages are stored.
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        state: PopState,
-        view: ClusterView,
-        topics: OwnTopics,
-        options: PopOptions,
-        clock: PopClock,
-        random_source: random.Random,
-        broker_name: str,
-        quarantine: Quarantine,
-        wall_clock: Clock,
+        self, context: PopContext, options: PopOptions, random_source: random.Random, wall_clock: Clock
     ) -> None:
-        self._store = store
-        self._state = state
-        self._view = view
-        self._topics = topics
+        self._store = store = context.store
+        self._state = state = context.state
+        self._view = context.view
+        self._topics = topics = context.topics
         self._options = options
-        self._clock = clock
+        self._clock = clock = context.clock
         self._random = random_source
-        self._broker_name = broker_name
-        self._quarantine = quarantine
+        self._broker_name = context.broker_name
+        self._quarantine = context.quarantine
         self.sql_scan = SqlScan(store.records, store.reads)
         self.group_filters = GroupFilters()
         self.recent_polls = RecentPolls()

@@ -1,9 +1,10 @@
 """Where the other replicas of a broker group are, and the ways to them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import structlog
 
+from popwheel_broker.channels import BrokerChannels
 from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, DescribeBrokerGroupRequest
@@ -22,30 +23,21 @@ class Peers:
     Args:
         group: name of the broker group.
         me: number of this replica.
-        connect: makes the way to a replica, from its address; None: none can be reached.
-        controller: tells where they are.
+        channels: the ways to them, and to the controller, which tells where they are.
         timeout_ms: how long it is waited for.
         clock: the time.
     """
 
-    def __init__(
-        self,
-        group: str,
-        me: int,
-        connect: Callable[[str], Channel] | None,
-        controller: Channel,
-        timeout_ms: int,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, group: str, me: int, channels: BrokerChannels, timeout_ms: int, clock: Clock) -> None:
         self._group = group
         self._me = me
-        self._connect = connect
-        self._controller = controller
+        self._connect = channels.to_replica
+        self._controller = channels.controller
         self._timeout_s = timeout_ms / 1000
         self._addresses: dict[int, str] = {}
         self._channels: dict[str, Channel] = {}
         self._clock = clock
-        self._is_told = connect is None
+        self._is_told = channels.to_replica is None
         self._asked_ms: int | None = None
 
     def know(self, group: BrokerGroup) -> None:

@@ -140,8 +140,12 @@ class ReplicationMaster:
             self._parted(earlier)
             earlier.end(StatusError(Code.HA_NOT_AVAILABLE, f"replica {replica} has opened another stream"))
         sender = LogSender(
-            *(self._master, first, stream, self._sent_before.get(replica, 0)),
-            *(self._ask_if_due, self._tell_later),
+            master=self._master,
+            first=first,
+            stream=stream,
+            sent_before=self._sent_before.get(replica, 0),
+            on_member=self._ask_if_due,
+            on_sent=self._tell_later,
         )
         self._on_follower()
         self._senders[replica] = sender

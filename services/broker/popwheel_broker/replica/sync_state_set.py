@@ -24,6 +24,7 @@ from popwheel_broker.replica.lag import PositionTimes
 from popwheel_broker.replica.set_states import REPLICA_STATES, WISH_STATES, ReplicaState, WishState
 from popwheel_common.errors import NotLeadingError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from popwheel_rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500
@@ -106,8 +107,7 @@ class SyncStateSet:
 
     Args:
         me: the master's number.
-        version: of the group's state that made it master.
-        members: of the set, by that state.
+        group: the group's state that made it master.
         position: where its log ends, all of it synced, when it begins to lead.
         now_ms: the time.
         options: settings.
@@ -118,8 +118,7 @@ class SyncStateSet:
     def __init__(
         self,
         me: int,
-        version: int,
-        members: Iterable[int],
+        group: BrokerGroup,
         position: int,
         now_ms: int,
         options: ReplicationOptions,
@@ -140,8 +139,8 @@ class SyncStateSet:
         self._wish = WishState.NONE
         self._asked: SetChange | None = None
         self._ask_not_before_ms = 0
-        self.version = version
-        self.members = frozenset(members)
+        self.version = group.version
+        self.members = frozenset(group.sync_state_set)
         """By the controller's word."""
         self.confirmed_position = 0
         """What is before it may be acknowledged to senders, and be read: the set has it on its devices. Never falls."""

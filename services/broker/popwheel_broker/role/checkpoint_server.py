@@ -5,16 +5,13 @@ from pathlib import Path
 
 import structlog
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
 from popwheel_broker.checkpoint_sync.master_checkpoint import speaks_of, take_over_offsets
 from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
-from popwheel_broker.files.replica_store import ReplicaStore
-from popwheel_broker.options import BrokerOptions
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.role import Role
-from popwheel_common.clock import Clock
 from popwheel_common.contract import names
-from popwheel_common.disk import Disk
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -30,35 +27,22 @@ class CheckpointServer:
     """Answers FetchCheckpoint and StoreCheckpoint, and has a new master go on from what was stored.
 
     Args:
-        role: what the replica is.
-        files: its log, and the core folded from it.
-        options: settings.
-        disk: where its files are.
-        folder: their folder.
-        clock: the time.
-        entries_max: offsets that go into one part of a checkpoint.
+        context: of the replica.
+        role: what it is.
+        folder: of its files.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        files: ReplicaStore,
-        options: BrokerOptions,
-        disk: Disk,
-        folder: Path,
-        clock: Clock,
-        entries_max: int,
-    ) -> None:
+    def __init__(self, context: BrokerContext, role: Role, folder: Path) -> None:
         self._role = role
-        self._files = files
-        self._options = options
-        self._clock = clock
-        self._entries_max = entries_max
+        self._files = context.files
+        self._options = context.options
+        self._clock = context.clock
+        self._entries_max = context.constants.checkpoint_entries_max
         self._source: CheckpointSource | None = None
         self._looking = asyncio.Lock()
         self._looks = 0
         self._stored_at_s: float | None = None
-        self.file = MasterCheckpointFile(disk, folder)
+        self.file = MasterCheckpointFile(context.disk, folder)
         self.stored = 0
         self.refused = 0
 

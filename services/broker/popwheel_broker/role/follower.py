@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import structlog
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.replica.log_receiver import Slave
 from popwheel_broker.replica.replication_slave import ReplicationSlave
-from popwheel_broker.role.parts import Parts
 from popwheel_broker.supervision import supervised
 from popwheel_broker.timer.service import TimerService
 from popwheel_rpc.service import Channel
@@ -19,7 +19,7 @@ class Follower:
     """One slave's time with one master.
 
     Args:
-        parts: what all roles have.
+        context: of the replica.
         identity: of this replica's data folder.
         epoch: the master's.
         address: of the master.
@@ -27,18 +27,26 @@ class Follower:
     """
 
     def __init__(
-        self, parts: Parts, identity: bytes, epoch: int, address: str, open_channel: Callable[[], Channel]
+        self, context: BrokerContext, identity: bytes, epoch: int, address: str, open_channel: Callable[[], Channel]
     ) -> None:
-        self._options = options = parts.options
-        self._files = parts.files
-        self._disk = parts.disk
-        self._clock = parts.clock
-        self._on_failure = parts.on_failure
+        self._options = options = context.options
+        self._files = context.files
+        self._disk = context.disk
+        self._clock = context.clock
+        self._on_failure = context.on_failure
         self.epoch = epoch
         self.address = address
         slave = Slave(
-            *(options.name, options.replica, identity, epoch, parts.files, parts.constants),
-            *(parts.clock, parts.replication_statistics, parts.repair, parts.on_failure),
+            group=options.name,
+            replica=options.replica,
+            identity=identity,
+            epoch=epoch,
+            log=context.files,
+            constants=context.constants,
+            clock=context.clock,
+            statistics=context.replication_statistics,
+            repair=context.repair,
+            on_failure=context.on_failure,
         )
         self.replication = ReplicationSlave(slave, open_channel)
         self._timer: TimerService | None = None

@@ -6,21 +6,22 @@ from contextlib import suppress
 
 import structlog
 
+from popwheel_broker.calls.context import BrokerContext
+from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.server import BrokerServer
 from popwheel_broker.pace import Pace
 from popwheel_broker.replica.log_sender import Master
 from popwheel_broker.replica.replication_master import ReplicationMaster
 from popwheel_broker.replica.sync_state_set import SyncStateSet
-from popwheel_broker.role.parts import Parts
 from popwheel_broker.role.reviver import Reviver
 from popwheel_broker.role.upkeep import Upkeep
 from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.flusher import Flusher, too_few_replicas
-from popwheel_broker.store.refusals import device_behind, disk_full
+from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.supervision import supervised
 from popwheel_broker.timer.service import TimerService
 from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.transactions.checkers import Checkers
+from popwheel_broker.transactions.transaction_ids import TransactionIds
 from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_broker.transactions.transaction_service import TransactionService
 from popwheel_broker.wheel.delay import TIMER_TOPIC
@@ -44,21 +45,20 @@ class Leader:
 
     Args:
         group: the group's state that says so.
-        parts: what all roles have; the log is finished.
+        context: of the replica; the log is finished.
         on_group: told of the group's state when it has changed at this master's wish.
     """
 
-    def __init__(self, group: BrokerGroup, parts: Parts, on_group: Callable[[BrokerGroup], None]) -> None:
-        files, options, clock, on_failure = parts.files, parts.options, parts.clock, parts.on_failure
+    def __init__(self, group: BrokerGroup, context: BrokerContext, on_group: Callable[[BrokerGroup], None]) -> None:
+        files, options, clock, on_failure = context.files, context.options, context.clock, context.on_failure
         self.epoch = group.epoch
         self.has_ended = False
         """It ends, or has: it never goes on again."""
         self.core = core = files.core
         self._options = options
         self._clock = clock
-        self._follower = parts.controller_follower
+        self._follower = context.controller_follower
         self._on_failure = on_failure
-        self._disk_watch = parts.disk_watch
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._pausing: asyncio.Task[None] | None = None
@@ -67,26 +67,32 @@ class Leader:
         self.flusher = Flusher(core.store, options.flush, options.flush_interval_ms, on_failure)
         self.members = SyncStateSet(
             options.replica,
-            group.version,
-            group.sync_state_set,
+            group,
             core.store.log.end_position,
             clock.steady_ms(),
             options.replication,
-            parts.constants,
+            context.constants,
             self.flusher.advance,
         )
         master = Master(
-            *(options.name, options.replica, group.epoch, files, self.members),
-            *(parts.constants, clock, parts.replication_statistics, parts.repair),
+            group=options.name,
+            me=options.replica,
+            epoch=group.epoch,
+            log=files,
+            members=self.members,
+            constants=context.constants,
+            clock=clock,
+            statistics=context.replication_statistics,
+            repair=context.repair,
         )
-        self.replication = ReplicationMaster(master, parts.controller, self.attend, on_group, on_failure)
+        self.replication = ReplicationMaster(master, context.channels.controller, self.attend, on_group, on_failure)
         self.replication.decided(group)
         self.reviver = Reviver(
             core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
         )
         self.timer = TimerService(
             core.timer,
-            parts.disk,
+            context.disk,
             clock,
             options.timer.flush_interval_ms,
             options.timer.clean_interval_ms,
@@ -94,32 +100,38 @@ class Leader:
             self.flusher.confirm_later,
             on_failure,
         )
-        self.upkeep = Upkeep(files, self.flusher, self.timer, options, clock, parts.repair)
+        self.upkeep = Upkeep(context, self.flusher, self.timer)
         timer_server = TimerServer(
-            *(core.timer, core.store, self.flusher, parts.view),
-            *(options.name, clock, parts.timer_statistics, parts.repair),
+            timer=core.timer,
+            store=core.store,
+            flusher=self.flusher,
+            view=context.view,
+            broker_name=options.name,
+            clock=clock,
+            statistics=context.timer_statistics,
+            repair=context.repair,
         )
+        admission = SendAdmission(core.store, options, context.disk_watch, self.members)
         self.checkers = Checkers()
         transaction_server = TransactionServer(
-            *(core.transactions, core.store, self.flusher, parts.view, options.name),
-            *(self.checkers, core.settlement.settle, self._refusal_of_commits, parts.repair),
+            coordinator=core.transactions,
+            flusher=self.flusher,
+            ids=TransactionIds(context.view, options.name),
+            checkers=self.checkers,
+            settle=core.settlement.settle,
+            refusal_of_commits=admission.refusal,
+            repair=context.repair,
         )
         self.transactions = TransactionService(
-            *(core.transactions, core.store, self.checkers),
-            *(lambda: self._refusal_of_commits() is None, self.flusher.confirm_later, on_failure),
+            coordinator=core.transactions,
+            store=core.store,
+            checkers=self.checkers,
+            takes_commits=lambda: admission.refusal() is None,
+            confirm_later=self.flusher.confirm_later,
+            on_failure=on_failure,
         )
         self.server = BrokerServer(
-            core,
-            self.flusher,
-            options,
-            clock,
-            parts.statistics,
-            self._disk_is_full,
-            self.reviver.due_changed,
-            timer_server,
-            transaction_server,
-            parts.repair,
-            self._has_enough_replicas if options.replication.min_in_sync_replicas > 1 else None,
+            context, self.flusher, admission, timer_server, transaction_server, self.reviver.due_changed
         )
         core.subscribe(self)
 
@@ -178,23 +190,6 @@ class Leader:
         self.replication.decided(group)
         if self.members.members != {self._options.replica}:
             self.attend()
-
-    def _disk_is_full(self) -> bool:
-        return self._disk_watch.is_full(self.core.store.log.end_position)
-
-    def _refusal_of_commits(self) -> StatusError | None:
-        """Why no half message may be committed now, as sends would be refused; None if it may."""
-        if self._disk_is_full():
-            return disk_full()
-        if self._options.replication.min_in_sync_replicas > 1 and not self._has_enough_replicas():
-            return too_few_replicas()
-        store = self.core.store
-        if store.log.end_position - store.confirmed_position > self._options.waiting_bytes_max:
-            return device_behind()
-        return None
-
-    def _has_enough_replicas(self) -> bool:
-        return self.members.enough
 
     async def stop(self) -> None:
         """Save everything and end, as the process does. The caller has seen to it that no more calls come."""

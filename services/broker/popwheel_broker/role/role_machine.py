@@ -11,18 +11,17 @@ from functools import partial
 
 import structlog
 
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.router import Router
 from popwheel_broker.repair.peers import Peers
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.follower import Follower
 from popwheel_broker.role.leader import Leader
-from popwheel_broker.role.parts import Parts
 from popwheel_broker.role.replica_server import ReplicaServer
 from popwheel_broker.role.role import Role, RoleState
 from popwheel_broker.supervision import supervised
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
-from popwheel_rpc.service import Channel
 
 _log = structlog.get_logger()
 
@@ -33,10 +32,9 @@ class RoleMachine:
     """Takes the roles that the group's state says, one after the other.
 
     Args:
-        parts: what all roles have.
+        context: of the replica.
         role: what it is; changed here.
         peers: the other replicas.
-        to_replica: makes the way to another replica, from its address; none can be reached if not given.
         router: told whether calls are served.
         checkpoints: what a new master goes on from.
         replica_server: told when a term ends in which the role may be about to be passed on.
@@ -45,21 +43,19 @@ class RoleMachine:
 
     def __init__(
         self,
-        parts: Parts,
+        context: BrokerContext,
         role: Role,
         peers: Peers,
-        to_replica: Callable[[str], Channel] | None,
         router: Router,
         checkpoints: CheckpointServer,
         replica_server: ReplicaServer,
         on_role: Callable[[], None],
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._role = role
-        self._options = parts.options
-        self._files = parts.files
+        self._options = context.options
+        self._files = context.files
         self._peers = peers
-        self._to_replica = to_replica
         self._router = router
         self._checkpoints = checkpoints
         self._replica_server = replica_server
@@ -90,7 +86,7 @@ class RoleMachine:
 
     def start(self) -> None:
         """Take roles from now on."""
-        self._task = supervised(self._take_roles(), "broker-roles", self._parts.on_failure)
+        self._task = supervised(self._take_roles(), "broker-roles", self._context.on_failure)
 
     # What comes in
 
@@ -121,7 +117,7 @@ class RoleMachine:
         while True:
             await self._group_changed.wait()
             self._group_changed.clear()
-            if self._parts.has_failed():
+            if self._context.has_failed():
                 return
             try:
                 await self._take_role(role.group)
@@ -130,8 +126,8 @@ class RoleMachine:
                 damaged = files.log.damaged - mended
                 mended |= damaged
                 files.log.damaged.clear()
-                if not [position for position in sorted(damaged) if await self._parts.repair(position)]:
-                    self._parts.on_failure(error)
+                if not [position for position in sorted(damaged) if await self._context.repair(position)]:
+                    self._context.on_failure(error)
                     return
                 self._group_changed.set()
             except (OSError, StatusError) as error:
@@ -175,7 +171,7 @@ class RoleMachine:
         await self._keep(group)
 
     async def _lead(self, group: BrokerGroup) -> None:
-        role, files, clock = self._role, self._files, self._parts.clock
+        role, files, clock = self._role, self._files, self._context.clock
         began_s = clock.monotonic()
         self._router.expect()
         if role.follower is not None:
@@ -186,7 +182,7 @@ class RoleMachine:
         await files.finish(group.epoch)
         await files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
         self._checkpoints.take_over()
-        leader = Leader(group, self._parts, self.hear)
+        leader = Leader(group, self._context, self.hear)
         role.begin_to_lead(leader)
         try:
             await leader.start()
@@ -221,11 +217,12 @@ class RoleMachine:
         self._role.lead_no_more()
 
     def _follow(self, group: BrokerGroup, master: Replica) -> None:
-        if self._to_replica is None:
+        to_replica = self._context.channels.to_replica
+        if to_replica is None:
             _log.error("there is no way to other replicas of this broker", name=self._options.name)
             return
-        open_channel = partial(self._to_replica, master.address)
-        follower = Follower(self._parts, self._role.identity, group.epoch, master.address, open_channel)
+        open_channel = partial(to_replica, master.address)
+        follower = Follower(self._context, self._role.identity, group.epoch, master.address, open_channel)
         self._role.follow(follower)
         follower.start()
         _log.info(
@@ -258,7 +255,7 @@ class RoleMachine:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._replica_server.stop_waiting()
-        role, has_failed = self._role, self._parts.has_failed
+        role, has_failed = self._role, self._context.has_failed
         if role.follower is not None:
             await role.follower.stop()
             if not has_failed():

@@ -1,17 +1,14 @@
 """What the leader of a term does by itself as time passes: saves, lets go, has records mended, deletes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import structlog
 
-from popwheel_broker.files.replica_store import ReplicaStore
-from popwheel_broker.options import BrokerOptions
+from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.pace import Pace
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.timer.service import TimerService
-from popwheel_common.clock import Clock
 from popwheel_common.errors import CorruptDataError, StatusError
 
 _log = structlog.get_logger()
@@ -33,30 +30,19 @@ class Upkeep:
     """Looks after the files and the core of one term. The leader runs what is done `often`, as tasks.
 
     Args:
-        files: the log, and the core folded from it.
+        context: of the replica.
         flusher: makes durable.
         timer: told of delayed messages that are mended.
-        options: settings.
-        clock: the time.
-        repair: has a damaged record at a position of the log mended; whether it was.
     """
 
-    def __init__(
-        self,
-        files: ReplicaStore,
-        flusher: Flusher,
-        timer: TimerService,
-        options: BrokerOptions,
-        clock: Clock,
-        repair: Callable[[int], Awaitable[bool]],
-    ) -> None:
-        self._files = files
-        self._core = files.core
+    def __init__(self, context: BrokerContext, flusher: Flusher, timer: TimerService) -> None:
+        self._files = context.files
+        self._core = context.files.core
         self._flusher = flusher
         self._timer = timer
-        self._options = options
-        self._clock = clock
-        self._repair = repair
+        self._options = context.options
+        self._clock = context.clock
+        self._repair = context.repair
         self._damage_told: set[ConsumeQueue] = set()
 
     async def save(self) -> None:

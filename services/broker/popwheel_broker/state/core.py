@@ -19,6 +19,7 @@ from popwheel_broker.names.known_names import KnownNames, SavedNames
 from popwheel_broker.names.own_topics import OwnTopics
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.pop.acks import Acks
+from popwheel_broker.pop.context import PopContext
 from popwheel_broker.pop.pops import Pops
 from popwheel_broker.pop.relocation import Relocation
 from popwheel_broker.progress.check_point import (
@@ -135,10 +136,16 @@ class BrokerCore:
         self.quarantine = Quarantine(
             self.store, self.state, self._topics, options.quarantine_max, lambda: self.is_finished
         )
-        self.pops = Pops(
-            *(self.store, self.state, view, self._topics, options.pop, self.pop_clock, random_source),
-            *(options.name, self.quarantine, clock),
+        context = PopContext(
+            store=self.store,
+            state=self.state,
+            view=view,
+            topics=self._topics,
+            clock=self.pop_clock,
+            broker_name=options.name,
+            quarantine=self.quarantine,
         )
+        self.pops = Pops(context, options.pop, random_source, clock)
         self.interests.sql_scan = self.pops.sql_scan
         subscriptions = LiteSubscriptions(
             options.lite.subscriptions_max, self.interests.tell_client, self.interests.has_client
@@ -149,10 +156,7 @@ class BrokerCore:
         )
         self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.held_of)
         self.oldest = OldestMessages(self.store, self.state, self.group_queues)
-        self.acks = Acks(
-            *(self.store, self.state, view, self._topics, self.pop_clock, options.name),
-            *(self._due_changed, self.names.knows_group, self.quarantine, self.pops.ordered.receives),
-        )
+        self.acks = Acks(context, self._due_changed, self.names.knows_group, self.pops.ordered.receives)
         self.offset_reset = OffsetReset(self.store, self.state, self._topics, self.pops, self.interests)
         self.dead_letters = DeadLetters(self.store, self.state, view, self.pops)
         self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
@@ -164,20 +168,27 @@ class BrokerCore:
             self.store.folds.add(fold)
         self.store.folds.on_fault = self.quarantine.fold_failed
         self.settlement = Settlement(
-            *(self.store, self.state, self.names, view, self._topics),
-            *(self.pops, self.interests, subscriptions),
+            self.store, self.state, self.names, view, self._topics, self.pops, self.interests, subscriptions
         )
         self.lite = LiteTopics(
-            *(self.store, view, subscriptions),
+            self.store,
+            view,
+            subscriptions,
             LitePops(self.store, self.state, self.pops, subscriptions, options.pop.response_bytes_max),
-            *(self.settlement.end_lite_topics, self.settlement.lite_ends_max, self.interests.tell_end),
+            self.settlement.end_lite_topics,
+            self.settlement.lite_ends_max,
+            self.interests.tell_end,
         )
         self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
         self._changed_names = self.names.watch()
         self.expiry = Expiry(
-            *(self.store, self.state.table, self.timer, self.relocation, self.quarantine, self.transactions.table),
-            *(options, clock, lambda: disk.usage(folder), lambda: self.revive_topic),
+            context,
+            self.relocation,
+            needs=(self.timer, self.transactions.table, self.quarantine.table),
+            options=options.retention,
+            wall_clock=clock,
+            usage=self.disk_usage,
         )
         self.retrial = Retrial(self.store, self.quarantine, view, self.names.knows_group, self.timer, clock)
 

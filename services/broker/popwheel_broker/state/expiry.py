@@ -1,64 +1,59 @@
 """Which of the log's oldest segments may go, and what has to be moved so that they can."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from popwheel_broker.options import BrokerOptions
+from popwheel_broker.options import RetentionOptions
+from popwheel_broker.pop.context import PopContext
 from popwheel_broker.pop.relocation import Relocation
 from popwheel_broker.progress.check_point import REVIVE_QUEUES, CheckPoint
-from popwheel_broker.progress.revive_table import ReviveTable
 from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.quarantine.quarantine import Quarantine
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.store.retention import SegmentAges, delete_before
-from popwheel_broker.timer.message_timer import MessageTimer
-from popwheel_broker.transactions.table import TransactionTable
 from popwheel_common.clock import Clock
 from popwheel_common.disk import DiskUsage
+
+
+class NeedsRecords(Protocol):
+    """State by which records of the log are needed."""
+
+    def needed_from(self) -> int | None:
+        """The least position that is needed; None if none is. Raises CorruptDataError: it can't be told."""
 
 
 class Expiry:
     """The end of records. Decides, and deletes nothing.
 
     Args:
-        store: the log.
-        table: open CKs, which need messages.
-        timer: needs messages that are not due.
+        context: the log, and open CKs, which need messages.
         relocation: moves what open CKs need.
-        quarantine: needs what was set aside without a copy; told of what fails by itself.
-        transactions: need half messages that are open.
+        needs: what else needs records: delayed messages, open transactions, what was set aside without a copy.
         options: how long records are held.
-        clock: the time.
+        wall_clock: the time.
         usage: how full the disk is.
-        revive_topic: where CKs are.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        table: ReviveTable,
-        timer: MessageTimer,
+        context: PopContext,
         relocation: Relocation,
-        quarantine: Quarantine,
-        transactions: TransactionTable,
-        options: BrokerOptions,
-        clock: Clock,
+        needs: Sequence[NeedsRecords],
+        options: RetentionOptions,
+        wall_clock: Clock,
         usage: Callable[[], DiskUsage],
-        revive_topic: Callable[[], str],
     ) -> None:
-        self._store = store
-        self._table = table
-        self._timer = timer
+        self._store = context.store
+        self._table = context.state.table
+        self._topics = context.topics
+        self._quarantine = context.quarantine
         self._relocation = relocation
-        self._quarantine = quarantine
-        self._transactions = transactions
-        self._options = options.retention
-        self._clock = clock
+        self._needs = needs
+        self._options = options
+        self._clock = wall_clock
         self._usage = usage
-        self._revive_topic = revive_topic
-        self._ages = SegmentAges(store, self._failed)
+        self._ages = SegmentAges(context.store, self._failed)
 
     def expired_before(self) -> int:
         """The position before which segments are past their time, and not needed by what there is now.
@@ -77,9 +72,8 @@ class Expiry:
         Raises:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
-        start, relocation, topic = self._store.log.start_position, self._relocation, self._revive_topic()
-        needed = [each for each in (self._timer.needed_from(), self._transactions.needed_from()) if each is not None]
-        not_moved = min(needed, default=None)
+        start, relocation, topic = self._store.log.start_position, self._relocation, self._topics.revive
+        not_moved = min(self._needed(), default=None)
         position = self._past_time(not_moved, disk_is_short=False)
         if position > start:
             return relocation.standing_before(position, topic)
@@ -90,23 +84,24 @@ class Expiry:
         return found if 2 * relocation.open_bytes(found) <= position - start else deque()
 
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, that a timer or an open
-        transaction needs, or that was set aside without a copy.
+        """The least position that an open CK needs, of its message or of its own record, or that anything else needs.
 
         Raises:
             CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
         """
-        needed = (
-            *(self._table.first_position(), self._timer.needed_from()),
-            *(self._quarantine.table.needed_from(), self._transactions.needed_from()),
-        )
-        positions = [position for position in needed if position is not None]
-        topic = self._revive_topic()
+        positions = self._needed()
+        first = self._table.first_position()
+        positions += [] if first is None else [first]
+        topic = self._topics.revive
         for number in range(REVIVE_QUEUES):
             queue = self._store.queue(topic, number)
             if queue is not None:
                 positions += self._position_of(queue, self._table.oldest_offset(number, queue.max_offset))
         return min(positions, default=None)
+
+    def _needed(self) -> list[int]:
+        """The least positions that are needed of what can't be moved."""
+        return [position for each in self._needs if (position := each.needed_from()) is not None]
 
     def _position_of(self, queue: ConsumeQueue, offset: int) -> list[int]:
         """Where the record of an offset stands; the log's start if it fails by itself: then nothing may go."""

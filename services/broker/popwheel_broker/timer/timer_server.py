@@ -224,7 +224,13 @@ class TimerServer:
             began_s = self._clock.monotonic()
             search = partial(
                 overview.pending_messages,
-                *(self._timer, self._store, request.topic, now_ms, until_ms, rest, limit - len(found)),
+                self._timer,
+                self._store,
+                request.topic,
+                now_ms,
+                until_ms,
+                rest,
+                limit - len(found),
             )
             messages, rest = await self._store.reads.run(search)
             found += messages

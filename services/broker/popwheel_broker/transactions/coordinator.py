@@ -42,7 +42,7 @@ class Coordinator:
     """
 
     def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: KnownNames) -> None:
-        self._store = store
+        self.store = store
         self._options = options
         self._clock = clock
         self._names = names
@@ -126,9 +126,9 @@ class Coordinator:
             NotInMemory: it is to be read first.
         """
         try:
-            return self._store.records.record_at(position)
+            return self.store.records.record_at(position)
         except CorruptDataError:
-            self._store.log.note_damage(position)
+            self.store.log.note_damage(position)
             raise
 
     def _check_ended(self, position: int, epoch: int, resolution: Resolution) -> None:
@@ -179,7 +179,7 @@ class Coordinator:
         asked = [half for half in due if not self.schedule.is_last(half)]
         records = [check_record(half.position, half.checks + 1) for half in asked]
         try:
-            appended = self._store.put([*records, *(end_record(each.position, Resolution.EXPIRED) for each in expired)])
+            appended = self.store.put([*records, *(end_record(each.position, Resolution.EXPIRED) for each in expired)])
         except StatusError:
             self.schedule.add(due, now_ms)
             raise

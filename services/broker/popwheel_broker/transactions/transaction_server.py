@@ -10,13 +10,12 @@ from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record
 from popwheel_broker.records.run_batch import RunBatch, put_alone
 from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.store.refusals import disk_refusal
 from popwheel_broker.transactions.checkers import Checker, Checkers
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.half import Resolution
-from popwheel_common.contract import names, transaction_id
-from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_broker.transactions.transaction_ids import TransactionIds
+from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.put import MessageRun, PutResult
 from popwheel_common.contract.transaction_id import TransactionId
@@ -34,10 +33,8 @@ class TransactionServer:
 
     Args:
         coordinator: decides.
-        store: where records are put.
         flusher: makes durable.
-        view: the key that transaction ids are signed with.
-        broker_name: goes into transaction ids.
+        ids: makes transaction ids.
         checkers: which proxies have producers.
         settle: drops a topic that was deleted.
         refusal_of_commits: why no commit may be taken now; None if it may.
@@ -47,20 +44,17 @@ class TransactionServer:
     def __init__(
         self,
         coordinator: Coordinator,
-        store: MessageStore,
         flusher: Flusher,
-        view: ClusterView,
-        broker_name: str,
+        ids: TransactionIds,
         checkers: Checkers,
         settle: Callable[[Sequence[str]], None],
         refusal_of_commits: Callable[[], StatusError | None],
         repair: Callable[[int], Awaitable[bool]],
     ) -> None:
         self._coordinator = coordinator
-        self._store = store
+        self._store = coordinator.store
         self._flusher = flusher
-        self._view = view
-        self._broker_name = broker_name
+        self._ids = ids
         self._checkers = checkers
         self._settle = settle
         self._refusal_of_commits = refusal_of_commits
@@ -77,7 +71,7 @@ class TransactionServer:
         Raises:
             StatusError: nothing was stored.
         """
-        key = self._view.receipt_key  # without it nothing may be stored that is to have a transaction id
+        key = self._ids.key()  # without it nothing may be stored that is to have a transaction id
         taken: Counter[str] = Counter()
         batch, records = RunBatch(), list[Record]()
         for run in runs:
@@ -92,7 +86,7 @@ class TransactionServer:
         self._coordinator.schedule_checks(appended.positions)
         for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
             result.transaction_ids = [
-                self._id(key, run.topic, position, self._store.epoch, _message_id(properties))
+                self._ids.encode(key, run.topic, position, self._store.epoch, _message_id(properties))
                 for position, properties in zip(appended.positions[own], run.system_properties, strict=True)
             ]
         return batch.results
@@ -102,19 +96,17 @@ class TransactionServer:
         table = self._coordinator.table
         half = table.get(position) or table.ended(position)
         epoch = self._store.epoch if half is None else half.epoch
-        return self._id(self._view.receipt_key, run.topic, position, epoch, _message_id(run.system_properties[index]))
-
-    def _id(self, key: bytes, topic: str, position: int, epoch: int, message_id: str) -> str:
-        return transaction_id.encode(key, topic, TransactionId(self._broker_name, position, epoch, message_id))
+        message_id = _message_id(run.system_properties[index])
+        return self._ids.encode(self._ids.key(), run.topic, position, epoch, message_id)
 
     async def end(self, call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
         """Commit a half message, or roll it back; durably, when this is answered (X2)."""
         names.topic(request.topic, Use.SEND)
-        half = transaction_id.decode(self._view.receipt_key, request.topic, request.transaction_id)
+        half = self._ids.decode(request.topic, request.transaction_id)
         if half.epoch > self._store.epoch:
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
-                f"a later master of {self._broker_name} gave this id out, so this one leads no more; ask again",
+                f"a later master of {self._ids.broker_name} gave this id out, so this one leads no more; ask again",
             )
         resolution = Resolution.COMMITTED if request.commit else Resolution.ROLLED_BACK
         end = partial(self._end_once, request.topic, half, resolution)
@@ -210,8 +202,8 @@ class TransactionServer:
             topic = half.target.topic
             return pb.TransactionCheck(
                 topic=topic,
-                transaction_id=self._id(self._view.receipt_key, topic, position, half.epoch, message_id),
-                message=pulled_message(stored, common_properties(self._broker_name, None)),
+                transaction_id=self._ids.encode(self._ids.key(), topic, position, half.epoch, message_id),
+                message=pulled_message(stored, common_properties(self._ids.broker_name, None)),
             )
 
 

@@ -9,7 +9,16 @@ from popwheel_cli.table import print_table
 
 _PAGE_ROWS = 100  # of what a broker describes at once
 _COLUMNS = (
-    *("name", "lag", "lag_ms", "waiting", "held", "retrying", "dead_letters", "poisoned", "in_rate", "out_rate"),
+    "name",
+    "lag",
+    "lag_ms",
+    "waiting",
+    "held",
+    "retrying",
+    "dead_letters",
+    "poisoned",
+    "in_rate",
+    "out_rate",
     "topics",
 )
 

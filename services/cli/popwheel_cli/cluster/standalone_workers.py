@@ -35,7 +35,8 @@ from popwheel_cli.process.listeners import (
 from popwheel_cli.process.ports import Ports
 from popwheel_cli.process.service_process import ServiceProcess, stop_s_max
 from popwheel_cli.settings import assigned
-from popwheel_controller.app import ControllerApp
+from popwheel_common.runtime import Runtime
+from popwheel_controller.app import ControllerAddresses, ControllerApp
 
 _BROKER = "broker"
 _INSIDE = "127.0.0.1"
@@ -90,14 +91,11 @@ class StandaloneWorkers(ServiceProcess):
         address = f"{_INSIDE}:{ports.reserve(_INSIDE, 0, 'controller.grpc_port')}"
         self._lock(lock)
         app = ControllerApp(
+            Runtime(self._clock, self._secrets, self._registry),
             controller,
             self._data_dir / "controller",
-            self._clock,
-            self._secrets,
-            self._registry,
             self._to_broker,
-            address=address,
-            admin_address=f"{host_in_address(controller.http_host)}:{http_port}",
+            addresses=ControllerAddresses(address, f"{host_in_address(controller.http_host)}:{http_port}"),
         )
         app.own_pages = pages_of(self._options, self._registry)
         self._cluster_id = lambda: app.state.id

@@ -47,6 +47,7 @@ def make_console(options: ClusterOptions, tokens: Tokens | None, registry: Colle
         ConfigurationError: a file cannot be used, or options do not go together.
     """
     from popwheel_console.console import Console
+    from popwheel_console.login.login_methods import LoginMethods
     from popwheel_console.login.logins import Logins
     from popwheel_console.login.oidc import Oidc
     from popwheel_console.login.pages import LoginPages
@@ -56,11 +57,10 @@ def make_console(options: ClusterOptions, tokens: Tokens | None, registry: Colle
     ours, clock = options.console, SystemClock()
     secret = _secret(ours.secret_file)
     users = Users(ours.users_file, registry) if ours.users_file else None
-    oidc = Oidc(ours) if ours.oidc.issuer else None
-    is_demanded = tokens is not None or users is not None or oidc is not None
-    signed = SignedCallers(secret, tokens, users, clock) if is_demanded else None
+    methods = LoginMethods(tokens, users, Oidc(ours) if ours.oidc.issuer else None)
+    signed = SignedCallers(secret, tokens, users, clock) if methods.are_any else None
     store = options.controller.store
-    if is_demanded and not ours.secret_file and (store.kind != "file" or store.folder):
+    if methods.are_any and not ours.secret_file and (store.kind != "file" or store.folder):
         _logger.warning(
             "each controller signs sessions of the console with a secret of its own, so a login is good at one of them "
             "alone: set console.secret_file (docs/access.md)"
@@ -68,7 +68,7 @@ def make_console(options: ClusterOptions, tokens: Tokens | None, registry: Colle
     logins = Logins(ours, secret, signed, clock)
     renderer, files = Renderer(clock), StaticFiles()
     on_the_way = Signatures(secret, "oidc", clock)
-    pages = LoginPages(logins, renderer, files.version, tokens, users, oidc, on_the_way, clock, registry)
+    pages = LoginPages(logins, renderer, files.version, methods, on_the_way, clock, registry)
     return ConsoleParts(signed, Console(clock, logins, pages, renderer, files).router())
 
 

@@ -6,17 +6,17 @@ The simulator runs the same, on a disk and a clock of its own.
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_cli.options import StandaloneOptions
-from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
-from popwheel_proxy.app import ProxyApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Channel
 
@@ -27,11 +27,10 @@ class InProcessCluster:
     """The three services, started and stopped in the order in which they need each other.
 
     Args:
+        runtime: time, chance, and where metrics are shown. The receipt key is drawn from it, so a real process hands in
+            `random.SystemRandom()`.
         options: settings of everything.
         data_dir: folder of all that must last.
-        clock: the time.
-        random_source: the receipt key is drawn from it, so a real process hands in `random.SystemRandom()`.
-        registry: where metrics are shown.
         disk: where the folder is; the machine's disk if not given.
         way_to_broker: what the proxy's channel to the broker is put into; itself if not given.
         proxy_address: host:port at which clients reach the proxy, for operators.
@@ -39,42 +38,34 @@ class InProcessCluster:
 
     def __init__(
         self,
+        runtime: Runtime,
         options: StandaloneOptions,
         data_dir: Path,
-        clock: Clock,
-        random_source: random.Random,
-        registry: CollectorRegistry,
         disk: Disk | None = None,
         way_to_broker: Callable[[Channel], Channel] = lambda channel: channel,
         proxy_address: str = "",
     ) -> None:
+        clock = runtime.clock
         self.controller = ControllerApp(
+            runtime,
             options.controller,
             data_dir / "controller",
-            clock,
-            random_source,
-            registry,
             lambda _: LocalChannel(self.broker.service, clock=clock),
             disk,
         )
         to_controller = LocalChannel(self.controller.service, clock=clock)
         self.broker = broker = BrokerApp(
+            _with_own_chance(runtime),
             options.broker,
             data_dir / "broker",
-            clock,
-            random.Random(random_source.getrandbits(64)),
-            registry,
-            to_controller,
+            BrokerChannels(to_controller),
             disk,
         )
         self.registrar = broker.registrar(_LOCAL_ADDRESS)
         self.proxy = ProxyApp(
+            _with_own_chance(runtime),
             options.proxy,
-            clock,
-            random.Random(random_source.getrandbits(64)),
-            registry,
-            to_controller,
-            lambda _: way_to_broker(LocalChannel(broker.service, clock=clock)),
+            ProxyChannels(to_controller, lambda _: way_to_broker(LocalChannel(broker.service, clock=clock))),
             WatchRequest(process=options.proxy.name or "proxy", kind=WatchRequest.PROXY, address=proxy_address),
             access=options.access,
             otel=options.otel,
@@ -104,3 +95,8 @@ class InProcessCluster:
     async def stop(self) -> None:
         """Finish what is in flight, save, end; also what a failed start has left."""
         await self._stack.aclose()
+
+
+def _with_own_chance(runtime: Runtime) -> Runtime:
+    """The same with a random source of its own: what one service draws changes nothing for the others."""
+    return replace(runtime, random_source=random.Random(runtime.random_source.getrandbits(64)))

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_cli.options import ClusterOptions
 from popwheel_cli.process.broker_process import kill_replica
@@ -46,9 +47,10 @@ from popwheel_common import log_writer
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import ConfigurationError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_common.web.tokens import Tokens
-from popwheel_controller.app import ControllerApp
-from popwheel_proxy.app import ProxyApp
+from popwheel_controller.app import ControllerAddresses, ControllerApp
+from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import Limits
 from popwheel_rpc.membership.controller_channel import ControllerChannel, addresses_of
@@ -146,8 +148,12 @@ class ServiceProcess:
         """Let the controller ask this process; `proxy` if it is one."""
         pages = pages_of(self._options, self._registry)
         stream = InspectionStream(
-            *(controller, process, list(pages), lambda question: answer_to(question, pages, proxy)),
-            *(lambda: self._cluster_id(), self._random()),
+            channel=controller,
+            process=process,
+            pages=list(pages),
+            answer=lambda question: answer_to(question, pages, proxy),
+            cluster_id=lambda: self._cluster_id(),
+            random_source=self._random(),
         )
         await stream.start()
         self._stack.push_async_callback(stream.stop)
@@ -174,7 +180,12 @@ class ServiceProcess:
         await load_http()
         all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
         self._http = await serve_http(
-            *(self._options, self._registry, all_checks, host, port, key),
+            options=self._options,
+            registry=self._registry,
+            checks=all_checks,
+            host=host,
+            port=port,
+            key=key,
             router=router,
             tokens=tokens,
             ask_workers=ask_workers,
@@ -219,14 +230,11 @@ class ControllerProcess(ServiceProcess):
         address = options.advertised_address or f"{host_in_address(options.grpc_host)}:{grpc_port}"
         self._lock(lock)
         app = ControllerApp(
+            Runtime(self._clock, self._secrets, self._registry),
             options,
             self._data_dir / "controller",
-            self._clock,
-            self._secrets,
-            self._registry,
             self._to_broker,
-            address=address,
-            admin_address=_admin_address(options.http_host, http_port, address),
+            addresses=ControllerAddresses(address, _admin_address(options.http_host, http_port, address)),
         )
         app.own_pages = pages_of(self._options, self._registry)
         app.kill_replica = kill_replica if options.drills else None
@@ -293,14 +301,11 @@ class BrokerProcess(ServiceProcess):
         stack.push_async_callback(controller.close)
         introduction = _introduction(WatchRequest.BROKER, options.name, "", http_port, options.replica)
         app = BrokerApp(
+            Runtime(self._clock, self._random(), self._registry),
             options,
             self._data_dir / "broker",
-            self._clock,
-            self._random(),
-            self._registry,
-            controller,
+            BrokerChannels(controller, lambda address: self._connect(address, INTERNAL_LIMITS)),
             process=introduction,
-            to_replica=lambda address: self._connect(address, INTERNAL_LIMITS),
         )
         self._app = app
         self._cluster_id = lambda: app.view.cluster_id
@@ -371,12 +376,9 @@ class ProxyProcess(ServiceProcess):
         stack.push_async_callback(controller.close)
         introduction = _introduction(WatchRequest.PROXY, options.name or address, address, http_port)
         app = ProxyApp(
+            Runtime(self._clock, self._random(), self._registry),
             options,
-            self._clock,
-            self._random(),
-            self._registry,
-            controller,
-            self._to_broker,
+            ProxyChannels(controller, self._to_broker),
             introduction,
             access=self._options.access,
             otel=self._options.otel,

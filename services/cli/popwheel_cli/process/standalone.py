@@ -35,6 +35,7 @@ from popwheel_cli.process.ports import Ports
 from popwheel_common import log_writer
 from popwheel_common.clock import SystemClock
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
+from popwheel_common.runtime import Runtime
 from popwheel_rpc.membership.inspection_stream import InspectionStream
 from popwheel_rpc.socket.certificate_files import CertificateMetrics
 
@@ -89,7 +90,9 @@ class Standalone:
         stack.push_async_callback(self._stop_http)
 
         cluster = InProcessCluster(
-            *(options, self._data_dir, self._clock, self._random_source, self._registry),
+            Runtime(self._clock, self._random_source, self._registry),
+            options,
+            self._data_dir,
             proxy_address=address_for_clients(options.proxy, grpc_port),
         )
         stack.push_async_callback(cluster.stop)

@@ -135,8 +135,12 @@ def decode_results(data: bytes) -> list[PutResult]:
     """Read a popwheel.v1.PutResponse; raises `google.protobuf.message.DecodeError`."""
     return [
         PutResult(
-            *(result.code, result.error, result.queue_offset, result.store_time_ms),
-            *(result.recall_handles[:], result.transaction_ids[:]),
+            code=result.code,
+            error=result.error,
+            queue_offset=result.queue_offset,
+            store_time_ms=result.store_time_ms,
+            recall_handles=result.recall_handles[:],
+            transaction_ids=result.transaction_ids[:],
         )
         for result in pb.PutResponse.FromString(data).results
     ]

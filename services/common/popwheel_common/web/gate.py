@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -57,39 +58,50 @@ def short_bodies(method: str, path: str) -> int:
     return BODY_BYTES_MAX
 
 
+@dataclass(frozen=True, slots=True)
+class GateRules:
+    """Which requests are let in.
+
+    Args:
+        hosts: names that requests may be for; None: all.
+        tokens: without one of which nothing but health, readiness and metrics is answered; None: all is.
+        signed: those whom the console has let in; None: it lets in everybody, or there is no console.
+        at_once_max: as many requests are answered at the same time, health checks not counted.
+        body_limit: how long bodies may be.
+    """
+
+    hosts: AllowedHosts | None = None
+    tokens: Tokens | None = None
+    signed: SignedCallers | None = None
+    at_once_max: int = AT_ONCE_MAX
+    body_limit: BodyLimit = short_bodies
+
+
 class Gate:
     """Refuses requests for other hosts, of other sites, without token, too long, and too many at once.
 
     Args:
         app: the application.
-        hosts: names that requests may be for; None: all.
-        tokens: without one of which nothing but health, readiness and metrics is answered; None: all is.
-        at_once_max: as many requests are answered at the same time.
+        rules: which requests are let in.
         document: for `/openapi.json`: is waited for before it is answered.
         registry: where refusals are counted.
-        signed: those whom the console has let in; None: it lets in everybody, or there is no console.
-        body_limit: how long bodies may be.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        hosts: AllowedHosts | None,
-        tokens: Tokens | None,
-        at_once_max: int,
+        rules: GateRules,
         document: Callable[[], Awaitable[object]],
         registry: CollectorRegistry,
-        signed: SignedCallers | None = None,
-        body_limit: BodyLimit = short_bodies,
     ) -> None:
         self._app = app
-        self._body_limit = body_limit
+        self._body_limit = rules.body_limit
         self._long_bodies = 0
-        self._hosts = hosts
-        self._tokens = tokens
-        self._signed = signed
+        self._hosts = rules.hosts
+        self._tokens = rules.tokens
+        self._signed = rules.signed
         self._document = document
-        self._at_once_max = at_once_max
+        self._at_once_max = rules.at_once_max
         self._at_once = 0
         self._logged: set[str] = set()
         """Names for which requests were refused; the first few of them."""

@@ -14,11 +14,10 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.web.refusals import http_status
 from popwheel_common.web.signatures import Signatures
 from popwheel_common.web.signed_callers import TOKEN, USER, Identity
-from popwheel_common.web.tokens import Tokens
-from popwheel_common.web.users import Users
 from popwheel_console.login.attempts import Attempts
+from popwheel_console.login.login_methods import LoginMethods
 from popwheel_console.login.logins import Logins
-from popwheel_console.login.oidc import CALLBACK, Oidc
+from popwheel_console.login.oidc import CALLBACK
 from popwheel_console.login.passwords import Passwords
 from popwheel_console.view.links import within
 from popwheel_console.view.renderer import Renderer
@@ -37,9 +36,7 @@ class LoginPages:
         logins: sessions and forms.
         renderer: of templates.
         version: of the files for browsers.
-        tokens: of the admin API, good for a login; None if there are none.
-        users: with passwords; None if there are none.
-        oidc: the provider; None if there is none.
+        methods: what is good for a login.
         on_the_way: signs what is kept while a browser is at the provider.
         clock: the steady clock.
         registry: where logins are counted.
@@ -50,9 +47,7 @@ class LoginPages:
         logins: Logins,
         renderer: Renderer,
         version: str,
-        tokens: Tokens | None,
-        users: Users | None,
-        oidc: Oidc | None,
+        methods: LoginMethods,
         on_the_way: Signatures,
         clock: Clock,
         registry: CollectorRegistry,
@@ -60,9 +55,9 @@ class LoginPages:
         self._logins = logins
         self._renderer = renderer
         self._version = version
-        self._tokens = tokens
-        self._users = users
-        self._oidc = oidc
+        self._tokens = methods.tokens
+        self._users = methods.users
+        self._oidc = methods.oidc
         self._on_the_way = on_the_way
         self._clock = clock
         self._passwords = Passwords()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import structlog
 
-from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
@@ -28,8 +27,8 @@ from popwheel_controller.broker_groups.probe import AnotherThereError, ReplicaPr
 from popwheel_controller.broker_groups.replicas import Key, Replicas, Session, check_report
 from popwheel_controller.broker_groups.roles import Roles
 from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.state_keeper import StateKeeper
-from popwheel_controller.options import ReplicationOptions
 
 _LOOK_S = 0.25
 
@@ -40,37 +39,33 @@ class Overseer:
     """The broker groups of a controller that leads; between `end` and `begin` it does nothing.
 
     Args:
-        options: times and limits.
+        context: of the controller.
         groups: holds and changes the groups' states.
         routes: takes the routes, for those who watch the cluster.
         roles: takes who is master and slave.
         probe: asks at the addresses of replicas.
-        clock: the time.
         metrics: of groups.
-        check_leads: raises StatusError while this controller may decide nothing.
     """
 
     def __init__(
         self,
-        options: ReplicationOptions,
+        context: ControllerContext,
         groups: GroupKeeper,
         routes: StateKeeper,
         roles: Roles,
         probe: ReplicaProbe,
-        clock: Clock,
         metrics: GroupMetrics,
-        check_leads: Callable[[], None],
     ) -> None:
-        detection_s = self._detection_s = options.detection_ms / 1000
+        detection_s = self._detection_s = context.options.replication.detection_ms / 1000
         self.groups = groups
         groups.subscribe(self._changed)
         self.replicas = Replicas(detection_s, detection_s / 2)
         self._routes = routes
         self._roles = roles
         self._probe = probe
-        self._clock = clock
+        self._clock = context.clock
         self._metrics = metrics
-        self._check_leads = check_leads
+        self._check_leads = context.check_leads
         self._leads = False
         self._dirty: dict[str, None] = {}
         self._to_retry: dict[str, None] = {}

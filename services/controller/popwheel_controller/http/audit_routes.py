@@ -4,7 +4,6 @@ and `/api/v1/messages/{id}` (docs/audit.md).
 A page is of one broker; the next goes on there, or at the next broker.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -48,7 +47,14 @@ _PLACE_KINDS = {
 }
 _ASKED_WRONGLY = (Code.BAD_REQUEST, Code.ILLEGAL_MESSAGE_ID, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
 
-Request = TypeVar("Request")
+Request = TypeVar(
+    "Request",
+    pb.InFlightListRequest,
+    pb.ProgressListRequest,
+    pb.MessageTraceRequest,
+    pb.MessageListRequest,
+    pb.LiteTopicListRequest,
+)
 Answer = TypeVar(
     "Answer",
     pb.InFlightListResponse,
@@ -297,8 +303,11 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     ) -> LiteTopics:
         check_names(inquiry.state, name, group)
         part = await _ask(
-            *(inquiry, LITE_TOPIC_LIST, broker, after, pb.LiteTopicListResponse()),
-            lambda begin: pb.LiteTopicListRequest(topic=name, group=group, limit=limit, begin=begin),
+            inquiry,
+            LITE_TOPIC_LIST,
+            pb.LiteTopicListRequest(topic=name, group=group, limit=limit),
+            broker=broker,
+            after=after,
         )
         return LiteTopics(
             lite_topics=[_lite_topic(part.broker, each) for each in part.answer.lite_topics],
@@ -324,8 +333,11 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     ) -> InFlightList:
         check_names(inquiry.state, topic, group)
         part = await _ask(
-            *(inquiry, IN_FLIGHT_LIST, broker, after, pb.InFlightListResponse()),
-            lambda begin: pb.InFlightListRequest(topic=topic, group=group, client_id=client, limit=limit, begin=begin),
+            inquiry,
+            IN_FLIGHT_LIST,
+            pb.InFlightListRequest(topic=topic, group=group, client_id=client, limit=limit),
+            broker=broker,
+            after=after,
         )
         return InFlightList(
             known_since_ms=part.answer.known_since_ms or None,
@@ -348,8 +360,11 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     ) -> GroupProgress:
         check_names(inquiry.state, topic, name)
         part = await _ask(
-            *(inquiry, PROGRESS_LIST, broker, after, pb.ProgressListResponse()),
-            lambda begin: pb.ProgressListRequest(group=name, topic=topic, limit=limit, begin=begin),
+            inquiry,
+            PROGRESS_LIST,
+            pb.ProgressListRequest(group=name, topic=topic, limit=limit),
+            broker=broker,
+            after=after,
         )
         return GroupProgress(
             group=name,
@@ -375,10 +390,11 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     ) -> MessageList:
         check_names(inquiry.state, topic, "")
         part = await _ask(
-            *(inquiry, MESSAGE_LIST, broker, after, pb.MessageListResponse()),
-            lambda begin: pb.MessageListRequest(
-                topic=topic, key=key, since_ms=since_ms, until_ms=until_ms, limit=limit, begin=begin
-            ),
+            inquiry,
+            MESSAGE_LIST,
+            pb.MessageListRequest(topic=topic, key=key, since_ms=since_ms, until_ms=until_ms, limit=limit),
+            broker=broker,
+            after=after,
         )
         return MessageList(
             messages=[
@@ -412,10 +428,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
         async def asked(at: str) -> _Part[pb.MessageTraceResponse]:
             return await _ask(
-                *(inquiry, MESSAGE_TRACE, broker, at, pb.MessageTraceResponse()),
-                lambda begin: pb.MessageTraceRequest(
-                    topic=topic, message_id=message_id, group=group, since_ms=since_ms, until_ms=until_ms, begin=begin
+                inquiry,
+                MESSAGE_TRACE,
+                pb.MessageTraceRequest(
+                    topic=topic, message_id=message_id, group=group, since_ms=since_ms, until_ms=until_ms
                 ),
+                broker=broker,
+                after=at,
             )
 
         part = await asked(after)
@@ -465,24 +484,23 @@ def check_names(state: ClusterState, topic: str, group: str) -> None:
 async def _ask(
     inquiry: Inquiry,
     method: Method[Request, Answer],
+    request: Request,
     broker: str,
     after: str,
-    nothing: Answer,
-    request_at: Callable[[str], Request],
 ) -> _Part[Answer]:
     """Ask the broker at which a page begins.
 
     Args:
         inquiry: asks it.
         method: what is asked.
+        request: the question, without where the list goes on.
         broker: the only one that is wanted; empty for all, one after another.
         after: its name, a `/` and where its list goes on; empty for the first page.
-        nothing: an empty answer.
-        request_at: makes the question of where the list goes on.
 
     Raises:
         StatusError: as the broker says, if it was asked for what cannot be.
     """
+    nothing = method.response.decode(b"")
     at, slash, begin = after.partition("/")
     if after and not slash:
         raise StatusError(Code.BAD_REQUEST, "after: this is no place; give what the page before has as `next`")
@@ -491,8 +509,9 @@ async def _ask(
         return _Part("", nothing, [], None)
     name, *later = waiting
     following = f"{later[0]}/" if later else None
+    request.begin = begin if name == at else ""
     try:
-        answer = await inquiry.of(name, method, request_at(begin if name == at else ""))
+        answer = await inquiry.of(name, method, request)
     except StatusError as error:
         if error.code in _ASKED_WRONGLY:
             raise

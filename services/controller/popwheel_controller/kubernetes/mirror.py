@@ -7,13 +7,12 @@ it: what cannot be written now is written later, as things are then.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.broker_groups.broker_group import GroupState, in_short
@@ -22,8 +21,8 @@ from popwheel_controller.broker_groups.leadership_transfer import LeadershipTran
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
 from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
-from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.changes import refused
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.kubernetes.api import BROKER_GROUPS, PODS, ApiRefusalError, KubernetesApi
 from popwheel_controller.kubernetes.group_events import NORMAL, WARNING, GroupEvent, GroupEvents
 from popwheel_controller.kubernetes.group_status import READY, SWITCHED_OVER, condition, status_change
@@ -69,54 +68,48 @@ class KubernetesMirror:
     """Works between `start` and `stop`: while this controller leads.
 
     Args:
+        context: of the controller; its changes take a line of each switchover that an annotation asks for.
         api: the API server.
-        events: reports to people there what happened.
-        cluster: name of the cluster.
         address: host:port of this controller; the first part of the host is the name of its pod.
         overseer: knows the groups.
         checkpoints: knows how fresh the progress is that slaves hold.
         transfers: changes masters.
         roles: tells when they change.
-        clock: the time.
-        check_leads: raises StatusError while this controller may decide nothing.
-        changes: takes a line of each switchover that an annotation asks for.
     """
 
     def __init__(
         self,
+        context: ControllerContext,
         api: KubernetesApi,
-        events: GroupEvents,
-        cluster: str,
         address: str,
         overseer: Overseer,
         checkpoints: CheckpointSync,
         transfers: LeadershipTransfers,
         roles: Roles,
-        clock: Clock,
-        check_leads: Callable[[], None],
-        changes: ChangeLog,
     ) -> None:
-        self._changes = changes
+        self._changes = context.changes
         self._pod = address.rpartition(":")[0].partition(".")[0]
         self._overseer = overseer
         self._checkpoints = checkpoints
         self._transfers = transfers
-        self._clock = clock
-        self._check_leads = check_leads
+        self._clock = context.clock
+        self._check_leads = context.check_leads
+        self._events = GroupEvents(api, context.clock, context.registry)
         self._rounds = Rounds(
             "kubernetes-mirror",
             {
                 "roles of pods": self._mark_pods,
                 "status of broker groups": self._look_at_groups,
-                "events of broker groups": events.write,
+                "events of broker groups": self._events.write,
             },
             _REST_S,
-            check_leads,
+            context.check_leads,
         )
         soon = self._rounds.soon
-        self._events = events
         self._pods = ResourceWatch(api, PODS, PODS_WITH_ROLES, soon)
-        self._groups = ResourceWatch(api, BROKER_GROUPS, f"{OF_CLUSTER}={cluster_label(cluster)}", soon)
+        self._groups = ResourceWatch(
+            api, BROKER_GROUPS, f"{OF_CLUSTER}={cluster_label(context.options.cluster_name)}", soon
+        )
         self._switching: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, _Outcome] = {}
         """By group; until it is shown."""
@@ -224,7 +217,12 @@ class KubernetesMirror:
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
             told, result = repr(error), "failed"
         await self._changes.note(
-            *(f"resource {self._where(group)}", "", "broker switchover", group, before, told),
+            who=f"resource {self._where(group)}",
+            address="",
+            verb="broker switchover",
+            object_=group,
+            before=before,
+            after=told,
             outcome=result,
         )
         self._outcomes[group] = _Outcome(asked, outcome)

@@ -16,11 +16,10 @@ from typing import Generic
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
+from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.kubernetes.api import ApiConflictError, ApiRefusalError, KubernetesApi
 from popwheel_controller.kubernetes.declaration import (
@@ -42,7 +41,6 @@ from popwheel_controller.kubernetes.declared_kind import DeclaredKind
 from popwheel_controller.kubernetes.resource_watch import ResourceWatch
 from popwheel_controller.kubernetes.rounds import Rounds
 from popwheel_controller.kubernetes.state_store import OF_CLUSTER, cluster_label
-from popwheel_controller.options import ControllerOptions
 
 _REST_S = 1.0
 _A_ROUND = 100
@@ -104,41 +102,36 @@ class Reconciler(Generic[Named]):
     """Works between `start` and `stop`: while this controller leads.
 
     Args:
+        context: of the controller; its changes take a line of what is made or deleted as a resource says. A resource
+            that has the label of another cluster is left alone.
         kind: topics or consumer groups.
         api: the API server.
-        options: limits, defaults and the name of the cluster. A resource that has the label of another is left alone.
         keeper: holds and changes topics and groups.
-        clock: the time.
         metrics: of this.
-        check_leads: raises StatusError while this controller may decide nothing.
         refusal: asks the brokers why a change of a cluster can't be made now; None if it can.
-        changes: takes a line of what is made or deleted as a resource says.
     """
 
     def __init__(
         self,
+        context: ControllerContext,
         kind: DeclaredKind[Named],
         api: KubernetesApi,
-        options: ControllerOptions,
         keeper: StateKeeper,
-        clock: Clock,
         metrics: DeclarationMetrics,
-        check_leads: Callable[[], None],
         refusal: Callable[[ClusterState, ClusterUpdate], Awaitable[StatusError | None]],
-        changes: ChangeLog,
     ) -> None:
         self._refusal = refusal
-        self._changes = changes
+        self._changes = context.changes
         self._kind: DeclaredKind[Named] = kind
         self._api = api
-        self._options = options
+        self._options = options = context.options
         self._label = cluster_label(options.cluster_name)
         self._keeper = keeper
-        self._clock = clock
+        self._clock = context.clock
         self._metrics = metrics
-        self._check_leads = check_leads
+        self._check_leads = context.check_leads
         plural = kind.resource.plural
-        self._rounds = Rounds(f"declared-{plural}", {f"{plural} as resources": self._round}, _REST_S, check_leads)
+        self._rounds = Rounds(f"declared-{plural}", {f"{plural} as resources": self._round}, _REST_S, self._check_leads)
         limits = options.resources
         self._watch = ResourceWatch(
             api, kind.resource, "", self._rounds.soon, most=limits.declared_max + limits.shown_max

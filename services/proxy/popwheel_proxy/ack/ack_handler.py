@@ -10,11 +10,10 @@ or what another call of a client did, stays in doubt.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from popwheel_common.contract import receipt
-from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import GroupName, TopicName, Use
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, field, varint
 from popwheel_common.errors import StatusError
@@ -35,9 +34,9 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import (
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.ack.renewal import RenewalBook
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.errors import LimitError, NoMasterError
 from popwheel_proxy.failover.master_calls import MasterCalls, RetryRefusedError
-from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_proxy.statuses import OK, status
 from popwheel_proxy.validation import check_changed_invisible
@@ -59,26 +58,17 @@ class AckHandler:
     """Takes consumers' word on their messages to the brokers.
 
     Args:
-        view: for the key of the handles' signature.
+        context: of the proxy; its view has the key of the handles' signature.
         masters: the way to the brokers.
         renewals: handles that are kept renewed, and no more once they are done with.
-        options: limits.
-        numbers: names what this proxy does, like no other proxy's.
     """
 
-    def __init__(
-        self,
-        view: ClusterView,
-        masters: MasterCalls,
-        renewals: RenewalBook,
-        options: ProxyOptions,
-        numbers: Iterator[int],
-    ) -> None:
-        self._view = view
+    def __init__(self, context: ProxyContext, masters: MasterCalls, renewals: RenewalBook) -> None:
+        self._view = context.view
         self._masters = masters
         self._renewals = renewals
-        self._options = options
-        self._calls = numbers
+        self._options = context.options
+        self._calls = context.numbers
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages: a status for each, and theirs on top if they all have the same.

@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReleaseRequest, RenewEntry, RenewRequest
 from popwheel_common.shares import Shares
-from popwheel_proxy.background import Background
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.errors import LimitError
 from popwheel_proxy.failover.master_calls import MasterCalls
-from popwheel_proxy.metrics import ProxyMetrics
 from popwheel_proxy.options import RenewalOptions
 from popwheel_rpc.methods import RELEASE, RENEW
 
@@ -166,30 +164,18 @@ class Renewal:
     """Makes the calls that the book asks for.
 
     Args:
+        context: of the proxy.
         book: what is kept renewed.
         masters: the way to the brokers.
-        options: durations and limits.
-        clock: for what is due.
-        background: where the calls run.
-        metrics: what is counted.
     """
 
-    def __init__(
-        self,
-        book: RenewalBook,
-        masters: MasterCalls,
-        options: RenewalOptions,
-        clock: Clock,
-        background: Background,
-        metrics: ProxyMetrics,
-    ) -> None:
+    def __init__(self, context: ProxyContext, book: RenewalBook, masters: MasterCalls) -> None:
         self._book = book
         self._masters = masters
-        self._options = options
-        self._clock = clock
-        self._background = background
-        self._metrics = metrics
-
+        self._options = context.options.renewal
+        self._clock = context.clock
+        self._background = context.background
+        self._metrics = context.metrics
         self._is_renewing = False
 
     def tick(self) -> None:

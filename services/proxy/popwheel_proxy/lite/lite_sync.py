@@ -14,14 +14,13 @@ from functools import partial
 
 import structlog
 
-from popwheel_common.clock import Clock
 from popwheel_common.contract.names import LITE_TOPIC_LENGTH_MAX, Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, LiteSubscriptionAction, OffsetOption
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SyncLiteSubscriptionRequest, SyncLiteSubscriptionResponse
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
-from popwheel_proxy.background import Background
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.failover.brokers import Brokers
 from popwheel_proxy.failover.master_calls import MasterCalls
 from popwheel_proxy.lite.lite_subscriptions import LiteSubscriptions, Reader, too_many
@@ -70,28 +69,24 @@ class LiteSync:
     """Keeps the brokers' books of lite topics in step with what clients say here.
 
     Args:
+        context: of the proxy.
         book: what they have said.
         catalog: topics and groups.
         brokers: the broker groups there are.
         masters: the way to them.
         clients: who is alive.
         telemetry: the way to clients.
-        clock: the time.
-        background: where brokers are told again.
-        metrics: what is counted.
     """
 
     def __init__(
         self,
+        context: ProxyContext,
         book: LiteSubscriptions,
         catalog: Catalog,
         brokers: Brokers,
         masters: MasterCalls,
         clients: Clients,
         telemetry: Telemetry,
-        clock: Clock,
-        background: Background,
-        metrics: LiteMetrics,
     ) -> None:
         self._book = book
         self._catalog = catalog
@@ -99,9 +94,9 @@ class LiteSync:
         self._masters = masters
         self._clients = clients
         self._telemetry = telemetry
-        self._clock = clock
-        self._background = background
-        self._metrics = metrics
+        self._clock = context.clock
+        self._background = context.background
+        self._metrics = LiteMetrics(context.registry)
         self._turns: dict[Reader, _Turn] = {}
         self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
         """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
@@ -115,7 +110,7 @@ class LiteSync:
         self._is_beating = False
         self._warn_after = 0.0
         self._synced: list[Synced] = []
-        metrics.read_from(book)
+        self._metrics.read_from(book)
         brokers.subscribe(self._brokers_changed)
 
     def subscribe(self, listener: Synced) -> None:

@@ -7,6 +7,7 @@ so nothing that arrived in between is missed. The next master of a broker group 
 import asyncio
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import structlog
 
@@ -65,15 +66,12 @@ class Notifications:
     ) -> None:
         self._book = book
         self._brokers = brokers
-        self._clock = clock
-        self._random = random_source
         self._background = background
-        self._metrics = metrics
-        self._lite = lite
         self._links: dict[str, _Link] = {}
         self._names: frozenset[str] = frozenset()
         self._readers: dict[tuple[str, str], None] = {}
         """Topics and groups of which all brokers were notified that these read those, within the last minute."""
+        self._tools = _LinkTools(book, clock, random_source, metrics, lite, self._readers)
         self._readers_since = clock.monotonic()
         brokers.subscribe(self.follow)
         lite.subscribe(self._synced)
@@ -93,10 +91,7 @@ class Notifications:
             channel = self._brokers.channel_if_led(name)
             if channel is not None and name not in self._links:
                 self._book.stream_ended(name)  # there is none yet
-                link = _Link(
-                    name, channel, self._book, self._clock, self._random, self._metrics, self._lite, self._readers
-                )
-                self._links[name] = link
+                link = self._links[name] = _Link(name, channel, self._tools)
                 link.task = self._background.start(link.run())
 
     def reads(self, topic: str, group: str) -> bool:
@@ -179,30 +174,32 @@ class Notifications:
         self._links.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class _LinkTools:
+    """What the streams to all brokers share; see `Notifications`."""
+
+    book: InterestBook
+    clock: Clock
+    random_source: random.Random
+    metrics: PollMetrics
+    lite: LiteSync
+    readers: Iterable[tuple[str, str]]
+
+
 class _Link:
     """The stream to one broker, opened again whenever it ends."""
 
-    def __init__(
-        self,
-        name: str,
-        channel: Channel,
-        book: InterestBook,
-        clock: Clock,
-        random_source: random.Random,
-        metrics: PollMetrics,
-        lite: LiteSync,
-        readers: Iterable[tuple[str, str]],
-    ) -> None:
+    def __init__(self, name: str, channel: Channel, tools: _LinkTools) -> None:
         self.name = name
         self.channel = channel
         self.task: asyncio.Task[None] | None = None
         self.stream: ClientStream[NotifyEvents, NotifyInterest] | None = None
-        self._book = book
-        self._clock = clock
-        self._random = random_source
-        self._metrics = metrics
-        self._lite = lite
-        self._readers = readers
+        self._book = tools.book
+        self._clock = tools.clock
+        self._random = tools.random_source
+        self._metrics = tools.metrics
+        self._lite = tools.lite
+        self._readers = tools.readers
         self._outbox: list[NotifyInterest | Interest] = []
         """Interests are those to be registered: what is sent of them is made as it is sent, as there may be many."""
         self._outbox_filled: asyncio.Future[None] | None = None

@@ -13,7 +13,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
 from popwheel_proxy.errors import NoMasterError
 from popwheel_proxy.failover.brokers import Brokers
 from popwheel_proxy.failover.master_calls import MasterCalls
-from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, Admission, PollLimits
+from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_proxy.statuses import OK
@@ -39,8 +39,7 @@ class Offsets:
         catalog: topics and groups.
         brokers: the broker groups there are.
         masters: the way to them.
-        limits: what pulls may ask for.
-        admission: how many may run; a pull counts as a poll.
+        limits: what pulls may ask for, and how many may run.
         clock: for how long a pull may still wait.
     """
 
@@ -50,14 +49,13 @@ class Offsets:
         brokers: Brokers,
         masters: MasterCalls,
         limits: PollLimits,
-        admission: Admission,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._brokers = brokers
         self._masters = masters
         self._limits = limits
-        self._admission = admission
+        self._admission = limits.admission
         self._clock = clock
 
     async def pull(self, call: Call, client_id: str, stream: Stream[pb.PullMessageRequest, bytes], now: float) -> None:

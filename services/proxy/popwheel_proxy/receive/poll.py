@@ -17,6 +17,7 @@ from popwheel_proxy.receive.interest import Interest, Ticket
 from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.long_poll import Do, Effect, LongPoll, Pop, WaitAt
 from popwheel_proxy.receive.metrics import PollMetrics
+from popwheel_proxy.receive.mode_choice import ModeChoice
 from popwheel_proxy.receive.notifications import Notifications, reader_of
 from popwheel_rpc.methods import POP, RELEASE
 from popwheel_rpc.status import RpcError
@@ -61,6 +62,7 @@ class PollTools:
     metrics: PollMetrics
     pop_timeout_s: float
     lite: LiteSync
+    mode_choice: ModeChoice
 
 
 class Poll:

@@ -29,6 +29,9 @@ class PollLimits:
     Args:
         options: the limits.
         metrics: what is counted.
+
+    Attributes:
+        admission: how many polls may run; a pull counts as a poll.
     """
 
     def __init__(self, options: ProxyOptions, metrics: ProxyMetrics) -> None:
@@ -36,6 +39,7 @@ class PollLimits:
         self._shortest_ms = options.grpc_client_consumer_min_long_polling_timeout_ms
         self._longest_ms = options.grpc_client_consumer_max_long_polling_timeout_ms
         self._metrics = metrics
+        self.admission = Admission(options.receive)
 
     def batch(self, asked: int) -> int:
         """How many messages one answer holds at the most; one if the client does not say.

@@ -1,6 +1,6 @@
 """ReceiveMessage: checks what is asked for, lets a poll run, and writes the answer in one go."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from popwheel_common.contract.names import DEAD_LETTER_PREFIX, GroupName, Kind, Use, kind_of
@@ -12,15 +12,13 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequ
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ALL, Filter, PopRequest
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.ack.renewal import RenewalBook
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.filters import Filters
-from popwheel_proxy.metrics import ProxyMetrics
-from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.receive.absent_names import AbsentName, AbsentNames, Waiter
 from popwheel_proxy.receive.interest import Interest
 from popwheel_proxy.receive.long_poll import LongPoll, Mode
-from popwheel_proxy.receive.mode_choice import ModeChoice
 from popwheel_proxy.receive.poll import Found, Poll, PollTools, release
-from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, Admission, PollLimits
+from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.resources import group_name, topic_name
@@ -70,48 +68,41 @@ class ReceiveHandler:
     """Takes messages from brokers to consumers.
 
     Args:
+        context: of the proxy.
         catalog: topics and groups.
         clients: a poll is a sign of life.
         tools: what polls share.
-        absent: holds polls for topics and groups that are not there.
-        mode_choice: how polls wait.
-        admission: how many polls may run.
+        limits: what polls may ask for, and how many may run.
         renewals: handles that are kept renewed.
-        options: limits and times.
-        limits: what polls may ask for.
-        metrics: limits that were hit.
         filters: reads those that clients send.
-        numbers: names what this proxy does, like no other proxy's.
+
+    Attributes:
+        absent: holds polls for topics and groups that are not there.
     """
 
     def __init__(
         self,
+        context: ProxyContext,
         catalog: Catalog,
         clients: Clients,
         tools: PollTools,
-        absent: AbsentNames,
-        mode_choice: ModeChoice,
-        admission: Admission,
-        renewals: RenewalBook,
-        options: ProxyOptions,
         limits: PollLimits,
-        metrics: ProxyMetrics,
+        renewals: RenewalBook,
         filters: Filters,
-        numbers: Iterator[int],
     ) -> None:
         self._filters = filters
-        self._numbers = numbers
+        self._numbers = context.numbers
         self._catalog = catalog
         self._clients = clients
         self._tools = tools
-        self._absent = absent
-        self._mode_choice = mode_choice
-        self._admission = admission
+        self.absent = AbsentNames(context.view, context.clock)
+        self._mode_choice = tools.mode_choice
+        self._admission = limits.admission
         self._renewals = renewals
-        self._options = options
+        self._options = context.options
         self._limits = limits
-        self._metrics = metrics
-        self._clock = tools.clock
+        self._metrics = context.metrics
+        self._clock = context.clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._receives: dict[str, dict[_Receive, None]] = {}
         """By client."""
@@ -133,7 +124,7 @@ class ReceiveHandler:
         self._receives.setdefault(client_id, {})[receive] = None
         try:
             while True:
-                heard = self._absent.heard
+                heard = self.absent.heard
                 try:
                     return await self._receive(call, client_id, user, request, until_s, stream, receive)
                 except StatusError as error:
@@ -167,9 +158,9 @@ class ReceiveHandler:
         if code == Code.TOPIC_NOT_FOUND:
             absent = _absent_topic(topic_name(request.message_queue.topic, Use.RECEIVE))
         self._admission.enter(client_id, call.peer, group)
-        receive.waiter = self._absent.waiter()
+        receive.waiter = self.absent.waiter()
         try:
-            return await self._absent.made(absent, heard, until_s, receive.waiter)
+            return await self.absent.made(absent, heard, until_s, receive.waiter)
         finally:
             receive.waiter = None
             self._admission.leave(client_id, call.peer, group)
@@ -215,7 +206,7 @@ class ReceiveHandler:
     def drain(self) -> None:
         """Answer all polls, and from now on every poll after one pop."""
         self._draining = True
-        self._absent.drain()
+        self.absent.drain()
         for poll in list(self._polls):
             poll.drain()
 

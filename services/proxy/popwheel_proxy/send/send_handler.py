@@ -1,23 +1,20 @@
 """SendMessage: checks the messages, picks broker and queue, and tries another broker while the client still waits."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from popwheel_common.clock import Clock
 from popwheel_common.contract.names import TopicName, Use
 from popwheel_common.contract.priority import level_of
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
-from popwheel_proxy.background import Background
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.errors import LimitError
 from popwheel_proxy.failover.brokers import Brokers
 from popwheel_proxy.failover.parked_calls import ParkedCalls
 from popwheel_proxy.failover.retry_policy import Place, SendTries
-from popwheel_proxy.metrics import ProxyMetrics
-from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.payload import ClientMessage, messages_of
 from popwheel_proxy.send.batcher import NotSentError
 from popwheel_proxy.send.batchers import Batchers
@@ -58,42 +55,33 @@ class SendHandler:
     """Takes messages from producers to brokers.
 
     Args:
+        context: of the proxy.
         catalog: topics.
         brokers: the broker groups there are.
         parked_calls: where sends wait whose group has no master, or does not answer.
-        options: limits.
-        clock: for deadlines.
-        background: where Puts run.
-        metrics: limits that were hit.
-        send_metrics: what becomes of sends.
-        numbers: names what this proxy does, like no other proxy's.
         sends_halves: told of a call that sends half messages to a topic.
         clients: told who sends to which topic.
     """
 
     def __init__(
         self,
+        context: ProxyContext,
         catalog: Catalog,
         brokers: Brokers,
         parked_calls: ParkedCalls,
-        options: ProxyOptions,
-        clock: Clock,
-        background: Background,
-        metrics: ProxyMetrics,
-        send_metrics: SendMetrics,
-        numbers: Iterator[int],
         sends_halves: Callable[[Call, str], None],
         clients: Clients,
     ) -> None:
+        options, clock, send_metrics = context.options, context.clock, SendMetrics(context.registry)
         self._catalog = catalog
         self._brokers = brokers
         self._options = options
         self._clock = clock
-        self._metrics = metrics
-        self._numbers = numbers
+        self._metrics = context.metrics
+        self._numbers = context.numbers
         self._sends_halves = sends_halves
         self._clients = clients
-        self._batchers = Batchers(brokers, options.send, clock, background, send_metrics, parked_calls.answered)
+        self._batchers = Batchers(brokers, options.send, clock, context.background, send_metrics, parked_calls.answered)
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}

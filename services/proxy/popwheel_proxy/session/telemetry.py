@@ -10,7 +10,6 @@ stream that somebody else opens under a client's id gets nothing of that client'
 import asyncio
 from collections.abc import Callable, Sequence
 
-from popwheel_common.clock import Clock
 from popwheel_common.contract.backoff import steps_ms
 from popwheel_common.contract.names import LITE_TOPIC_LENGTH_MAX, Use
 from popwheel_common.errors import StatusError
@@ -36,11 +35,9 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, TopicType
 from popwheel_common.shares import Shares
-from popwheel_proxy.background import Background
+from popwheel_proxy.context import ProxyContext
 from popwheel_proxy.errors import LimitError
 from popwheel_proxy.filters import Filters
-from popwheel_proxy.metrics import ProxyMetrics
-from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.protocol import REQUEST_BYTES_MAX
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.client_facts import facts_of
@@ -119,12 +116,9 @@ class Telemetry:
     """The Telemetry streams of this proxy.
 
     Args:
+        context: of the proxy; its options are what clients are told.
         catalog: groups, for their back-off.
         clients: settings are a sign of life.
-        options: what clients are told.
-        clock: for signs of life.
-        background: where repeated settings are sent.
-        metrics: what is counted.
         producers: takes down which stream is of a producer of which topic.
         filters: reads those of consumers.
         turns: in which large settings are looked at.
@@ -133,12 +127,9 @@ class Telemetry:
 
     def __init__(
         self,
+        context: ProxyContext,
         catalog: Catalog,
         clients: Clients,
-        options: ProxyOptions,
-        clock: Clock,
-        background: Background,
-        metrics: ProxyMetrics,
         producers: ProducerBook,
         filters: Filters,
         turns: Turns,
@@ -150,11 +141,11 @@ class Telemetry:
         self._asked = Shares()  # bytes by client
         self._catalog = catalog
         self._clients = clients
-        self._options = options
+        self._options = context.options
         self._clients_metrics = clients_metrics(metrics_endpoint)
-        self._clock = clock
-        self._background = background
-        self._metrics = metrics
+        self._clock = context.clock
+        self._background = context.background
+        self._metrics = context.metrics
         self._sessions: dict[str, dict[int, Session]] = {}
         """By client id and number."""
         self._streams_begun = 0

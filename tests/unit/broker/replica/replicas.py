@@ -233,8 +233,7 @@ class Replica:
         log.confirm(log.end_position)
         self.members = SyncStateSet(
             self.number,
-            state.version,
-            state.sync_state_set,
+            state,
             log.end_position,
             self.clock.steady_ms(),
             self.world.options,

@@ -13,6 +13,7 @@ from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_broker.replica.sync_state_set import SetChange, SyncStateSet
 from popwheel_common.errors import NotLeadingError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from popwheel_rpc.membership.controller_channel import failure_of
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
@@ -32,7 +33,13 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.set = SyncStateSet(
-            *(ME, 1, self.members, self.position, self.now_ms), *(self.options, self.constants, self.count)
+            ME,
+            BrokerGroup(version=1, sync_state_set=self.members),
+            self.position,
+            self.now_ms,
+            self.options,
+            self.constants,
+            self.count,
         )
 
     def count(self) -> None:
@@ -405,7 +412,9 @@ class SetMachine(RuleBasedStateMachine):
     def begin(self, position: int, joining_bytes: int) -> None:
         options, constants = ReplicationOptions(lag_ms_max=1000), ReplicationConstants(joining_bytes=joining_bytes)
         self.end = self.synced = position
-        self.set = SyncStateSet(ME, 1, {ME}, position, self.now_ms, options, constants, lambda: None)
+        self.set = SyncStateSet(
+            ME, BrokerGroup(version=1, sync_state_set=[ME]), position, self.now_ms, options, constants, lambda: None
+        )
 
     @rule(length=st.integers(1, 5000))
     def append(self, length: int) -> None:

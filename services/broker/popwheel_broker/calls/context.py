@@ -1,9 +1,10 @@
-"""What a replica has for as long as its process lasts, and hands to each role that it takes."""
+"""What a replica has for as long as its process lasts: the same for each role that it takes, and for all calls."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from popwheel_broker.calls.metrics import BrokerStatistics
+from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.files.disk_watch import DiskWatch
 from popwheel_broker.files.replica_store import ReplicaStore
 from popwheel_broker.options import BrokerOptions
@@ -14,12 +15,11 @@ from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import Disk
 from popwheel_rpc.membership.follower import ControllerFollower
-from popwheel_rpc.service import Channel
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The same for all roles.
+class BrokerContext:
+    """One replica's settings and surroundings.
 
     Args:
         options: settings.
@@ -28,7 +28,7 @@ class Parts:
         disk: where its files are.
         clock: the time.
         view: topics and groups.
-        controller: the way to the controller.
+        channels: the ways to the controller and to other replicas.
         controller_follower: tells when the view is ready.
         disk_watch: how full the disk is.
         statistics: what is counted.
@@ -45,7 +45,7 @@ class Parts:
     disk: Disk
     clock: Clock
     view: ClusterView
-    controller: Channel
+    channels: BrokerChannels
     controller_follower: ControllerFollower
     disk_watch: DiskWatch
     statistics: BrokerStatistics

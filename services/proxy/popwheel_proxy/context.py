@@ -1,0 +1,35 @@
+"""What nearly all parts of a proxy need, made once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_proxy.background import Background
+from popwheel_proxy.metrics import ProxyMetrics
+from popwheel_proxy.options import ProxyOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyContext:
+    """One proxy's settings and surroundings.
+
+    Args:
+        options: settings.
+        clock: time.
+        view: the cluster as the controller streams it.
+        background: where work runs that outlives its call.
+        metrics: what is counted of all calls.
+        registry: where parts show metrics of their own.
+        numbers: names what this proxy does, like no other proxy's.
+    """
+
+    options: ProxyOptions
+    clock: Clock
+    view: ClusterView
+    background: Background
+    metrics: ProxyMetrics
+    registry: CollectorRegistry
+    numbers: Iterator[int]
