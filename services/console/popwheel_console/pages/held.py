@@ -1,6 +1,6 @@
 """Held messages: who holds which, since when, in which attempt, and until when it is hidden from others."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,17 +104,17 @@ async def gather(visit: Visit) -> HeldPage:
         return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
     summary = (await visit.ask(summary=summary_question))["summary"]
     groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
-    # As many of each as fill the page together: all of them are asked for in one turn of the loop.
+    # As many of each as fill the page together.
     limit = -(-ROWS // max(1, len(groups)))
-    parts = await visit.together(
-        **{group: _listing(visit, Question("/inflight", {"group": group}), limit) for group in groups}
-    )
+    parts: dict[str, Listed | None] = dict.fromkeys(groups)
+
+    async def fill() -> None:
+        for group in groups:  # in turn: what is asked for at once is answered in one turn of the loop
+            parts[group] = await visit.listed(Question("/inflight", {"group": group}), "messages", limit)
+
+    await visit.together(parts=fill)
     listed = None if summary.is_pending else _together(parts)
     return held_page(asked, groups, summary, listed, visit.now_ms)
-
-
-def _listing(visit: Visit, question: Question, limit: int) -> Callable[[], Awaitable[Listed]]:
-    return lambda: visit.listed(question, "messages", limit)
 
 
 def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
