@@ -234,8 +234,8 @@ class TimerServer:
             )
             messages, rest = await self._store.reads.run(search)
             found += messages
-            if rest is not None:
-                await self._pace.let_others(self._clock.monotonic() - began_s)
+            # Also after the last: the answer is made in another turn of the loop.
+            await self._pace.let_others(self._clock.monotonic() - began_s)
         answer = pb.TimerListResponse(more=rest is not None)
         if rest is not None:
             answer.next.CopyFrom(_said(rest))
