@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.catalog import MUTANTS
-from tests.mutants.mutant import UNIT_TESTS, Mutant, copy_repository
+from tests.mutants.mutant import UNIT_TESTS, Mutant, copy_repository, environment_of
 
 _PYTEST_S_MAX = 900.0
 _SEEDS_AT_ONCE = 20
@@ -69,7 +69,13 @@ def main() -> int:
 def _run(place: Path, words: list[str], timeout_s: float) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            [sys.executable, *words], cwd=place, capture_output=True, text=True, timeout=timeout_s, check=False
+            [sys.executable, *words],
+            cwd=place,
+            env=environment_of(place),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return 1, "time out"

@@ -10,7 +10,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 UNIT_TESTS = "tests/unit"
-COPIED = ("services", "tests", "proto", "bench", "docs", "tools", "demo", "pyproject.toml", "README.md", "Makefile")
+COPIED = (
+    "services",
+    "spark",
+    "tests",
+    "proto",
+    "bench",
+    "docs",
+    "tools",
+    "demo",
+    "pyproject.toml",
+    "README.md",
+    "Makefile",
+)
 
 
 class StaleMutantError(Exception):
@@ -82,6 +94,12 @@ def copy_repository(folder: Path) -> None:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / name)
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """The environment in which Python takes the modules of a copy: those that are installed are not the mutant."""
+    paths = [folder, folder / "spark", *(folder / "services").iterdir()]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 def _lines_of(source: str, function: str) -> tuple[int, int]:
