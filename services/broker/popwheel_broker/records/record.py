@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google_crc32c import extend, value
 
@@ -106,7 +106,7 @@ class Record:
     tag_hash: int = 0
     attempts: int = 0
     origin: bytes = b""
-    decoded: object = None
+    decoded: Any = None
 
 
 class StoredRecord(NamedTuple):
@@ -125,7 +125,7 @@ class StoredRecord(NamedTuple):
     epoch: int
     store_time_ms: int
     queue_offset: int
-    decoded: object = None
+    decoded: Any = None
 
 
 def stored(
