@@ -12,10 +12,12 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.harness.ports import free_ports
 from tests.harness.standalone import ROOT, ProcessFailedError
+
+Found = TypeVar("Found")
 
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
@@ -167,6 +169,19 @@ class ClusterCommand:
                 self.kill()
         if error is not None:
             error.add_note(self.explain())
+
+
+def wait_until_found(read: Callable[[], list[Found]], timeout_s: float) -> list[Found]:
+    """What a process has written, once there is something of it; nothing if there is nothing in time.
+
+    Args:
+        read: gives what there is up to now.
+        timeout_s: for how long to wait.
+    """
+    until = time.monotonic() + timeout_s
+    while not (found := read()) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    return found
 
 
 def wait_until_gone(pids: Sequence[int], timeout_s: float) -> None:

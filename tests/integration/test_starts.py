@@ -7,19 +7,18 @@ import json
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.client import MessagingClient
-from tests.harness.cluster import ClusterCommand, wait_until_gone
+from tests.harness.cluster import ClusterCommand, wait_until_found, wait_until_gone
 from tests.harness.standalone import ROOT, StandaloneProcess, child_pids
 
 LEFT = "the last run did not end by itself"
 _WRITTEN_S = 15.0
+"""Lines are written by another thread than that which serves."""
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -50,18 +49,6 @@ class Lives:
         return [line for some in lines for line in some if line["level"] != "info"]
 
 
-def warnings_of_a_start(read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What a start warns of, once it is there: lines are written by another thread than that which serves.
-
-    Args:
-        read: gives the warnings up to now.
-    """
-    deadline_s = time.monotonic() + _WRITTEN_S
-    while not (found := read()) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return found
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     """All files below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -84,7 +71,7 @@ async def test_three_starts_of_a_standalone(workers: tuple[str, ...], tmp_path: 
     wait_until_gone(pids, 15)
     lives.next()
     server.start()
-    (line,) = warnings_of_a_start(lives.warnings)
+    (line,) = wait_until_found(lives.warnings, _WRITTEN_S)
     assert (line["event"], line["process"], line["level"]) == (LEFT, str(pids[0]), "warning")
     if not workers:  # else the broker is another process, which tells of that
         assert line["records"] > 0
@@ -108,8 +95,8 @@ def test_three_starts_of_a_cluster(tmp_path: Path) -> None:
     cluster.kill()
     wait_until_gone(pids, 15)
     cluster.start()
-    shown = warnings_of_a_start(
-        lambda: [line for line in events(cluster.errors.read_text()) if line["level"] != "info"]
+    shown = wait_until_found(
+        lambda: [line for line in events(cluster.errors.read_text()) if line["level"] != "info"], _WRITTEN_S
     )
     assert [(line["event"], line["process"]) for line in shown] == [(LEFT, str(pids[0]))]
     broker = events((cluster.data_dir / "logs" / "broker-0.log").read_text())

@@ -14,7 +14,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
-from popwheel_controller.broker_groups.broker_group import NO_MASTER
+from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
+from popwheel_controller.broker_groups.group_keeper import Decision
 from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
@@ -367,18 +368,18 @@ async def test_an_operator_passes_the_role_on(here: Scene) -> None:
     await until(lambda: slave.leads == 2 and master.leads is None)
 
 
-async def test_a_controller_that_ceases_to_lead_while_a_master_hands_over_says_so(here: Scene) -> None:
+async def test_a_controller_that_ceases_to_lead_while_a_master_hands_over_says_so(
+    here: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
+    change = here.app.overseer.change
 
-    class Asked(list[int]):
-        """Who is to take over; the controller's lead ends while it is asked."""
+    async def change_without_a_lead(group: str, decision: Decision, *, forced: bool = False) -> GroupState:
+        # Forgotten before, the group would be back by the next report of a replica.
+        return await change(group, lambda _: decision(None), forced=forced)
 
-        def append(self, number: int) -> None:
-            here.app.overseer.groups.forget()
-            super().append(number)
-
-    master.handed_over_to = Asked()
+    monkeypatch.setattr(here.app.overseer, "change", change_without_a_lead)
     with pytest.raises(StatusError, match="this controller leads no more") as caught:
         await here.app._transfers.switch(GROUP, 1)
     assert caught.value.code == Code.HA_NOT_AVAILABLE
