@@ -172,7 +172,7 @@ class ClusterCommand:
 
 
 def wait_until_found(read: Callable[[], list[Found]], timeout_s: float) -> list[Found]:
-    """What a process has written, once there is something of it; nothing if there is nothing in time.
+    """Read until there is something; return nothing if there is nothing in time.
 
     Args:
         read: gives what there is up to now.

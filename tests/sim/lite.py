@@ -478,7 +478,7 @@ class LiteWorkload:
 
 
 def _counts(got: _Got, disasters: History) -> bool:
-    """Whether a delivery may be an attempt: its suspension was not answered OK, or was lost."""
+    """Return whether a delivery may be an attempt: its suspension was not answered OK, or was lost."""
     return got.suspended_s < 0 or disasters.lost_by(got.suspended_s, got.suspended_position) is not None
 
 

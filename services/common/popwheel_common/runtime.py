@@ -1,4 +1,4 @@
-"""What every process brings along for its service: time, chance, and a place for metrics."""
+"""Clock, random source and registry of metrics, which every process hands to its service."""
 
 import random
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ControllerAddresses:
-    """Where others reach a controller, each as host:port; other controllers name them.
+    """Addresses of a controller for others, each as host:port; other controllers name them.
 
     Args:
         brokers_and_proxies: what those two call.

@@ -1,4 +1,4 @@
-"""What nearly all parts of a proxy need, made once."""
+"""Parts that nearly all of a proxy needs, made once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

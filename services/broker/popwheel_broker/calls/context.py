@@ -1,4 +1,4 @@
-"""What a replica has for as long as its process lasts: the same for each role that it takes, and for all calls."""
+"""Parts of a replica that last as long as its process: the same for each role that it takes, and for all calls."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

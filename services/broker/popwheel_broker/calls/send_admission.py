@@ -1,4 +1,4 @@
-"""Whether a master takes messages now: those of sends, and those that the end of a transaction makes visible."""
+"""Admission of messages at a master: those of sends, and those that the end of a transaction makes visible."""
 
 from popwheel_broker.files.disk_watch import DiskWatch
 from popwheel_broker.options import BrokerOptions
@@ -29,7 +29,7 @@ class SendAdmission:
         self._waiting_bytes_max = options.waiting_bytes_max
 
     def disk_is_full(self) -> bool:
-        """Whether the disk is the reason to refuse."""
+        """Return whether the disk is the reason to refuse."""
         return self._disk_watch.is_full(self._store.log.end_position)
 
     def refusal(self) -> StatusError | None:

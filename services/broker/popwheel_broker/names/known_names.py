@@ -423,7 +423,7 @@ class KnownNames:
         return NameChanges(gone_topics, gone_groups, new_topics, new_groups)
 
     def with_settings(self, topics: Mapping[str, int], groups: Mapping[str, int], heard: int) -> Names:
-        """What is to be written down of topics and groups that are new, by their ids: their settings, too."""
+        """Names to be written down of topics and groups that are new: their ids and settings."""
         return Names(
             topics,
             groups,

@@ -24,7 +24,7 @@ def written_settings(each: Topic | Group) -> str:
 
 
 class KnownSettings:
-    """Those of topics, or of groups.
+    """Settings of topics, or of groups.
 
     Args:
         held: what there is by the view of the controllers' state, by name.
@@ -116,7 +116,7 @@ class KnownSettings:
         return found
 
     def row(self, name: str) -> list[str | None]:
-        """What a checkpoint says of a name: the name, its settings, and those before if it was made again."""
+        """Row of a checkpoint for a name: the name, its settings, and those before if it was made again."""
         row = [name, self.known.get(name)]
         return [*row, self.former[name]] if name in self.former else row
 

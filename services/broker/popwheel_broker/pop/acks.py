@@ -31,7 +31,7 @@ class Acks:
     crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
 
     Args:
-        context: what all of pops and acks need.
+        context: store, state and names.
         on_due_changed: called when something may come due earlier than before.
         knows_group: whether a group is there as far as the log tells, which may be ahead of the view.
         receives: which of them have what ordered groups were given.

@@ -1,4 +1,4 @@
-"""What all need that give messages out, or end that."""
+"""The parts that pops, acks and expiry share."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 
 @dataclass(frozen=True, slots=True)
 class PopContext:
-    """What all of them need.
+    """Store, state and names that deliveries need, made once.
 
     Args:
         store: the messages.

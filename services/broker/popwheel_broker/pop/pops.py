@@ -58,7 +58,7 @@ class Pops:
     """Serves pops.
 
     Args:
-        context: what all of pops and acks need.
+        context: store, state and names.
         options: limits.
         random_source: which queue comes first.
         wall_clock: by which messages are stored.

@@ -107,7 +107,7 @@ class PopState:
 
     @property
     def kinds(self) -> frozenset[RecordKind]:
-        """All that opens, changes or ends a CK, or moves an offset."""
+        """Kinds that open, change or end a CK, or move an offset."""
         return frozenset(map(RecordKind, self._apply_by_kind))
 
     def is_taken_back(self, check_point: CheckPoint) -> bool:
@@ -120,7 +120,7 @@ class PopState:
         self.table.holders.known_since_ms = self.events.began_ms = wall_ms
 
     def concerns(self, kind: int, origin: bytes) -> bool:
-        """Of messages, those that came out of a CK or of the dead letters; all records of the other kinds."""
+        """Return whether a record is of a CK or an offset; a message is if it left a CK or the dead letters."""
         if kind == RecordKind.MESSAGE:
             return len(origin) in _ORIGINS
         return kind != RecordKind.QUARANTINE or len(origin) == ORIGIN_BYTES

@@ -24,9 +24,9 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 
 _MESSAGES_AT_ONCE = 128
-"""So many are decoded in a step."""
+"""Records that a step decodes at most."""
 _SCANNED_AT_ONCE = 1_024
-"""So many are looked through in a step for the bytes of an id, a key or a tag."""
+"""Records that a step searches for the bytes of an id, a key or a tag at most."""
 _BYTES_AT_ONCE = 1 << 20
 _CHECK_POINTS_AT_ONCE = 2_048
 _EVER_MS = 1 << 62
@@ -93,7 +93,7 @@ class Wanted(NamedTuple):
     last: int = 0
 
     def sought(self, topic: str) -> Sought:
-        """Which records of a topic, as it is stored, are decoded for it."""
+        """Describe the records of a topic, as it is stored, that are decoded for it."""
         words = (each.encode() for each in (self.message_id, self.key, self.tag) if each)
         kinds = _NAMES_NO_MESSAGE if topic in WAITING_TOPICS else frozenset[int]()
         return Sought(tuple(words), kinds, self.until_ms if topic == self.topic else _EVER_MS)
@@ -200,7 +200,7 @@ class MessageSearch:
         return Looked([], None)
 
     def _first_offset(self, wanted: Wanted, queue: ConsumeQueue) -> int:
-        """Where the search begins in a queue; at its beginning, if a damaged record hides where its time does."""
+        """Find where to begin in a queue: at its first record, if a damaged one hides where the time begins."""
         try:
             with RECORD_STEP:
                 at = self._store.records.offset_at(queue, wanted.since_ms) if wanted.since_ms else queue.min_offset

@@ -108,7 +108,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Which records of a block are decoded, by what their bytes show without it.
+    """Records of a block that are to be decoded, by what their bytes show before it.
 
     Args:
         parts: bytes that a record holds, all of them; none: any record.

@@ -26,5 +26,5 @@ class TransactionIds:
         return transaction_id.encode(key, topic, TransactionId(self.broker_name, position, epoch, message_id))
 
     def decode(self, topic: str, text: str) -> TransactionId:
-        """What an id says. Raises StatusError: INVALID_TRANSACTION_ID."""
+        """Read what an id says. Raises StatusError: INVALID_TRANSACTION_ID."""
         return transaction_id.decode(self._view.receipt_key, topic, text)

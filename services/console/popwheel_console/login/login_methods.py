@@ -9,7 +9,7 @@ from popwheel_console.login.oidc import Oidc
 
 @dataclass(frozen=True, slots=True)
 class LoginMethods:
-    """What is good for a login; each is None if there is none.
+    """Methods of a login; each is None if it is not configured.
 
     Args:
         tokens: of the admin API.

@@ -1,4 +1,4 @@
-"""What nearly all parts of a controller need, made once."""
+"""Parts that nearly all of a controller needs, made once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

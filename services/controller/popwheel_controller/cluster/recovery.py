@@ -1,4 +1,4 @@
-"""What topics and groups there were before the controllers lost their state, by what brokers have in their logs (pure).
+"""Recovery of topics and groups of a state that the controllers have lost, from the logs of brokers (pure).
 
 A state that is made anew is another incarnation. To recover is to go back to the lost one: topics and groups have their
 ids again, and versions go on behind all that any broker has heard of.
@@ -28,7 +28,7 @@ _NAMED_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class BrokerNames:
-    """What the master of one broker group has in its log.
+    """Names in the log of the master of one broker group.
 
     Args:
         topics: by name.
@@ -46,7 +46,7 @@ class BrokerNames:
         return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
 
     def heard_up_to(self, incarnation: int) -> int:
-        """Up to which version of a state it knows all that was there; 0 if it was not told."""
+        """The version of a state up to which it knows all names; 0 if it heard of none."""
         return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
 
 
@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What would come back.
+    """Names that would come back.
 
     Args:
         made_of: version of the last change of topics or groups of the state that it was made for.
@@ -235,7 +235,7 @@ def _target(brokers: Mapping[str, BrokerNames], lost: Mapping[str, set[int]], ou
 
 
 def _is_lost(incarnation: int, lost: set[int], known: BrokerNames, ours: int) -> bool:
-    """Whether an incarnation was before ours. An older release did not write down which ones there were."""
+    """Return whether an incarnation was before ours. An older release did not write down which ones there were."""
     if incarnation == ours:
         return False
     return incarnation in lost or all(incarnation_of(state.version) != incarnation for state in known.states)

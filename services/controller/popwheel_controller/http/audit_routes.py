@@ -19,7 +19,7 @@ from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.message_fates import Fate, fates
-from popwheel_controller.http.quarantine_routes import message_fields, message_of
+from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_LIST, MESSAGE_TRACE, PROGRESS_LIST
 from popwheel_rpc.service import Method
@@ -92,9 +92,7 @@ class InFlightMessage(BaseModel):
     holds_back: int = Field(
         default=0, description="How many messages of its message group wait for it, of those that the group has read."
     )
-    born_ms: int | None = Field(
-        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
-    )
+    born_ms: BornMs = None
 
 
 class _Page(BaseModel):
@@ -205,9 +203,7 @@ class ListedMessage(ShownBody):
     queue_id: int
     queue_offset: int
     stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
-    born_ms: int | None = Field(
-        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
-    )
+    born_ms: BornMs = None
     attempts: int = Field(description="Failed deliveries before.")
     tag: str
     keys: list[str]

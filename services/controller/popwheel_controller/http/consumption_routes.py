@@ -15,7 +15,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
-from popwheel_controller.http.quarantine_routes import message_fields, message_of
+from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
 
@@ -97,9 +97,7 @@ class DeadLetter(ShownBody):
     tag: str
     keys: list[str]
     stored_ms: int = Field(description="When it became a dead letter, in milliseconds since 1970.")
-    born_ms: int | None = Field(
-        default=None, description="When its sender made it, by the sender's clock, in milliseconds since 1970."
-    )
+    born_ms: BornMs = None
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
 
 

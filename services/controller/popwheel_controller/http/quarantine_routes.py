@@ -1,6 +1,6 @@
 """The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/quarantine.md)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from google.protobuf.message import DecodeError
@@ -17,6 +17,10 @@ from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import QUARANTINE_DROP, QUARANTINE_LIST, QUARANTINE_RETRY, QUARANTINE_SHOW
 
 _LIMIT_MAX = 1_000  # of what a broker lists
+
+BornMs = Annotated[
+    int | None, Field(description="When its sender made it, by the sender's clock, in milliseconds since 1970.")
+]
 
 
 class QuarantineEntry(BaseModel):
@@ -154,7 +158,7 @@ def message_of(data: bytes) -> Message:
 
 
 def born_ms(properties: SystemProperties) -> int | None:
-    """When a message was made, by its sender's clock; None if it does not say."""
+    """Read when a message was made, by its sender's clock; None if it does not say."""
     return properties.born_timestamp.ToMilliseconds() or None
 
 

@@ -31,7 +31,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 class RecoveryWish(BaseModel):
-    """How to recover."""
+    """Options of a recovery."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +51,7 @@ class RecoveryFinding(BaseModel):
 
 
 class Recovery(BaseModel):
-    """What came back, or would come back."""
+    """Names that came back, or would come back."""
 
     brokers: list[str] = Field(description="The broker groups that were asked.")
     topics: list[Topic] = Field(description="The first 1,000 of those that came back.")
@@ -105,7 +105,7 @@ def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: In
 
 
 async def _known_by_all(inquiry: Inquiry) -> dict[str, BrokerNames]:
-    """What all broker groups know.
+    """Names that all broker groups know.
 
     Raises:
         StatusError: HA_NOT_AVAILABLE, one of them does not answer, or there is none.
