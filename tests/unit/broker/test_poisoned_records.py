@@ -8,6 +8,7 @@ import pytest
 from popwheel_broker.files import replica_store
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.records.fault import RecordFaultError
+from popwheel_broker.timer.intake import IntakeBatch
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -41,14 +42,14 @@ async def test_a_delayed_send_that_fails_is_refused_and_those_beside_it_are_take
 ) -> None:
     async with running() as broker:
         intake = broker.app.core.timer.intake
-        accept = intake.accept
+        delays = intake.delays
 
-        def failing(run: MessageRun) -> Any:
+        def failing(run: MessageRun, batch: IntakeBatch) -> Any:
             if MARK in run.payloads[0]:
                 raise KeyError("poison")
-            return accept(run)
+            return delays(run, batch)
 
-        monkeypatch.setattr(intake, "accept", failing)
+        monkeypatch.setattr(intake, "delays", failing)
         due_ms = broker.clock.wall_ms() + 60_000
         runs = [run_of(b"a", due_ms), run_of(MARK, due_ms), run_of(b"b")]
         results = await broker.channel.call(methods.PUT, runs)

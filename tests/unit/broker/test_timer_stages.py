@@ -465,8 +465,9 @@ def test_a_message_for_which_there_is_no_room_for_a_queue_waits_alone() -> None:
     assert late
     assert len(world.core.store.queues) == 4  # and the timers'
     run = MessageRun("t", 0, [b"a"], [b""], [""], [world.begin_ms + 1_500])
-    records, delays = world.timer.intake.accept(run)
-    world.timer.intake.appended(world.core.store.put(records), delays)
+    batch = world.timer.intake.batch()
+    batch.accept(run)
+    world.core.store.put(batch.records)
     world.flush()
     world.pass_to(1_600)
     assert [stored.payload for _, stored in world.held("t")][-1] == b"a"

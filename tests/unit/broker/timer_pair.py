@@ -178,10 +178,10 @@ class TimerPair:
         """Send a message that is due so long after the beginning; the position of its record."""
         payload, properties = wire_message(topic, body)
         run = MessageRun(topic, 0, [payload], [properties], [""], [self.begin_ms + due_ms])
-        intake = self.master.timer.intake
-        records, delays = intake.accept(run)
-        appended = self.master.core.store.put(records)
-        intake.appended(appended, delays)
+        batch = self.master.timer.intake.batch()
+        batch.accept(run)
+        appended = self.master.core.store.put(batch.records)
+        self.master.timer.intake.stored(batch)
         return appended.positions[0]
 
     def recall(self, position: int, body: bytes, due_ms: int, topic: str = "orders") -> None:
@@ -192,7 +192,6 @@ class TimerPair:
         record = timer.intake.recall(topic, handle)
         if record is not None:
             self.master.core.store.put([record])
-            timer.state.recall(position, topic, self.begin_ms + due_ms)
 
     # What happens between them
 

@@ -69,9 +69,10 @@ class TimerWorld(World):
             [""] * len(bodies),
             [self.begin_ms + due_ms for due_ms in dues_ms],
         )
-        records, delays = self.timer.intake.accept(run)
-        appended = self.core.store.put(records)
-        self.timer.intake.appended(appended, delays)
+        batch = self.timer.intake.batch()
+        batch.accept(run)
+        appended = self.core.store.put(batch.records)
+        self.timer.intake.stored(batch)
         if flushed:
             self.flush()
         return list(appended.positions)
@@ -83,7 +84,6 @@ class TimerWorld(World):
         record = self.timer.intake.recall(TOPIC, handle)
         if record is not None:
             self.core.store.put([record])
-            self.timer.state.recall(position, TOPIC, self.begin_ms + due_ms)
             self.flush()
 
     def turn(self) -> Step:

@@ -6,7 +6,6 @@ from itertools import islice
 
 from popwheel_broker.pace import Pace
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record
 from popwheel_broker.records.run_batch import RunBatch, put_alone
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.message_store import MessageStore
@@ -84,27 +83,17 @@ class TimerServer:
         """
         timer = self._timer
         key = self._view.receipt_key  # without it nothing may be stored that is to have a recall handle
-        batch, records, delays = RunBatch(), list[Record](), list[Delay | None]()
-
-        def accept(run: MessageRun) -> None:
-            of_run, delays_of_run = timer.intake.accept(run)
-            records.extend(of_run)
-            delays.extend(delays_of_run)
-
+        batch, taken = RunBatch(), timer.intake.batch()
         for run in runs:
-            batch.take(run, accept)
+            batch.take(run, taken.accept)
         if not batch.accepted:
             return batch.results
         try:
             with RECORD_STEP:
-                appended = self._store.put(records)
-        except StatusError:
-            timer.intake.withdrawn(delays)
-            raise
+                appended = self._store.put(taken.records)
         except RecordFaultError as fault:
-            timer.intake.withdrawn(delays)
             return put_alone(runs, self.put, fault, refusals)
-        timer.intake.appended(appended, delays)
+        timer.intake.stored(taken)
         for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
             self._statistics.accepted.row(run.topic).total += len(run.payloads)
             result.recall_handles = [
@@ -112,7 +101,7 @@ class TimerServer:
                 if delay is None
                 else self._handle(key, delay, overview.system_properties(properties).message_id, position)
                 for properties, delay, position in zip(
-                    run.system_properties, delays[own], appended.positions[own], strict=True
+                    run.system_properties, taken.delays[own], appended.positions[own], strict=True
                 )
             ]
         return batch.results
@@ -160,7 +149,6 @@ class TimerServer:
                 self._store.put([record])
             except StatusError as error:
                 return error
-            self._timer.state.recall(handle.position, topic, handle.due_ms)
             self._statistics.recalls += 1
         return None
 
