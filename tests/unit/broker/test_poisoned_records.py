@@ -9,7 +9,7 @@ from popwheel_broker.files import replica_store
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.records.fault import RecordFaultError
 from popwheel_broker.timer.intake import IntakeBatch
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -23,7 +23,7 @@ from tests.unit.broker.world import wire_message
 
 def run_of(body: bytes, due_ms: int = 0) -> MessageRun:
     payload, properties = wire_message("t", body)
-    return MessageRun("t", 0, [payload], [properties], [""], [due_ms] if due_ms else ())
+    return MessageRun("t", 0, [payload], [properties], [""], *((PutKind.AT_TIME, [due_ms]) if due_ms else ()))
 
 
 @pytest.mark.parametrize("error", ERRORS)

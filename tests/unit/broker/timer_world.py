@@ -7,7 +7,7 @@ from popwheel_broker.records.record import RecordKind
 from popwheel_broker.timer.message_timer import Step
 from popwheel_broker.timer.service import TimerService
 from popwheel_broker.wheel.timer_state import slot_of
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message
 
@@ -67,6 +67,7 @@ class TimerWorld(World):
             [payload for payload, _ in wired],
             [properties for _, properties in wired],
             [""] * len(bodies),
+            PutKind.AT_TIME,
             [self.begin_ms + due_ms for due_ms in dues_ms],
         )
         batch = self.timer.intake.batch()

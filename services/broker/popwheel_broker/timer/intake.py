@@ -164,7 +164,7 @@ class TimerIntake:
         in_second: dict[int, int] = {}
         total = pending.total + batch.of_topics.total()
         held_before = pending.of_topic(run.topic) + batch.of_topics[run.topic]
-        for due_ms in run.due_ms:
+        for due_ms in run.times_ms:
             if due_ms <= now_ms:
                 delays.append(None)
                 continue
