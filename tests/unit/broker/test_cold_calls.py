@@ -73,6 +73,23 @@ def test_pop_takes_each_message_once_and_in_order() -> None:
     serve(work)
 
 
+def test_a_pop_that_nobody_waits_for_any_more_gives_nothing_out() -> None:
+    """Pops of short polls that had ended filled the line to a slow device, so that no poll got anything, for ever."""
+
+    async def work(broker: Broker) -> None:
+        await stored(broker, 2)
+        request = pb.PopRequest(
+            group="g", topic="t", queue_id=-1, max_messages=2, invisible_ms=INVISIBLE_MS, wanted_for_ms=200
+        )
+        pops = [asyncio.create_task(broker.channel.call(methods.POP, request)) for _ in range(3)]
+        await asyncio.sleep(0)
+        broker.clock.advance(300)  # while the device reads for the first of them
+        assert [(len(each.messages), each.waiting) for each in await asyncio.gather(*pops)] == [(0, 1)] * 3
+        assert len((await popped(broker)).messages) == 2
+
+    serve(work)
+
+
 def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_gives_out_something() -> None:
     async def work(broker: Broker) -> None:
         for number in range(-2, 4):

@@ -160,11 +160,18 @@ class BrokerServer:
         """Give messages out."""
         _check_names(request)
         await self._filter_turn(request.filter)
+        turn = self._core.pops.turn()
+        wanted_until_s = self._clock.monotonic() + (request.wanted_for_ms or _HIDDEN_MS_MAX) / 1000
+
+        def pop_if_wanted() -> PopAnswer:
+            if self._clock.monotonic() > wanted_until_s:
+                # Where short polls come faster than a device reads, each would be answered too late, for ever.
+                return PopAnswer(waiting=1)
+            return self._pop_once(request, turn)
+
         # While one of a group waits for the device, others of it would read the same messages.
         try:
-            answer = await self._reads.run(
-                partial(self._pop_once, request, self._core.pops.turn()), (request.group, request.topic)
-            )
+            answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
         finally:
             self._due_changed()  # also of a CK of which no message could be given out
         if answer.messages:

@@ -429,6 +429,7 @@ class PopRequest(_message.Message):
     LITE_FIELD_NUMBER: _builtins.int
     RECEIVE_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    WANTED_FOR_MS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -452,6 +453,10 @@ class PopRequest(_message.Message):
     """Which group of that name it is for. CONSUMER_GROUP_NOT_FOUND: it was deleted, and nothing was given out. 0: not said,
     whichever has the name, also one that the broker does not know yet.
     """
+    wanted_for_ms: _builtins.int
+    """After so long nobody waits for the answer. If the broker has not looked by then, it gives nothing out and says that
+    something may wait. 0: without end.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -470,10 +475,11 @@ class PopRequest(_message.Message):
         lite: _builtins.bool = ...,
         receive: _builtins.int = ...,
         group_id: _builtins.int = ...,
+        wanted_for_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "group_id", b"group_id", "invisible_ms", b"invisible_ms", "levels", b"levels", "lite", b"lite", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "receive", b"receive", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "group_id", b"group_id", "invisible_ms", b"invisible_ms", "levels", b"levels", "lite", b"lite", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "receive", b"receive", "topic", b"topic", "wanted_for_ms", b"wanted_for_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
