@@ -142,7 +142,7 @@ class _Broker:
 
     async def save_timer(self) -> None:
         timer = self.store.core.timer
-        await TimerService(timer, self.disk, self.clock, 1000, 1000, self.store.sync, lambda: None, self._failed).save()
+        await TimerService(timer, self.disk, self.clock, self.store.sync, lambda: None, self._failed).save()
 
     async def save(self) -> int:
         """Save a checkpoint; how many bytes were written."""

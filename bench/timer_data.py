@@ -64,7 +64,7 @@ async def _build(folder: Path, count: int) -> None:
     core.begin(Checkpoint())
     core.finish()
     store, timer = core.store, core.timer
-    service = TimerService(timer, disk, clock, 1000, 1000, store.log.sync, lambda: None, lambda _error: None)
+    service = TimerService(timer, disk, clock, store.log.sync, lambda: None, lambda _error: None)
     message_id = "01" + "0" * 32
     system_properties = definition.SystemProperties(message_id=message_id, body_encoding=definition.IDENTITY)
     properties = system_properties.SerializeToString()

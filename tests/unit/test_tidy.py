@@ -285,9 +285,6 @@ LONG_CONSTRUCTORS_LEFT = {
     "popwheel_broker.state.settlement.Settlement": 8,
     "popwheel_broker.store.message_store.MessageStore": 8,
     "popwheel_broker.timer.message_timer.MessageTimer": 8,
-    "popwheel_broker.timer.service.TimerService": 8,
-    "popwheel_broker.timer.timer_server.TimerServer": 8,
-    "popwheel_common.contract.receipt.HandleMaker": 10,
 }
 """Class -> the arguments of its `__init__` that are still to be joined. It only shrinks."""
 

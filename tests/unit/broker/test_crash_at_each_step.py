@@ -113,10 +113,7 @@ def step_timer(store: Store) -> None:
 
 def timer_service(store: Store) -> TimerService:
     files = store.files
-    return TimerService(
-        *(files.core.timer, store.disk, store.clock, 1000, 1000, files.sync),
-        *(lambda: None, store.failures.append),
-    )
+    return TimerService(files.core.timer, store.disk, store.clock, files.sync, lambda: None, store.failures.append)
 
 
 async def save(store: Store) -> None:

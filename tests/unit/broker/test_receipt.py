@@ -29,7 +29,7 @@ EXAMPLE = ReceiptHandle(81, 1_800_000_000_000, 30_000, 1, 0, "broker-0", 3, 1234
 
 
 def made(handle: ReceiptHandle, key: bytes = KEY, group: str = "g", topic: str = "t") -> str:
-    return HandleMaker(key, group, topic, *handle[:-1]).handle(handle.queue_offset)
+    return HandleMaker(key, group, topic, handle).handle(handle.queue_offset)
 
 
 def refused(text: str, key: bytes = KEY, group: str = "g", topic: str = "t") -> None:

@@ -392,7 +392,7 @@ def test_a_timer_begins_again_though_nobody_waited_for_its_end() -> None:
     world = TimerWorld()
     world.send(b"a", 60_123)
     world.turn()
-    service = TimerService(world.timer, world.disk, world.clock, 1, 30_000, world._sync, lambda: None, lambda _: None)
+    service = TimerService(world.timer, world.disk, world.clock, world._sync, lambda: None, lambda _: None)
 
     async def give_up() -> None:
         service.start()

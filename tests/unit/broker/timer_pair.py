@@ -65,9 +65,7 @@ class PairReplica:
             if found.position < saved.store.position:
                 self.core.fold(found)
         run_now(log.sync())
-        self.service = TimerService(
-            self.timer, self.disk, self.clock, 1000, 30_000, self._sync, lambda: None, self.failures.append
-        )
+        self.service = TimerService(self.timer, self.disk, self.clock, self._sync, lambda: None, self.failures.append)
 
     @property
     def timer(self) -> MessageTimer:

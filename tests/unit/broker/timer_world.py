@@ -42,9 +42,7 @@ class TimerWorld(World):
     def start(self) -> None:
         super().start()
         self.timer = self.core.timer
-        self.service = TimerService(
-            self.timer, self.disk, self.clock, 1000, 30_000, self._sync, lambda: None, self.failures.append
-        )
+        self.service = TimerService(self.timer, self.disk, self.clock, self._sync, lambda: None, self.failures.append)
         self.save_timer()
 
     async def _sync(self) -> None:

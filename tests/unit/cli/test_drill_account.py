@@ -1,7 +1,7 @@
 """The account of a drill finds each kind of fault, and no others."""
 
 from popwheel_cli.drills.account import Account, Delivery, Place, Verdict, longest_gap, place_of
-from popwheel_common.contract.receipt import FROM_RETRY_TOPIC, FROM_TOPIC, HandleMaker
+from popwheel_common.contract.receipt import FROM_RETRY_TOPIC, FROM_TOPIC, HandleMaker, ReceiptHandle
 
 DUE_MS = 1_800_000_000_000
 
@@ -140,6 +140,6 @@ def test_gaps() -> None:
 
 def test_a_receipt_handle_tells_the_place() -> None:
     for origin, place in ((FROM_TOPIC, Place("t", "broker-0:3", 7)), (FROM_RETRY_TOPIC, None)):
-        handle = HandleMaker(b"key", "g", "t", 1, 2, 3, 4, origin, "broker-0", 3).handle(7)
+        handle = HandleMaker(b"key", "g", "t", ReceiptHandle(1, 2, 3, 4, origin, "broker-0", 3, 7)).handle(7)
         assert place_of("t", handle) == place
     assert place_of("t", "another server's") is None

@@ -282,11 +282,8 @@ class FakeBroker:
     def _hand_out(self, request: pb.PopRequest, answer: PopAnswer, topic: str, index: int) -> None:
         stored = self.topics[topic][index]
         self._handles += 1
-        maker = receipt.HandleMaker(
-            *(KEY, request.group, request.topic, self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC),
-            self.name,
-            stored.queue_id,
-        )
+        fields = (self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC, self.name, stored.queue_id, index)
+        maker = receipt.HandleMaker(KEY, request.group, request.topic, receipt.ReceiptHandle(*fields))
         handle = maker.handle(index)
         self.open[handle] = (request.group, topic, index)
         inside = without_send_id(stored.system_properties) + SystemProperties(receipt_handle=handle).SerializeToString()

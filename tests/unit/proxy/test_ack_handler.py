@@ -15,7 +15,9 @@ from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, 
 
 def handle_of(name: str, key: bytes = KEY) -> str:
     """A handle as another broker would have made it."""
-    return receipt.HandleMaker(key, "group", "orders", 1, 1, 1, 0, receipt.FROM_TOPIC, name, 0).handle(7)
+    return receipt.HandleMaker(
+        key, "group", "orders", receipt.ReceiptHandle(1, 1, 1, 0, receipt.FROM_TOPIC, name, 0, 7)
+    ).handle(7)
 
 
 async def received(w: World, count: int) -> list[str]:

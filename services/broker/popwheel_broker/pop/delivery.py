@@ -12,7 +12,7 @@ from popwheel_broker.progress.check_point import CheckPoint
 from popwheel_broker.records.fault import RecordFaultError
 from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
-from popwheel_common.contract.receipt import HandleMaker
+from popwheel_common.contract.receipt import HandleMaker, ReceiptHandle
 from popwheel_common.contract.send_id import without_send_id
 from popwheel_common.contract.wire_format import varint
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -36,10 +36,7 @@ def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> Handl
         check_point: the CK.
         broker_name: who gives them out.
     """
-    return HandleMaker(
-        key,
-        check_point.group,
-        names.client_topic(check_point.topic) if check_point.lines else check_point.topic,
+    first = ReceiptHandle(
         check_point.id,
         check_point.pop_time_ms,
         check_point.invisible_ms,
@@ -47,7 +44,10 @@ def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> Handl
         check_point.origin,
         broker_name,
         check_point.queue_id,
+        check_point.start_offset,
     )
+    topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+    return HandleMaker(key, check_point.group, topic, first)
 
 
 def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:

@@ -82,16 +82,8 @@ class Follower:
 
     def go_on(self) -> None:
         """The core was made anew, so its timer is another one."""
-        options = self._options.timer
         self._timer = TimerService(
-            self._files.core.timer,
-            self._disk,
-            self._clock,
-            options.flush_interval_ms,
-            options.clean_interval_ms,
-            self._files.sync,
-            _nothing,
-            self._on_failure,
+            self._files.core.timer, self._disk, self._clock, self._files.sync, _nothing, self._on_failure
         )
         self._timer.start()
 

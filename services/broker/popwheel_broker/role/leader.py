@@ -94,8 +94,6 @@ class Leader:
             core.timer,
             context.disk,
             clock,
-            options.timer.flush_interval_ms,
-            options.timer.clean_interval_ms,
             self.flusher.all_replicated,
             self.flusher.confirm_later,
             on_failure,
@@ -103,7 +101,6 @@ class Leader:
         self.upkeep = Upkeep(context, self.flusher, self.timer)
         timer_server = TimerServer(
             timer=core.timer,
-            store=core.store,
             flusher=self.flusher,
             view=context.view,
             broker_name=options.name,

@@ -93,10 +93,10 @@ class MessageTimer:
         on_fired: Callable[[str, int], None],
         quarantine: Quarantine,
     ) -> None:
-        self._store = store
+        self.store = store
         self._disk = disk
         self.folder = folder
-        self._options = options.timer
+        self.options = options.timer
         self._roll_window_ms = options.roll_window_ms
         self._clock = clock
         self._topics = topics
@@ -111,23 +111,23 @@ class MessageTimer:
 
     def _begin(self) -> None:
         """Make everything fresh, with the timer log as its files are."""
-        options = self._options
+        options = self.options
         self._disk.make_folder(self.folder)
         self.state = state = TimerState(
             TimerWheel(options.slots),
             TimerLog(self._disk, self.folder / "timerlog", options.log_file_bytes),
             PendingTimers(options.delay_ms_max),
             options.stage_entries_max,
-            lambda: self._store.log.end_position,
+            lambda: self.store.log.end_position,
         )
-        self._faults = faults = TimerFaults(state, self._store, self._quarantine, self._clock)
+        self._faults = faults = TimerFaults(state, self.store, self._quarantine, self._clock)
         is_alive, table = self._topics.is_topic, self._quarantine.table
-        self._enqueue_get = TimerEnqueueGet(state, self._store, faults)
+        self._enqueue_get = TimerEnqueueGet(state, self.store, faults)
         self._enqueue_put = TimerEnqueuePut(state, self._roll_window_ms, faults)
         self._dequeue_get = TimerDequeueGet(state)
-        self._get_message = TimerDequeueGetMessage(state, self._store, is_alive, faults)
-        self._put_message = TimerDequeuePutMessage(state, self._store, is_alive, self._on_fired, faults)
-        self.intake = TimerIntake(state, self._store, options, self._clock, self._topics, table)
+        self._get_message = TimerDequeueGetMessage(state, self.store, is_alive, faults)
+        self._put_message = TimerDequeuePutMessage(state, self.store, is_alive, self._on_fired, faults)
+        self.intake = TimerIntake(state, self.store, options, self._clock, self._topics, table)
         self._following = TimerFold(state, self._dequeue_get, self._get_message, lambda: self.enqueue_lag, table)
 
     # Recovery, and following
@@ -144,15 +144,15 @@ class MessageTimer:
         """
         checkpoint = timer_checkpoint.load(self._disk, self.path_of_checkpoint())
         now_ms = self._clock.wall_ms()
-        position = max(position, self._store.log.start_position)
+        position = max(position, self.store.log.start_position)
         try:
-            recovery.recover(self.state, self._store, checkpoint, position, now_ms)
+            recovery.recover(self.state, self.store, checkpoint, position, now_ms)
         except TimerLogDamagedError as error:
             _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
             self.state.log.close()
             self._begin()
             known_end = 0 if checkpoint is None else checkpoint.last_timer_log_flush_position
-            recovery.recover(self.state, self._store, None, position, now_ms, known_end)
+            recovery.recover(self.state, self.store, None, position, now_ms, known_end)
         self._dequeue_get.open(self.state.curr_read_time_ms)
         self.has_begun = True
 
@@ -261,7 +261,7 @@ class MessageTimer:
     @property
     def enqueue_lag(self) -> int:
         """Records of the timer queue that are not in the wheel yet."""
-        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        queue = self.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         return 0 if queue is None else queue.max_offset - self.state.commit_queue_offset
 
     def overdue_entries(self) -> int:
@@ -320,7 +320,7 @@ class MessageTimer:
             last_timer_log_flush_position=state.log.end_position,
             last_timer_queue_offset=state.commit_queue_offset,
             master_timer_queue_offset=self._master_offset(),
-            state_version=self._store.epoch,
+            state_version=self.store.epoch,
             timestamp_ms=self._clock.wall_ms() if previous is None or moved else previous.timestamp_ms,
             counter=(0 if previous is None else previous.counter) + (1 if moved else 0),
             scan_position=state.scan_position,
@@ -336,13 +336,13 @@ class MessageTimer:
     def needed_from(self) -> int | None:
         """The least commit log position that a pending message, or the next recovery, needs; None for none."""
         saved = self.saved
-        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        queue = self.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         if queue is None:
             return None
         if saved is None:  # what the file says that is there, and what it needs, is before long known again
-            return self._store.records.position_of(queue, queue.min_offset)
+            return self.store.records.position_of(queue, queue.min_offset)
         positions = [saved.scan_position]
-        unread = self._store.records.position_of(queue, max(queue.min_offset, saved.last_timer_queue_offset))
+        unread = self.store.records.position_of(queue, max(queue.min_offset, saved.last_timer_queue_offset))
         positions += [] if unread is None else [unread]
         # Units stand in the timer log in the order of their records. The oldest that the checkpoint knows, not the
         # oldest of now: a power loss may take what has fired since.

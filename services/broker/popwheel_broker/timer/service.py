@@ -38,8 +38,6 @@ class TimerService:
         timer: what it runs.
         disk: where its files are.
         clock: the time.
-        flush_interval_ms: how often it is saved.
-        clean_interval_ms: how often files that are done are deleted.
         sync: returns when the commit log is on the device, and what it holds now will not be cut off any more. A
             StatusError says that this broker leads no more.
         confirm_later: makes what was appended readable.
@@ -51,8 +49,6 @@ class TimerService:
         timer: MessageTimer,
         disk: Disk,
         clock: Clock,
-        flush_interval_ms: int,
-        clean_interval_ms: int,
         sync: Callable[[], Awaitable[None]],
         confirm_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
@@ -61,8 +57,8 @@ class TimerService:
         self._disk = disk
         self._clock = clock
         self._pace = Pace(clock)
-        self._flush_interval_s = flush_interval_ms / 1000
-        self._clean_interval_s = clean_interval_ms / 1000
+        self._flush_interval_s = timer.options.flush_interval_ms / 1000
+        self._clean_interval_s = timer.options.clean_interval_ms / 1000
         self._sync = sync
         self._confirm_later = confirm_later
         self._on_failure = on_failure

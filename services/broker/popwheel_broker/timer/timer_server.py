@@ -10,7 +10,6 @@ from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import StoredRecord
 from popwheel_broker.records.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.store.refusals import disk_refusal, naming_trouble
 from popwheel_broker.timer import overview
 from popwheel_broker.timer.histogram import TopicHistogram
@@ -44,7 +43,6 @@ class TimerServer:
 
     Args:
         timer: decides.
-        store: where records are put.
         flusher: makes durable.
         view: the key that recall handles are signed with.
         broker_name: goes into recall handles.
@@ -60,7 +58,6 @@ class TimerServer:
     def __init__(
         self,
         timer: MessageTimer,
-        store: MessageStore,
         flusher: Flusher,
         view: ClusterView,
         broker_name: str,
@@ -69,7 +66,7 @@ class TimerServer:
         repair: Callable[[int], Awaitable[bool]],
     ) -> None:
         self._timer = timer
-        self._store = store
+        self._store = timer.store
         self._flusher = flusher
         self._view = view
         self._broker_name = broker_name

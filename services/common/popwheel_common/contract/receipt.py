@@ -53,7 +53,7 @@ class HandleMaker:
         key: the cluster's, which signs.
         group: for whom.
         topic: the client's topic.
-        check_point_id: and the following as in `ReceiptHandle`.
+        first: the handle of one of them.
     """
 
     __slots__ = ("_prefix", "_suffix")
@@ -63,14 +63,9 @@ class HandleMaker:
         key: bytes,
         group: str,
         topic: str,
-        check_point_id: int,
-        pop_time_ms: int,
-        invisible_ms: int,
-        revive_queue: int,
-        origin: int,
-        broker_name: str,
-        queue_id: int,
+        first: ReceiptHandle,
     ) -> None:
+        check_point_id, pop_time_ms, invisible_ms, revive_queue, origin, broker_name, queue_id, _ = first
         signed = f"{check_point_id} {pop_time_ms} {invisible_ms} {revive_queue} {origin} {broker_name} {queue_id}"
         self._prefix = signed + " "
         self._suffix = " " + _sign(key, group, topic, signed)
