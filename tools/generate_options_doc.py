@@ -1,4 +1,4 @@
-"""Write docs/options.md from the options models (run by `make docs`), so that it cannot say what is not so."""
+"""Write docs/reference/options.md from the options models (run by `make docs`)."""
 
 import textwrap
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from popwheel_cli.options import ClusterOptions, StandaloneOptions
 from popwheel_common.settings.option_fields import OptionField, option_fields
 
 LINE_LENGTH = 120
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference" / "options.md"
 
 _HEAD = """\
 # Options
@@ -33,11 +34,11 @@ SECTIONS = {
     "broker": "Stores messages and knows who holds which.",
     "controller": "Owns topics, groups and the list of brokers.",
     "tls": "Between the services themselves: controllers, brokers, proxies. Clients have `proxy.tls`.",
-    "access": "Who may do what: clients at the proxies, callers of the admin API ([access.md](access.md)).",
+    "access": "Who may do what: clients at the proxies, callers of the admin API ([access](../operate/access.md)).",
     "children": "Processes that another one keeps running: `--workers N`, `popwheel cluster`.",
-    "http": "Health, metrics and the admin API of every process ([security.md](security.md#http)).",
-    "console": "Pages for browsers, where the admin API is ([console.md](console.md)).",
-    "otel": "What proxies and clients send to collectors of OpenTelemetry ([tracing.md](tracing.md)).",
+    "http": "Health, metrics and the admin API of every process ([security](../operate/security.md#http)).",
+    "console": "Pages for browsers, where the admin API is ([console](../operate/console.md)).",
+    "otel": "What proxies and clients send to collectors of OpenTelemetry ([tracing](../operate/tracing.md)).",
     "log": "Log lines of the process, on standard error.",
 }
 
@@ -52,8 +53,8 @@ def options_page() -> str:
     there = {field.key.partition(".")[0] for field in fields}
     if missing := sorted(there - SECTIONS.keys()):
         raise ValueError(
-            f"docs/options.md would leave out {', '.join(missing)}: say in SECTIONS of tools/generate_options_doc.py "
-            "what it is for"
+            f"docs/reference/options.md would leave out {', '.join(missing)}: say in SECTIONS of "
+            "tools/generate_options_doc.py what it is for"
         )
     if gone := sorted(SECTIONS.keys() - there):
         raise ValueError(
@@ -85,7 +86,7 @@ def _entry(text: str) -> str:
 def main() -> None:
     """Write the page."""
     PAGE.write_text(options_page(), encoding="utf-8")
-    print(f"wrote docs/{PAGE.name}")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Write the tables of options in docs/spark.md and docs/spark-jobs.md from the one table that the data source is made
-of (run by `make docs`), so that they cannot say what is not so.
-"""
+"""Write the tables of options in docs/use/spark.md and docs/use/spark-jobs.md from the data source's table (run by `make docs`)."""
 
 from pathlib import Path
 
@@ -47,7 +45,7 @@ def _default(row: Option) -> str:
     return row.default
 
 
-PAGES = {_DOCS / "spark.md": options_table, _DOCS / "spark-jobs.md": flags_table}
+PAGES = {_DOCS / "use/spark.md": options_table, _DOCS / "use/spark-jobs.md": flags_table}
 
 
 def made(page: Path) -> str:

@@ -113,7 +113,7 @@ _ROWS: Final = (
         "accessKey",
         Kind.TEXT,
         "",
-        "the user as which proxies are asked ([access](access.md))",
+        "the user as which proxies are asked ([access](../operate/access.md))",
         _ALL,
         shown="nobody",
         flag="--access-key",

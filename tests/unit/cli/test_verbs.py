@@ -148,7 +148,7 @@ def test_files_of_contexts_are_found_where_the_desktop_says(tmp_path: Path) -> N
 
 
 def test_the_page_has_every_verb() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     message = main.commands["message"]
     assert isinstance(message, click.Group)
     for name in (*main.commands, *message.commands):
@@ -164,7 +164,7 @@ def test_trouble_ends_with_1_if_anything_is_wrong_or_not_known() -> None:
         "since_ms": 0,
         "fires": True,
         "what_to_do": "Start its replicas.",
-        "link": "docs/operations.md#popwheelnomaster",
+        "link": "docs/operate/alerts.md#popwheelnomaster",
     }
     for problems, unanswered, code in (([], [], 0), ([problem], [], 1), ([], [{"broker": "b", "reason": "away"}], 1)):
         answer = {"problems": problems, "unanswered": unanswered}

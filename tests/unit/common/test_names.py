@@ -14,7 +14,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
 
-LIMITS = Path(__file__).parents[3] / "docs" / "limits.md"
+LIMITS = Path(__file__).parents[3] / "docs" / "reference" / "limits.md"
 CHARACTERS = st.sampled_from("%AZaz09_-")
 GROUPS = st.text(CHARACTERS, min_size=1, max_size=names.GROUP_LENGTH_MAX)
 USERS = st.text(CHARACTERS, min_size=1, max_size=names.TOPIC_LENGTH_MAX).filter(names.is_topic)
