@@ -1,4 +1,4 @@
-"""Write the tables of options in docs/use/spark.md and docs/use/spark-jobs.md from the data source's table (run by `make docs`)."""
+"""Write the tables of options of docs/use/spark.md and docs/use/spark-jobs.md (run by `make docs`)."""
 
 from pathlib import Path
 
