@@ -109,9 +109,8 @@ picture: setup ## Record docs/pictures/at-work.svg: the command line at work wit
 proto: setup ## Generate services/common/popwheel_common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
-docs: setup ## Write docs/reference/options.md, the options of Spark, the tables of states, the chart's schema, and what its defaults make
-	@$(BIN)/python -m tools.generate_options_doc
-	@$(BIN)/python -m tools.generate_spark_options
+docs: setup ## Write docs/reference, the tables of states, the chart's schema, and what its defaults make
+	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.generate_state_tables
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
