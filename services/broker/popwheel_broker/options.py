@@ -130,7 +130,7 @@ _SLOT_MS = 1000
 
 
 class TimerOptions(BaseModel):
-    """Delayed messages (docs/internals/timers.md)."""
+    """Delayed messages (docs/use/delayed.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -172,7 +172,7 @@ class TimerOptions(BaseModel):
 
 
 class TransactionOptions(BaseModel):
-    """Transactions (docs/internals/transactions.md)."""
+    """Transactions (docs/use/transactions.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

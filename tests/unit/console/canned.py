@@ -458,7 +458,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
                 "since_ms": None,
                 "fires": False,
                 "what_to_do": "Look at it.",
-                "link": "docs/operate/activity.md#trouble",
+                "link": "docs/operate/monitor.md#trouble",
             },
         ],
         "unanswered": _SILENT,

@@ -13,7 +13,7 @@ Severity = Literal["warning", "critical"]
 PROBLEMS_MAX: Final = 1_000
 """Problems that are remembered, and told of."""
 _OPERATIONS: Final = "docs/operate/alerts.md#{}"
-_ACTIVITY: Final = "docs/operate/activity.md#trouble"
+_ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 
 
 @dataclass(frozen=True, slots=True)
