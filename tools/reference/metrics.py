@@ -22,10 +22,7 @@ PARTS = {
     "proxy": "The proxy.",
     "broker": "The broker.",
     "controller": "The controller.",
-    "console": "The console.",
-    "rpc": "gRPC and its connections, in every process.",
-    "common": "HTTP, logs and access, in every process.",
-    "cli": "The process, and the workers of `--workers`.",
+    "every process": "Connections, HTTP, logs, access, workers; of the console at controllers.",
 }
 
 _HEAD = """\
@@ -75,10 +72,14 @@ def metrics_page() -> str:
     )
 
 
-def rows_of(service: str) -> list[Row]:
-    """The metrics that the code of a service makes, by name."""
+_EVERY = ("cli", "common", "console", "rpc")
+
+
+def rows_of(part: str) -> list[Row]:
+    """The metrics that the code of a part makes, by name."""
     found = set()
-    for path in sorted((SERVICES / service).rglob("*.py")):
+    services = (part,) if part in ("proxy", "broker", "controller") else _EVERY
+    for path in sorted(path for service in services for path in (SERVICES / service).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if "prometheus_client" in source:
             found |= set(_rows(ast.parse(source), str(path)))
