@@ -56,7 +56,7 @@ def test_a_record_says_whether_it_counts() -> None:
     silent = [
         record.name
         for record in records
-        if not re.match(r"# \d+ .+\n\n.*(?:\*[Cc]urrent\*|\*[Rr]eplaced by|\*replaced by)", record.read_text())
+        if not re.match(r"# \d+ .+\n+.*(?:\*[Cc]urrent\*|\*[Rr]eplaced by|\*replaced by)", record.read_text())
     ]
     assert silent == []
     listed = (ROOT / "docs/decisions/README.md").read_text()

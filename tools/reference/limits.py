@@ -331,22 +331,6 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             Limit("time that a reader takes nothing", "rpc:stalled_timeout_s", "closed"),
         ),
     ),
-    "Command line": (
-        "What `popwheel` itself holds and asks for. Past a limit it ends with a sentence.",
-        (
-            Limit(
-                "body that is sent, line of `--lines`", "popwheel_cli.admin.message_send:BODY_BYTES_MAX", "exit code 2"
-            ),
-            Limit("messages that `message browse` shows", "popwheel_cli.admin.message_read:BROWSED_MAX", "exit code 2"),
-            Limit(
-                "queues that `tail` and `browse` read",
-                "popwheel_cli.messages.queue_reader:QUEUES_MAX",
-                "name one: `--queue`",
-            ),
-            Limit("a file of definitions", "popwheel_cli.admin.definition_file:BYTES_MAX", "exit code 1"),
-            Limit("contexts", "popwheel_cli.admin.contexts:CONTEXTS_MAX", "exit code 1"),
-        ),
-    ),
 }
 
 _HEAD = """\
