@@ -226,7 +226,7 @@ def warn_of_open_admin(options: AccessOptions, host: str) -> None:
     """The same of the admin API."""
     if not options.token_file and not is_loopback(host):
         _logger.warning(
-            "anybody who reaches this port is an administrator: set access.token_file (docs/operate/access.md)",
+            "anybody who reaches this port may do everything: set access.token_file (docs/operate/access.md)",
             port="controller.http_port",
             host=host,
         )
