@@ -31,8 +31,8 @@ SINGLE = {
     "docs/INVARIANTS.md": "reference",
 }
 GUIDE_LINES_MAX = 80
-LINES_MAX = 7_000
-"""Of all Markdown: what grows past it is shortened elsewhere."""
+LINES_MAX = 5_950
+"""Of all Markdown that is written by hand: what grows past it is shortened elsewhere. With the reference it is 7,000."""
 
 
 def kind(page: Path) -> str | None:
@@ -65,7 +65,8 @@ def test_a_record_says_whether_it_counts() -> None:
 
 def test_all_of_it_can_be_read() -> None:
     everything = [*pages(), *(ROOT / "tests").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
-    assert sum(len(page.read_text().splitlines()) for page in everything) <= LINES_MAX
+    by_hand = [page for page in everything if kind(page) != "reference" or page.name == "INVARIANTS.md"]
+    assert sum(len(page.read_text().splitlines()) for page in by_hand) <= LINES_MAX
 
 
 def test_each_page_is_reached_from_the_index() -> None:

@@ -19,10 +19,10 @@ _KINDS = {
 _WRAPPERS = {"PollCounts": "counter"}
 """Classes that take a name and a text, and make a metric of them."""
 PARTS = {
-    "proxy": "The proxy.",
-    "broker": "The broker.",
-    "controller": "The controller.",
-    "every process": "Connections, HTTP, logs, access, workers; of the console at controllers.",
+    "proxy": "",
+    "broker": "",
+    "controller": "",
+    "every process": "Connections, HTTP, logs, access, workers; of the console at controllers.\n\n",
 }
 
 _HEAD = """\
@@ -53,7 +53,7 @@ class Row:
 def metrics_page() -> str:
     """The whole page, in Markdown."""
     parts = [
-        f"## {name}\n\n{text}\n\n"
+        f"## {name}\n\n{text}"
         + table(
             ("metric", "kind", "labels", "meaning"),
             ((f"`{row.name}`", row.kind, ", ".join(row.labels), row.text) for row in rows_of(name)),
