@@ -32,7 +32,7 @@ SINGLE = {
 }
 GUIDE_LINES_MAX = 80
 LINES_MAX = 5_950
-"""Of all Markdown that is written by hand: what grows past it is shortened elsewhere. With the reference it is 7,000."""
+"""Of all Markdown written by hand: what grows past it is shortened elsewhere. With the reference it is 7,000."""
 
 
 def kind(page: Path) -> str | None:
