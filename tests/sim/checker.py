@@ -1,6 +1,7 @@
 """Holds the history of a run against the promises of docs/INVARIANTS.md, and says by number which one broke."""
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -298,11 +299,17 @@ class Checker:
                 elif settling.outcome == "unknown":
                     return 0
         if is_one_life:
-            until = max(until, self._renewed_until(key, delivery))
+            until = max(until, self._renewed_until(key, delivery, later.got_s if is_lost else math.inf))
         return until
 
-    def _renewed_until(self, key: Key, delivery: Delivery) -> int:
-        """Until when a delivery was renewed, by its broker's clock; 0 if its consumer had a word on it, too."""
+    def _renewed_until(self, key: Key, delivery: Delivery, before_s: float) -> int:
+        """Until when a delivery was renewed, by its broker's clock; 0 if its consumer had a word on it, too.
+
+        Args:
+            key: of the message.
+            delivery: the delivery.
+            before_s: renewals that began later are none.
+        """
         if any(each.delivery is delivery and each.kind != "forged" for each in self._settled[key]):
             return 0
         pop_ms, got_s = delivery.handle.pop_ms, delivery.got_s
@@ -310,7 +317,7 @@ class Checker:
             (
                 pop_ms + int((each.began_s - got_s) * 1000) + each.invisible_ms
                 for each in self._history.renewals
-                if each.delivery is delivery
+                if each.delivery is delivery and each.began_s <= before_s
             ),
             default=0,
         )

@@ -399,7 +399,7 @@ class _Run:
             return f"{core.state.table.open_messages} messages are given out: {some}"
         if _is_damaged(core):
             return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
-        if pending := core.timer.state.pending.within(world.machine.wall_ms(), NEAR_MS):
+        if pending := core.timer.state.pending.histogram(world.machine.wall_ms(), [NEAR_MS])[0]:
             return f"{pending} messages are due soon"
         waiting = {
             f"{each.group} {each.topic}": count

@@ -195,13 +195,13 @@ def recalls_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
             return []
 
         patch.setattr(of, "take", take_messages)
-    note = TimerFold.note
+    apply = TimerFold.apply
 
-    def note_messages(self: TimerFold, found: StoredRecord) -> None:
-        if found.kind != RecordKind.RECALL:
-            note(self, found)
+    def apply_messages(self: TimerFold, found: StoredRecord) -> None:
+        if found.kind != RecordKind.RECALL or self._state.should_running_dequeue:
+            apply(self, found)
 
-    patch.setattr(TimerFold, "note", note_messages)
+    patch.setattr(TimerFold, "apply", apply_messages)
 
 
 def timers_fire_a_second_early(patch: pytest.MonkeyPatch) -> None:

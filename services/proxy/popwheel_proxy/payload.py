@@ -11,6 +11,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from popwheel_proxy.errors import LimitError
@@ -35,6 +36,7 @@ _USUAL_FIELDS_MAX: Final = 256
 """A message with more fields before its system properties is none of the usual ones."""
 _HEAD_KEPT_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
+_NOW: Final = PutKind.NOW
 
 
 class ClientMessage:
@@ -48,10 +50,10 @@ class ClientMessage:
             same share it, so it must not be changed.
         body: its body, a view into the request.
         head_bytes: size of the encoded head, an upper bound for that of the user properties.
-        first_check_ms: of a half message, after how many milliseconds its sender is first asked how its transaction
-            ended, 0 for the broker's own time; -1 for all others.
 
     Attributes:
+        kind: how it goes into the log, once it was checked.
+        time_ms: of a delayed or half message, as in `MessageRun.times_ms`.
         plain: its system properties, if they are those of nearly all messages; else they are in `properties`.
         message_id: empty if absent.
         tag: None if absent.
@@ -67,10 +69,10 @@ class ClientMessage:
     __slots__ = (
         "_properties",
         "body",
-        "first_check_ms",
         "head",
         "head_bytes",
         "keys",
+        "kind",
         "lane",
         "lite_topic",
         "message_id",
@@ -79,6 +81,7 @@ class ClientMessage:
         "priority",
         "system_properties",
         "tag",
+        "time_ms",
     )
 
     def __init__(
@@ -88,14 +91,14 @@ class ClientMessage:
         head: Message,
         body: memoryview,
         head_bytes: int,
-        first_check_ms: int = -1,
     ) -> None:
         self.payload = payload
         self.system_properties = system_properties
         self.head = head
         self.body = body
         self.head_bytes = head_bytes
-        self.first_check_ms = first_check_ms
+        self.kind = _NOW
+        self.time_ms = 0
         self.priority = -1
         self.lane = self.lite_topic = ""
         self.plain: PlainProperties | None = plain_properties(system_properties)
@@ -124,11 +127,6 @@ class ClientMessage:
         """Take from it what its sender may not say: these system properties are left."""
         self.system_properties = system_properties
         self._properties = None
-
-    @property
-    def is_half(self) -> bool:
-        """Whether it is of a transaction."""
-        return self.first_check_ms >= 0
 
 
 def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:

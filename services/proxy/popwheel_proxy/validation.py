@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from popwheel_common.contract.names import NameTooLongError, checked_lite_topic, shown
+from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.times import is_time
 from popwheel_common.errors import StatusError
 from popwheel_common.filter import lexer, parser
@@ -54,18 +55,15 @@ _READ_AS_LITE: Final = "consume it with a LitePushConsumer or a LiteSimpleConsum
 
 def check_message(
     message: ClientMessage, topic: Topic, limits: MessageLimits, *, head_is_checked: bool = False
-) -> int | None:
-    """Check everything about one message of a send.
+) -> None:
+    """Check everything about one message of a send, and set what follows from it: how it goes into the log, its lane
+    and its priority.
 
     Args:
         message: the message.
         topic: its topic.
         limits: how large it may be.
         head_is_checked: whether one with the same head was found good just before.
-
-    Returns:
-        When it is to be delivered, in milliseconds of the wall clock; None for one that is not delayed. One of a
-        transaction is told when its sender is first asked about it.
 
     Raises:
         StatusError: with the code of the first rule that it breaks.
@@ -104,7 +102,7 @@ def check_message(
         topic_type: int = topic.type
         _check_accepted(_NORMAL, topic, topic_type)
         message.priority = 0 if topic_type == _PRIORITY_TOPIC else -1
-        return None
+        return
     properties = message.properties
     if not is_time(properties.born_timestamp):
         born = properties.born_timestamp
@@ -113,11 +111,8 @@ def check_message(
             f"the born timestamp ({born.seconds} s, {born.nanos} ns) is not a time between the years 1 and 9999; "
             "leave it out, and it is filled in",
         )
-    due_ms = _check_type(message, topic)
+    _check_type(message, topic)
     message.priority = properties.priority if topic.type == _PRIORITY_TOPIC else -1
-    if properties.message_type == _TRANSACTION:
-        message.first_check_ms = _first_check_ms(properties)
-    return due_ms
 
 
 def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
@@ -278,25 +273,26 @@ def _check_accepted(kind: int, topic: Topic, topic_type: int) -> None:
         )
 
 
-def _check_type(message: ClientMessage, topic: Topic) -> int | None:
-    """Check a message's type; the delivery time of a delayed one. One that keeps its order is told its lane."""
+def _check_type(message: ClientMessage, topic: Topic) -> None:
+    """Check a message's type, and set what follows from it: how it goes into the log, and its lane."""
     properties = message.properties
     shown = _shown_type(properties)
     kind = properties.message_type or shown or _NORMAL
     _check_accepted(kind, topic, topic.type)
     if kind == _DELAY:
-        return _due_ms(properties)
+        message.kind, message.time_ms = PutKind.AT_TIME, _due_ms(properties)
+        return
     if kind == _FIFO:
         _check_message_group(properties)
         message.lane = properties.message_group
-        return None
+        return
     if kind == _LITE:
         _check_lite_topic(properties)
         message.lane = message.lite_topic = properties.lite_topic
-        return None
+        return
     if kind == _PRIORITY:
         _check_priority(properties)
-        return None
+        return
     if kind not in (_NORMAL, _TRANSACTION):
         raise StatusError(
             Code.UNSUPPORTED, f"messages of type {_type_name(kind)} are not supported yet; nothing was stored"
@@ -306,7 +302,8 @@ def _check_type(message: ClientMessage, topic: Topic) -> int | None:
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message is of type {_type_name(kind)} but has a property of one of type {_type_name(shown)}",
         )
-    return None
+    if kind == _TRANSACTION:
+        message.kind, message.time_ms = PutKind.HALF, _first_check_ms(properties)
 
 
 def _first_check_ms(properties: SystemProperties) -> int:

@@ -66,7 +66,7 @@ class Recalls:
 
     def left(self, core: BrokerCore) -> str:
         """What a broker has not done yet, in words."""
-        if pending := core.timer.state.pending.within(START_MS + int(self._tools.now() * 1000), NEAR_MS):
+        if pending := core.timer.state.pending.histogram(START_MS + int(self._tools.now() * 1000), [NEAR_MS])[0]:
             return f"{pending} messages are due soon"
         waiting = core.pops.waiting(GROUP, TOPIC, None)
         return f"{waiting} messages that were delayed wait" if waiting else ""

@@ -420,7 +420,7 @@ class _Run:
             return f"{core.state.table.open_messages} messages are given out: {some}"
         if core.pops.damaged or core.timer.state.damaged:
             return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
-        if pending := core.timer.state.pending.within(master.clock.wall_ms(), NEAR_MS):
+        if pending := core.timer.state.pending.histogram(master.clock.wall_ms(), [NEAR_MS])[0]:
             return f"{pending} messages are due soon"
         for each in self.swarm.subscriptions:
             if count := core.pops.waiting(each.group, each.topic, None):

@@ -112,13 +112,13 @@ def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:
 
 def slaves_forget_what_has_fired(patch: pytest.MonkeyPatch) -> None:
     """A slave does not note which delayed messages have fired."""
-    note = MessageTimer.note
+    apply = MessageTimer.apply
 
     def forget(self: MessageTimer, found: StoredRecord) -> None:
-        if not found.origin or found.topic.startswith("%") or done_timer(found) == NONE:
-            note(self, found)
+        if self.state.should_running_dequeue or found.topic.startswith("%") or done_timer(found) == NONE:
+            apply(self, found)
 
-    patch.setattr(MessageTimer, "note", forget)
+    patch.setattr(MessageTimer, "apply", forget)
 
 
 def pages_of_index_files_are_not_checked(patch: pytest.MonkeyPatch) -> None:

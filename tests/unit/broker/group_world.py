@@ -13,7 +13,7 @@ from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replica.constants import ReplicationConstants
 from popwheel_common.clock import Clock, SystemClock
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.disk import File
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
@@ -299,6 +299,7 @@ class GroupWorld:
             [payload for payload, _ in wired],
             [properties for _, properties in wired],
             [""] * len(bodies),
+            PutKind.AT_TIME if due_ms else PutKind.NOW,
             [due_ms] * len(bodies) if due_ms else (),
             again,
             topic_id,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popwheel_broker.calls.activity_counts import ActivityCounts
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
@@ -21,7 +21,8 @@ async def sample(broker: Broker, since: int = 0, **asked: Any) -> pb.SampleActiv
 async def delayed(broker: Broker, after_ms: int, topic: str = "t") -> None:
     payload, properties = wire_message(topic, b"%d" % after_ms)
     due_ms = broker.clock.wall_ms() + after_ms
-    results = await broker.channel.call(methods.PUT, [MessageRun(topic, 0, [payload], [properties], [""], [due_ms])])
+    run = MessageRun(topic, 0, [payload], [properties], [""], PutKind.AT_TIME, [due_ms])
+    results = await broker.channel.call(methods.PUT, [run])
     assert results[0].code == Code.OK
 
 

@@ -9,7 +9,7 @@ from popwheel_broker.calls import balance_server
 from popwheel_broker.calls.balance_server import BalanceServer
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_common.contract import names
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -198,7 +198,8 @@ async def test_what_is_delayed_is_stored_and_to_come() -> None:
     async with running() as broker:
         payload, properties = wire_message("t", b"later")
         due_ms = broker.clock.wall_ms() + 60_000
-        await broker.channel.call(methods.PUT, [MessageRun("t", 0, [payload], [properties], [""], [due_ms])])
+        run = MessageRun("t", 0, [payload], [properties], [""], PutKind.AT_TIME, [due_ms])
+        await broker.channel.call(methods.PUT, [run])
         await broker.put(b"now")
         await broker.ack(*await broker.pop())
         answer = await broker.channel.call(methods.GROUP_BALANCE, pb.GroupBalanceRequest(group="g"))

@@ -1,11 +1,9 @@
 """The checkpoint file: what is saved comes back, changes upon changes are the whole, and damage is seen."""
 
-import json
 import struct
 from dataclasses import replace
 from typing import Any
 
-import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,28 +196,6 @@ def _checksum(data: bytes) -> int:
     return reader.frames.checksum
 
 
-def old_file(checkpoint: Checkpoint, *without: str) -> bytes:
-    """As release 0.16 wrote it."""
-    store, pop, names = checkpoint.store, checkpoint.pop, checkpoint.names
-    fields = {
-        **{name: getattr(store, name) for name in ("position", "synced_position", "epoch", "queues", "remade")},
-        **{name: getattr(pop, name) for name in ("offsets", "revive_offsets", "next_number")},
-        **{name: getattr(names, name) for name in ("topic_ids", "group_ids", "former_topic_ids", "heard")},
-    }
-    body = json.dumps({name: value for name, value in fields.items() if name not in without}).encode()
-    return struct.pack(">4sHI", b"PWCP", 1, google_crc32c.value(body)) + body
-
-
-def test_one_of_an_older_release_is_read_and_written_anew() -> None:
-    reader = CheckpointReader(old_file(EXAMPLE))
-    for _ in reader.steps():
-        pass
-    expected = replace(EXAMPLE, store=replace(EXAMPLE.store, reached=EXAMPLE.store.synced_position))
-    assert (reader.checkpoint, reader.frames) == (expected, None)
-    found = checkpoint_file.decode(old_file(EXAMPLE, "heard", "former_topic_ids"))
-    assert found.names == SavedNames({"t": 3}, {"g": 4})
-
-
 def test_settings_of_before_a_name_was_made_again_come_back_until_it_is_gone() -> None:
     names = SavedNames({"t": 3}, {"g": 4}, topic_settings={"t": "b"}, group_settings={"g": "d"})
     names = replace(names, former_topic_settings={"t": "a"}, former_group_settings={"g": "c"})
@@ -233,15 +209,14 @@ def test_settings_of_before_a_name_was_made_again_come_back_until_it_is_gone() -
     assert (reader._names.group_settings, reader._names.former_group_settings) == ({"g": "d"}, {})
 
 
-def test_damage_of_one_of_an_older_release_is_found() -> None:
-    good = old_file(EXAMPLE)
-    for at in range(len(good)):
-        garbled = bytearray(good)
+def test_a_file_without_a_good_slot_is_damaged() -> None:
+    garbled = bytearray(SAVED)
+    for at in (8, SLOT_BYTES + 8):
         garbled[at] ^= 0x20
-        with pytest.raises((CorruptDataError, UnknownFormatError)):
-            checkpoint_file.decode(bytes(garbled))
-        with pytest.raises(CorruptDataError):
-            checkpoint_file.decode(good[:at])
+    with pytest.raises(CorruptDataError, match="is damaged"):
+        checkpoint_file.decode(bytes(garbled))
+    with pytest.raises(CorruptDataError, match="is cut off"):
+        checkpoint_file.decode(SAVED[:10])
 
 
 def test_an_unknown_version_is_refused_and_said() -> None:

@@ -142,7 +142,7 @@ def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
         async with group_of(clock=clock, timer={"flush_interval_ms": 20}) as world:
             master, slave = await pair(world)
             due_ms = world.clock.wall_ms() + 3000
-            handle = (await world.put(b"a", topic="later", due_ms=due_ms)).recall_handles[0]
+            handle = (await world.put(b"a", topic="later", due_ms=due_ms)).references[0]
             await world.channel.call(methods.RECALL, pb.RecallRequest(topic="later", recall_handle=handle))
             await until(lambda: bool(slave.alive.core.timer.state.recalled))
             slaves = slave.alive.core.timer.state

@@ -379,7 +379,6 @@ CODECS = {
 
 ELSEWHERE = {
     "services/broker/popwheel_broker/checkpoint_sync/master_checkpoint.py": "broker/replica/test_master_checkpoint.py",
-    "services/broker/popwheel_broker/files/former_files.py": "broker/test_old_files.py",
     "services/broker/popwheel_broker/records/raw_records.py": "broker/replica/test_raw_records.py",
     "services/broker/popwheel_broker/state/checkpoint.py": "broker/test_checkpoint_file.py",
     "services/broker/popwheel_broker/wheel/wheel.py": "broker/test_timer_wheel.py",

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from popwheel_broker.options import BrokerOptions, LogOptions, RetentionOptions
 from popwheel_common.contract import names
 from popwheel_common.contract.pop_answer import PopAnswer
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc import methods
@@ -69,6 +69,23 @@ def test_pop_takes_each_message_once_and_in_order() -> None:
         found = [bodies(a.messages) for a in answers]
         assert [body for each in found for body in each] == [b"%d" % number for number in range(12)]
         assert broker.app.files.core.store.reads.fetched_bytes > 0
+
+    serve(work)
+
+
+def test_a_pop_that_nobody_waits_for_any_more_gives_nothing_out() -> None:
+    """Pops of short polls that had ended filled the line to a slow device, so that no poll got anything, for ever."""
+
+    async def work(broker: Broker) -> None:
+        await stored(broker, 2)
+        request = pb.PopRequest(
+            group="g", topic="t", queue_id=-1, max_messages=2, invisible_ms=INVISIBLE_MS, wanted_for_ms=200
+        )
+        pops = [asyncio.create_task(broker.channel.call(methods.POP, request)) for _ in range(3)]
+        await asyncio.sleep(0)
+        broker.clock.advance(300)  # while the device reads for the first of them
+        assert [(len(each.messages), each.waiting) for each in await asyncio.gather(*pops)] == [(0, 1)] * 3
+        assert len((await popped(broker)).messages) == 2
 
     serve(work)
 
@@ -165,14 +182,16 @@ def test_delayed_messages_are_recalled_listed_and_fire() -> None:
     async def work(broker: Broker) -> None:
         due_ms = broker.clock.wall_ms() + 60_000
         payload, properties = wire_message("t", b"later", "")
-        run = MessageRun("t", 0, [payload] * 2, [properties] * 2, ["", ""], [due_ms, due_ms], topic_id=1)
+        run = MessageRun(
+            "t", 0, [payload] * 2, [properties] * 2, ["", ""], PutKind.AT_TIME, [due_ms, due_ms], topic_id=1
+        )
         (result,) = await broker.channel.call(methods.PUT, [run])
         await asyncio.sleep(SAVED_S)
         listed = await broker.channel.call(
             methods.TIMER_LIST, pb.TimerListRequest(topic="t", within_ms=90_000, limit=9)
         )
         assert len(listed.timers) == 2
-        recall = pb.RecallRequest(topic="t", recall_handle=result.recall_handles[0])
+        recall = pb.RecallRequest(topic="t", recall_handle=result.references[0])
         await broker.channel.call(methods.RECALL, recall)
         await asyncio.sleep(SAVED_S)
         await asyncio.sleep(60)

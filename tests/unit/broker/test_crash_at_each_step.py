@@ -51,7 +51,6 @@ class Master:
                 if number % 5 == 0:
                     due_ms = store.clock.wall_ms() + (1000 if epoch < 3 else HOUR_MS)
                     delay = Delay("t", 0, 0, due_ms).encode()
-                    files.core.timer.state.pending.add("t", due_ms)
                     files.core.store.put([Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"", b"", origin=delay)])
             await files.sync()
             files.core.store.confirm(files.end_position)

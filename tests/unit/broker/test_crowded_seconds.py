@@ -42,16 +42,6 @@ def test_what_one_run_takes_counts() -> None:
     assert not seconds.has_room("a", 7, 750, 750)
 
 
-def test_what_could_not_be_stored_is_given_back() -> None:
-    seconds = CrowdedSeconds(4)
-    taken_by(seconds, "a", 7, 0)
-    assert not seconds.has_room("a", 7, 3, 0)
-    seconds.give("a", 7)
-    assert seconds.has_room("a", 7, 2, 0)
-    seconds.give("b", 7)
-    seconds.give("b", 9)
-
-
 def test_no_more_than_a_thousand_seconds_are_remembered() -> None:
     seconds = CrowdedSeconds(2)
     for second in range(1001):

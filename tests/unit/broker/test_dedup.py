@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,8 +13,9 @@ from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.options import LogOptions
 from popwheel_broker.records.record import Record, RecordKind
 from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -49,7 +51,8 @@ class Later:
 
 
 def finder_of(store: MessageStore, clock: ManualClock, later: Later | None = None) -> Dedup:
-    return Dedup(store, clock, later or Later(), lambda topic: ())
+    timers = Mock(kind=TimerServer.kind, queue=TimerServer.queue, leaves_by_itself=True, sent=TimerServer.sent)
+    return Dedup(store, clock, later or Later(), lambda topic: (), [timers])
 
 
 def run_of(*numbers: int, again: bool = False, queue_id: int = 0) -> MessageRun:
@@ -90,7 +93,7 @@ def test_a_delayed_message_that_was_rolled_is_found_by_the_name_it_was_given_fir
     """A recall handle made of its later record was not known."""
     clock = ManualClock()
     store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
-    run, origin = replace(run_of(1), due_ms=[7_000]), Delay(TOPIC, 0, 0, 7_000)
+    run, origin = replace(run_of(1), kind=PutKind.AT_TIME, times_ms=[7_000]), Delay(TOPIC, 0, 0, 7_000)
 
     def put(origin: Delay) -> int:
         record = Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"payload", run.system_properties[0])
@@ -99,7 +102,7 @@ def test_a_delayed_message_that_was_rolled_is_found_by_the_name_it_was_given_fir
     root = put(origin)
     put(origin._replace(root=root, predecessor=root))
     (found,) = finder_of(store, clock).find(run)
-    assert found is not None and found.timer_position == root
+    assert found is not None and found.position == root
 
 
 async def test_what_was_read_is_kept_for_a_minute_after_the_last_look() -> None:

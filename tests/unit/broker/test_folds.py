@@ -96,6 +96,18 @@ def test_only_apply_and_a_checkpoint_change_a_fold(path: str, name: str) -> None
     assert not public & changes
 
 
+def test_only_the_timer_fold_counts_what_waits() -> None:
+    """Others read the counts. What has no record is excepted: what is left out, or fails at the stages."""
+    changes = re.compile(r"\bpending\.(add|remove)\(")
+    excepted = {"fold.py", "recovery.py", "timer_state.py", "timer_faults.py"}
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "services/broker").rglob("*.py")
+        if path.name not in excepted and changes.search(path.read_text())
+    ]
+    assert not found, "append a record that says so: TimerFold.apply counts"
+
+
 def test_only_the_pop_state_changes_its_tables() -> None:
     """Others read them. What has no record is excepted: what a filter passes over, and what a master said of it."""
     changes = re.compile(r"\b(table\.(open|close|renew)|_?(merge_)?buffer\.(popped|commit|reset|forget_group))\(")

@@ -17,7 +17,7 @@ from popwheel_broker.state.notification import Interest, Subscriber
 from popwheel_broker.store.consume_queue import LiteQueue
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Kind, Use
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -625,7 +625,8 @@ async def test_over_the_wire() -> None:
 def _run(lite_topic: str, *, is_retry: bool = False, due_ms: tuple[int, ...] = ()) -> MessageRun:
     body = b"again" if is_retry else lite_topic.encode()
     payload, properties = wire_message(PARENT, lite_topic.encode() if is_retry else body)
-    return MessageRun(PARENT, 0, [payload], [properties], [""], due_ms, is_retry=is_retry, lite_topic=lite_topic)
+    kind = PutKind.AT_TIME if due_ms else PutKind.NOW
+    return MessageRun(PARENT, 0, [payload], [properties], [""], kind, due_ms, is_retry, lite_topic=lite_topic)
 
 
 async def _told(stream: Any) -> list[pb.NotifyEvent]:

@@ -8,7 +8,8 @@ import pytest
 from popwheel_broker.files import replica_store
 from popwheel_broker.quarantine.entry import Step
 from popwheel_broker.records.fault import RecordFaultError
-from popwheel_common.contract.put import MessageRun
+from popwheel_broker.timer.intake import IntakeBatch
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -22,7 +23,7 @@ from tests.unit.broker.world import wire_message
 
 def run_of(body: bytes, due_ms: int = 0) -> MessageRun:
     payload, properties = wire_message("t", body)
-    return MessageRun("t", 0, [payload], [properties], [""], [due_ms] if due_ms else ())
+    return MessageRun("t", 0, [payload], [properties], [""], *((PutKind.AT_TIME, [due_ms]) if due_ms else ()))
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -41,14 +42,14 @@ async def test_a_delayed_send_that_fails_is_refused_and_those_beside_it_are_take
 ) -> None:
     async with running() as broker:
         intake = broker.app.core.timer.intake
-        accept = intake.accept
+        delays = intake.delays
 
-        def failing(run: MessageRun) -> Any:
+        def failing(run: MessageRun, batch: IntakeBatch) -> Any:
             if MARK in run.payloads[0]:
                 raise KeyError("poison")
-            return accept(run)
+            return delays(run, batch)
 
-        monkeypatch.setattr(intake, "accept", failing)
+        monkeypatch.setattr(intake, "delays", failing)
         due_ms = broker.clock.wall_ms() + 60_000
         runs = [run_of(b"a", due_ms), run_of(MARK, due_ms), run_of(b"b")]
         results = await broker.channel.call(methods.PUT, runs)

@@ -118,9 +118,9 @@ async def test_a_send_that_is_tried_again_is_stored_once() -> None:
             assert (await world.put(b"%d" % number, again=True)).queue_offset == number
         assert sorted(await world.pop()) == [b"%d" % number for number in range(10)]
         due_ms = world.clock.wall_ms() + 60_000
-        handle = (await world.put(b"later", topic="later", due_ms=due_ms)).recall_handles
+        handle = (await world.put(b"later", topic="later", due_ms=due_ms)).references
         again = await world.put(b"later", topic="later", due_ms=due_ms, again=True)
-        assert list(again.recall_handles) == list(handle)
+        assert list(again.references) == list(handle)
         assert world.members[1].alive.core.timer.state.pending.total == 1
 
 

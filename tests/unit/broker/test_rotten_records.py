@@ -142,8 +142,7 @@ async def test_a_recall_has_a_damaged_record_mended_and_is_decided_then() -> Non
         await world.in_sync(0, 1)
         due_ms = world.clock.wall_ms() + 60_000
         handles = [
-            (await world.put(b"body-%d" % number, topic="later", due_ms=due_ms)).recall_handles[0]
-            for number in range(5)
+            (await world.put(b"body-%d" % number, topic="later", due_ms=due_ms)).references[0] for number in range(5)
         ]
         damage(first, b"body-2")
         request = pb.RecallRequest(topic="later", recall_handle=handles[2])
@@ -167,7 +166,7 @@ async def test_a_master_that_was_deposed_and_has_not_heard_of_it_cannot_say_that
         deposed.reachable = False
         await world.lead(1)
         due_ms = world.clock.wall_ms() + 60_000
-        handle = (await world.put(b"later", topic="later", due_ms=due_ms)).recall_handles[0]
+        handle = (await world.put(b"later", topic="later", due_ms=due_ms)).references[0]
         request = pb.RecallRequest(topic="later", recall_handle=handle)
         with pytest.raises(StatusError, match="leads no more") as told:
             await deposed.channel.call(methods.RECALL, request)
@@ -181,7 +180,7 @@ async def test_a_recall_whose_record_is_mended_as_another_takes_the_lead_writes_
         await world.lead(0)
         await world.in_sync(0, 1)
         due_ms = world.clock.wall_ms() + 60_000
-        handle = (await world.put(b"body", topic="later", due_ms=due_ms)).recall_handles[0]
+        handle = (await world.put(b"body", topic="later", due_ms=due_ms)).references[0]
         await world.in_sync(0, 1)
         damage(first, b"body")
         asked, answer = asyncio.Event(), asyncio.Event()

@@ -7,7 +7,7 @@ import pytest
 
 from popwheel_broker.options import BrokerOptions, PopOptions
 from popwheel_broker.records.record import StoredRecord
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -112,8 +112,9 @@ async def test_what_no_record_can_hold_is_refused_by_name_and_changes_nothing() 
                 )
         payload, properties = wire_message("t", b"2")
         for queue_id in (-1, 1 << 16, (1 << 31) - 1):
-            for due_ms, first_check_ms in (((), ()), ([broker.clock.wall_ms() + 60_000], ()), ((), [1000])):
-                run = MessageRun("t", queue_id, [payload], [properties], [""], due_ms, first_check_ms=first_check_ms)
+            kinds = {PutKind.NOW: [], PutKind.AT_TIME: [broker.clock.wall_ms() + 60_000], PutKind.HALF: [1000]}
+            for kind, times_ms in kinds.items():
+                run = MessageRun("t", queue_id, [payload], [properties], [""], kind, times_ms)
                 await refused(broker.channel.call(methods.PUT, [run]), Code.BAD_REQUEST, "a queue's number")
         assert (core.store.log.end_position, core.state.table.next_number) == (end, made)
         assert await broker.ack(handle) == [Code.OK]

@@ -8,7 +8,7 @@ from popwheel_broker.timer import dequeue_stages
 from popwheel_broker.timer.service import TimerService
 from popwheel_broker.wheel.timer_state import DueUnit, TimerLogDamagedError
 from popwheel_broker.wheel.unit import UnitFlag
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.timer_world import TIMER_FOLDER, TOPIC, TimerWorld, timer_options
@@ -464,9 +464,10 @@ def test_a_message_for_which_there_is_no_room_for_a_queue_waits_alone() -> None:
     late = world.send(b"late", 1_000)
     assert late
     assert len(world.core.store.queues) == 4  # and the timers'
-    run = MessageRun("t", 0, [b"a"], [b""], [""], [world.begin_ms + 1_500])
-    records, delays = world.timer.intake.accept(run)
-    world.timer.intake.appended(world.core.store.put(records), delays)
+    run = MessageRun("t", 0, [b"a"], [b""], [""], PutKind.AT_TIME, [world.begin_ms + 1_500])
+    batch = world.timer.intake.batch()
+    batch.accept(run)
+    world.core.store.put(batch.records)
     world.flush()
     world.pass_to(1_600)
     assert [stored.payload for _, stored in world.held("t")][-1] == b"a"

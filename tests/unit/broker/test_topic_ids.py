@@ -14,7 +14,7 @@ from popwheel_broker.store.refusals import disk_full
 from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import revive_topic
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -138,11 +138,11 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
             await goes_on.wait()
             await keep_refused(error)
 
-        app.leader.server._put_handler._timer.put = refuse  # type: ignore[method-assign]
+        app.leader.server._put_handler._writers[PutKind.AT_TIME].put = refuse  # type: ignore[method-assign]
         app.leader.flusher.keep_refused = keep_slowly  # type: ignore[method-assign]
         runs = [
             run_of(b"plain", 1),
-            replace(run_of(b"late", 1), due_ms=[HOUR_MS]),
+            replace(run_of(b"late", 1), kind=PutKind.AT_TIME, times_ms=[HOUR_MS]),
         ]
         put = asyncio.create_task(w.channel.call(methods.PUT, runs))
         await waits.wait()

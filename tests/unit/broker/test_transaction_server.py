@@ -10,7 +10,7 @@ from popwheel_broker.options import BrokerOptions, TransactionOptions
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.refusals import disk_full
 from popwheel_common.contract import transaction_id
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -25,7 +25,7 @@ SOON = BrokerOptions(transaction=TransactionOptions(first_check_ms=10, check_int
 async def put(broker: Broker, *bodies: bytes, is_retry: bool = False, topic: str = "t") -> PutResult:
     parts = [wire_message(topic, body) for body in bodies]
     payloads, properties = [payload for payload, _ in parts], [each for _, each in parts]
-    run = MessageRun(topic, 0, payloads, properties, [""] * len(bodies), (), is_retry, first_check_ms=[0] * len(bodies))
+    run = MessageRun(topic, 0, payloads, properties, [""] * len(bodies), PutKind.HALF, [0] * len(bodies), is_retry)
     return (await broker.channel.call(methods.PUT, [run]))[0]
 
 
@@ -38,7 +38,7 @@ async def test_each_half_message_has_its_own_transaction() -> None:
     async with running() as broker:
         result = await put(broker, b"one", b"two")
         assert result.code == Code.OK
-        one, two = result.transaction_ids
+        one, two = result.references
         assert transaction_id.decode(KEY, "t", one).message_id == b"one".hex()
         assert await broker.pop() == []
         await end(broker, two)
@@ -49,11 +49,11 @@ async def test_each_half_message_has_its_own_transaction() -> None:
 
 async def test_a_send_that_is_tried_again_has_the_same_transaction() -> None:
     async with running() as broker:
-        (first,) = (await put(broker, b"one")).transaction_ids
-        assert (await put(broker, b"one", is_retry=True)).transaction_ids == [first]
+        (first,) = (await put(broker, b"one")).references
+        assert (await put(broker, b"one", is_retry=True)).references == [first]
         await end(broker, first)
-        assert (await put(broker, b"one", is_retry=True)).transaction_ids == [first]
-        assert (await put(broker, b"one", b"two", is_retry=True)).transaction_ids[0] == first
+        assert (await put(broker, b"one", is_retry=True)).references == [first]
+        assert (await put(broker, b"one", b"two", is_retry=True)).references[0] == first
         assert (await broker.pull(0))[0] == [b"one"]
 
 
@@ -64,18 +64,18 @@ async def test_half_messages_go_with_others_in_one_put() -> None:
         half, half_properties = wire_message("t", b"half")
         runs = [
             MessageRun("t", 0, [payload], [properties], [""]),
-            MessageRun("t", 0, [later], [later_properties], [""], [broker.clock.wall_ms() + 60_000]),
-            MessageRun("t", 0, [half], [half_properties], [""], first_check_ms=[0]),
+            MessageRun("t", 0, [later], [later_properties], [""], PutKind.AT_TIME, [broker.clock.wall_ms() + 60_000]),
+            MessageRun("t", 0, [half], [half_properties], [""], PutKind.HALF, [0]),
         ]
         plain, delayed, pledged = await broker.channel.call(methods.PUT, runs)
         assert [each.code for each in (plain, delayed, pledged)] == [Code.OK] * 3
-        assert (len(delayed.recall_handles), len(pledged.transaction_ids)) == (1, 1)
+        assert (len(delayed.references), len(pledged.references)) == (1, 1)
         assert (await broker.pull(0))[0] == [b"plain"]
 
 
 async def test_what_is_no_transaction_is_refused() -> None:
     async with running() as broker:
-        (identity,) = (await put(broker, b"one")).transaction_ids
+        (identity,) = (await put(broker, b"one")).references
         half = transaction_id.decode(KEY, "t", identity)
         await refused(end(broker, "nonsense"), Code.INVALID_TRANSACTION_ID, "not given out")
         later = transaction_id.encode(KEY, "t", half._replace(epoch=half.epoch + 1))
@@ -86,7 +86,7 @@ async def test_what_is_no_transaction_is_refused() -> None:
 
 async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(options=SOON) as broker:
-        (identity,) = (await put(broker, b"one")).transaction_ids
+        (identity,) = (await put(broker, b"one")).references
         with monkeypatch.context() as patch:
             patch.setattr(SendAdmission, "disk_is_full", lambda self: True)
             await refused(end(broker, identity), disk_full().code, "disk is nearly full")
@@ -99,7 +99,7 @@ async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: 
 
 async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
     async with running(MemoryDisk(random.Random(0), 1 << 30), SOON) as broker:
-        (identity,) = (await put(broker, b"one")).transaction_ids
+        (identity,) = (await put(broker, b"one")).references
         stream = broker.channel.open(methods.CHECK_TRANSACTIONS)
         await stream.send([pb.TransactionProducers(topics=["t"])])
         await asyncio.sleep(0.05)
@@ -124,7 +124,7 @@ async def test_how_a_transaction_ended_is_durable_before_it_is_told(monkeypatch:
         raise StatusError(Code.HA_NOT_AVAILABLE, "this broker leads no more")
 
     async with running() as broker:
-        (identity,) = (await put(broker, b"one")).transaction_ids
+        (identity,) = (await put(broker, b"one")).references
         await end(broker, identity, commit=False)
         with monkeypatch.context() as patch:
             patch.setattr(Flusher, "durable", leads_no_more)

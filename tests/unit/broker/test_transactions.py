@@ -21,7 +21,7 @@ from popwheel_broker.transactions.half import (
     end_record,
 )
 from popwheel_broker.transactions.table import OpenHalf, TransactionTable
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.core_world import metrics
@@ -44,7 +44,7 @@ def world_of(**transaction: int) -> World:
 def send(world: World, body: bytes = b"half", first_check_ms: int = 0, topic: str = TOPIC) -> OpenHalf:
     """Store a half message, durably."""
     payload, properties = wire_message(topic, body)
-    run = MessageRun(topic, 0, [payload], [properties], [""], first_check_ms=[first_check_ms])
+    run = MessageRun(topic, 0, [payload], [properties], [""], PutKind.HALF, [first_check_ms])
     transactions = world.core.transactions
     records = transactions.accept(run, Counter())
     appended = world.core.store.put(records)

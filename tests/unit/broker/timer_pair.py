@@ -13,7 +13,7 @@ from popwheel_broker.timer.message_timer import MessageTimer
 from popwheel_broker.timer.service import TimerService
 from popwheel_broker.wheel.timer_state import slot_of
 from popwheel_common.contract.cluster_view import ClusterView
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.recall_handle import RecallHandle
 from popwheel_common.pb.popwheel.v1.broker_pb2 import TimerProgress
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Topic
@@ -177,11 +177,11 @@ class TimerPair:
     def send(self, body: bytes, due_ms: int, topic: str = "orders") -> int:
         """Send a message that is due so long after the beginning; the position of its record."""
         payload, properties = wire_message(topic, body)
-        run = MessageRun(topic, 0, [payload], [properties], [""], [self.begin_ms + due_ms])
-        intake = self.master.timer.intake
-        records, delays = intake.accept(run)
-        appended = self.master.core.store.put(records)
-        intake.appended(appended, delays)
+        run = MessageRun(topic, 0, [payload], [properties], [""], PutKind.AT_TIME, [self.begin_ms + due_ms])
+        batch = self.master.timer.intake.batch()
+        batch.accept(run)
+        appended = self.master.core.store.put(batch.records)
+        self.master.timer.intake.stored(batch)
         return appended.positions[0]
 
     def recall(self, position: int, body: bytes, due_ms: int, topic: str = "orders") -> None:
@@ -192,7 +192,6 @@ class TimerPair:
         record = timer.intake.recall(topic, handle)
         if record is not None:
             self.master.core.store.put([record])
-            timer.state.recall(position, topic, self.begin_ms + due_ms)
 
     # What happens between them
 

@@ -7,7 +7,7 @@ from popwheel_broker.records.record import RecordKind
 from popwheel_broker.timer.message_timer import Step
 from popwheel_broker.timer.service import TimerService
 from popwheel_broker.wheel.timer_state import slot_of
-from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message
 
@@ -67,11 +67,13 @@ class TimerWorld(World):
             [payload for payload, _ in wired],
             [properties for _, properties in wired],
             [""] * len(bodies),
+            PutKind.AT_TIME,
             [self.begin_ms + due_ms for due_ms in dues_ms],
         )
-        records, delays = self.timer.intake.accept(run)
-        appended = self.core.store.put(records)
-        self.timer.intake.appended(appended, delays)
+        batch = self.timer.intake.batch()
+        batch.accept(run)
+        appended = self.core.store.put(batch.records)
+        self.timer.intake.stored(batch)
         if flushed:
             self.flush()
         return list(appended.positions)
@@ -83,7 +85,6 @@ class TimerWorld(World):
         record = self.timer.intake.recall(TOPIC, handle)
         if record is not None:
             self.core.store.put([record])
-            self.timer.state.recall(position, TOPIC, self.begin_ms + due_ms)
             self.flush()
 
     def turn(self) -> Step:

@@ -2,22 +2,29 @@
 
 import pytest
 
-from popwheel_common.contract.put import MessageRun, PutResult, decode_results, decode_runs, encode_results, encode_runs
-from popwheel_common.pb.popwheel.v1.broker_pb2 import PutRequest
+from popwheel_common.contract.put import (
+    MessageRun,
+    PutKind,
+    PutResult,
+    decode_results,
+    decode_runs,
+    encode_results,
+    encode_runs,
+)
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PutRequest, PutResponse, PutRun
 
 
 def test_runs_come_through_as_they_are() -> None:
     runs = [
         MessageRun("orders", 3, [b"a", b"b"], [b"", b"x"], ["", "tag"]),
-        MessageRun("later", 0, [b"c"], [b"y"], [""], [1_700_000_000_123], topic_id=7),
+        MessageRun("later", 0, [b"c"], [b"y"], [""], PutKind.AT_TIME, [1_700_000_000_123], topic_id=7),
     ]
-    halves = MessageRun("pledged", 1, [b"d", b"e"], [b"", b""], ["", ""], is_retry=True, first_check_ms=[0, 500])
-    *decoded, half = decode_runs(encode_runs([*runs, halves]))
-    assert (half.topic, half.is_retry, list(half.first_check_ms), half.is_even) == ("pledged", True, [0, 500], True)
-    assert [list(run.first_check_ms) for run in decoded] == [[], []]
-    assert [(run.topic, run.queue_id, list(run.payloads), list(run.due_ms)) for run in decoded] == [
-        ("orders", 3, [b"a", b"b"], []),
-        ("later", 0, [b"c"], [1_700_000_000_123]),
+    halves = MessageRun("pledged", 1, [b"d", b"e"], [b"", b""], ["", ""], PutKind.HALF, [0, 500], is_retry=True)
+    half, *decoded = decode_runs(encode_runs([halves, *runs]))
+    assert (half.topic, half.kind, half.is_retry, half.times_ms) == ("pledged", PutKind.HALF, True, [0, 500])
+    assert [(run.topic, run.queue_id, list(run.payloads), run.kind, run.times_ms) for run in decoded] == [
+        ("orders", 3, [b"a", b"b"], PutKind.NOW, []),
+        ("later", 0, [b"c"], PutKind.AT_TIME, [1_700_000_000_123]),
     ]
     assert [(list(run.system_properties), list(run.tags)) for run in decoded] == [
         ([b"", b"x"], ["", "tag"]),
@@ -26,26 +33,38 @@ def test_runs_come_through_as_they_are() -> None:
     assert [run.topic_id for run in decoded] == [0, 7]
 
 
-def test_half_messages_are_no_messages_to_who_does_not_know_them() -> None:
-    run = MessageRun("pledged", 1, [b"d"], [b""], [""], first_check_ms=[0])
-    assert list(PutRequest.FromString(encode_runs([run])).runs) == []
+def test_a_proxy_and_a_broker_before_0_1_0_are_understood() -> None:
+    run = PutRun(topic="pledged", payloads=[b"d"], system_properties=[b""], tags=[""], first_check_ms=[0])
+    (half,) = decode_runs(PutRequest(halves=[run]).SerializeToString())
+    assert (half.kind, half.times_ms, half.is_even) == (PutKind.HALF, [0], True)
+    answer = PutResponse.FromString(encode_results([PutResult(20000, references=["a"])]))
+    assert answer.results[0].transaction_ids == ["a"]
+    answer.results[0].ClearField("references")
+    (result,) = decode_results(answer.SerializeToString())
+    assert result.references == ["a"]
+
+
+def test_a_run_with_times_of_two_kinds_is_uneven() -> None:
+    run = PutRun(topic="t", payloads=[b"d"], system_properties=[b""], tags=[""], due_ms=[1], first_check_ms=[0])
+    (decoded,) = decode_runs(PutRequest(runs=[run]).SerializeToString())
+    assert not decoded.is_even
 
 
 def test_results_come_through_as_they_are() -> None:
     results = [PutResult(20000, "", 7, 8), PutResult(20000, "", 0, 9, ["one", "two"]), PutResult(40005, "too late")]
-    half = PutResult(20000, transaction_ids=["a", "b"])
+    half = PutResult(20000, references=["a", "b"])
     *decoded, decoded_half = decode_results(encode_results([*results, half]))
-    assert list(decoded_half.transaction_ids) == ["a", "b"]
-    assert [
-        (one.code, one.error, one.queue_offset, one.store_time_ms, list(one.recall_handles)) for one in decoded
-    ] == [
+    assert list(decoded_half.references) == ["a", "b"]
+    assert [(one.code, one.error, one.queue_offset, one.store_time_ms, list(one.references)) for one in decoded] == [
         (20000, "", 7, 8, []),
         (20000, "", 0, 9, ["one", "two"]),
         (40005, "too late", 0, 0, []),
     ]
 
 
-@pytest.mark.parametrize(("due_ms", "even"), [((), True), ((1, 2), True), ((1,), False), ((1, 2, 3), False)])
-def test_a_run_has_a_delivery_time_for_each_message_or_none(due_ms: tuple[int, ...], even: bool) -> None:
-    assert MessageRun("orders", 0, [b"a", b"b"], [b"", b""], ["", ""], due_ms).is_even is even
-    assert MessageRun("orders", 0, [b"a", b"b"], [b"", b""], ["", ""], first_check_ms=due_ms).is_even is even
+@pytest.mark.parametrize(("times_ms", "is_even"), [((), False), ((1, 2), True), ((1,), False), ((1, 2, 3), False)])
+def test_a_run_has_a_time_for_each_message_or_none(times_ms: tuple[int, ...], is_even: bool) -> None:
+    for kind in (PutKind.AT_TIME, PutKind.HALF):
+        assert MessageRun("orders", 0, [b"a", b"b"], [b"", b""], ["", ""], kind, times_ms).is_even is is_even
+    at_once = MessageRun("orders", 0, [b"a", b"b"], [b"", b""], ["", ""], times_ms=times_ms)
+    assert at_once.is_even is (not times_ms)

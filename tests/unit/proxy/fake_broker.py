@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from popwheel_common.contract import names, recall_handle, receipt, transaction_id
 from popwheel_common.contract.pop_answer import PopAnswer
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.contract.recall_handle import RecallHandle
 from popwheel_common.contract.send_id import without_send_id
 from popwheel_common.contract.transaction_id import TransactionId
@@ -131,11 +131,11 @@ class FakeBroker:
             if run.topic_id in self.deleted:
                 results.append(PutResult(Code.TOPIC_NOT_FOUND, "the topic was deleted"))
                 continue
-            if run.first_check_ms:
-                results.append(PutResult(Code.OK, transaction_ids=self._keep_halves(run)))
+            if run.kind is PutKind.HALF:
+                results.append(PutResult(Code.OK, references=self._keep_halves(run)))
                 continue
-            if run.due_ms:
-                results.append(PutResult(Code.OK, recall_handles=self._delay(run)))
+            if run.kind is PutKind.AT_TIME:
+                results.append(PutResult(Code.OK, references=self._delay(run)))
                 continue
             log = self.topics.setdefault(run.stored_topic, [])
             results.append(PutResult(Code.OK, queue_offset=len(log)))
@@ -144,7 +144,7 @@ class FakeBroker:
                     if topic == run.stored_topic:
                         ready.append(len(log))
                 log.append(StoredMessage(*message, queue_id=run.queue_id))
-        for topic in {run.stored_topic for run in request if not (run.due_ms or run.first_check_ms)}:
+        for topic in {run.stored_topic for run in request if not run.kind}:
             await self.arrived(topic, sum(len(run.payloads) for run in request if run.stored_topic == topic))
         return results
 
@@ -179,7 +179,7 @@ class FakeBroker:
     def _delay(self, run: MessageRun) -> list[str]:
         """Keep the messages of a delayed run; their recall handles."""
         handles = []
-        for payload, properties, due_ms in zip(run.payloads, run.system_properties, run.due_ms, strict=True):
+        for payload, properties, due_ms in zip(run.payloads, run.system_properties, run.times_ms, strict=True):
             message = decoded(StoredMessage(payload, properties))
             message_id = message.system_properties.message_id
             handles.append(

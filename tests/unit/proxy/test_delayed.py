@@ -148,7 +148,7 @@ async def test_delayed_sends_join_a_put_but_no_run() -> None:
         answers = await asyncio.gather(*sends, w.send(message("mixed")))
         assert {answer.status.code for answer in answers} == {Code.OK}
         (runs,) = runs_of(w)
-        assert sorted((len(run.payloads), list(run.due_ms)) for run in runs) == [
+        assert sorted((len(run.payloads), list(run.times_ms)) for run in runs) == [
             (1, [1000]),
             (2, []),
             (2, [2000, 3000]),
@@ -160,7 +160,7 @@ async def test_delayed_sends_join_a_put_but_no_run() -> None:
 async def test_a_refusal_of_one_delayed_send_is_not_that_of_another() -> None:
     async with world() as w:
         await add_topics(w)
-        w.broker.put_results = [PutResult(Code.TOO_MANY_REQUESTS, "full"), PutResult(Code.OK, recall_handles=["h"])]
+        w.broker.put_results = [PutResult(Code.TOO_MANY_REQUESTS, "full"), PutResult(Code.OK, references=["h"])]
         first, second = await asyncio.gather(w.send(delayed()), w.send(delayed()))
         assert (first.status.code, first.status.message) == (Code.TOO_MANY_REQUESTS, "full")
         assert (second.status.code, second.entries[0].recall_handle) == (Code.OK, "h")
@@ -169,7 +169,7 @@ async def test_a_refusal_of_one_delayed_send_is_not_that_of_another() -> None:
 async def test_a_broker_that_takes_nothing_back_gives_no_handles() -> None:
     async with world() as w:
         await add_topics(w)
-        w.broker.put_results = [PutResult(Code.OK)]
+        w.broker.put_results = [PutResult(Code.OK, references=["", ""])]
         answer = await w.send(delayed(), delayed())
         assert [(entry.status.code, entry.recall_handle) for entry in answer.entries] == [(Code.OK, "")] * 2
 

@@ -368,7 +368,7 @@ def test_a_send_bound_to_one_queue_waits_there_or_fails_and_never_moves() -> Non
 
             async def bound() -> object:
                 call = Call("/", {}, None, "test")
-                return await sending._store(call, topic, messages_of(request, 128), (), only=("a", 3))
+                return await sending._store(call, topic, messages_of(request, 128), only=("a", 3))
 
             w.paced["a"].put_error = UNAVAILABLE
             send = asyncio.create_task(bound())

@@ -169,6 +169,14 @@ async def test_a_poll_below_the_minimum_pops_everywhere_once_and_does_not_wait()
         assert not any(one.interests for one in w.brokers.values())
 
 
+async def test_a_pop_says_for_how_long_somebody_waits_for_it() -> None:
+    async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
+        await w.receive(poll_request(wait_s=0.3))
+        (pop,) = w.broker.asked("Pop")
+        assert isinstance(pop, broker.PopRequest)
+        assert 200 < pop.wanted_for_ms <= 500  # with what a pop under way may take longer
+
+
 async def test_messages_popped_for_a_client_that_has_gone_are_released_at_once() -> None:
     async with world() as w:
         await w.send(message())
@@ -405,6 +413,8 @@ async def test_the_broker_is_asked_for_what_the_client_wants() -> None:
         tags = d.FilterExpression(type=d.FilterType.TAG, expression=" a||b ")
         await w.receive(poll_request(wait_s=0, batch=1000, filter_expression=tags, attempt_id="try"))
         (pop,) = w.broker.asked("Pop")
+        assert isinstance(pop, broker.PopRequest)
+        pop.ClearField("wanted_for_ms")
         assert pop == broker.PopRequest(
             group="group",
             group_id=w.app.view.groups["group"].id,

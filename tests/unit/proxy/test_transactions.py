@@ -79,7 +79,7 @@ async def test_a_half_message_goes_with_the_time_of_its_first_check(topic: str) 
             answer = await w.send(sent)
             (entry,) = answer.entries
             assert (answer.status.code, entry.transaction_id in w.broker.halves) == (Code.OK, True)
-        assert [list(run.first_check_ms) for run in runs_of(w)] == [[0], [9000]]
+        assert [list(run.times_ms) for run in runs_of(w)] == [[0], [9000]]
         assert w.broker.topics == {}
 
 

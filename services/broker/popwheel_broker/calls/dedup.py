@@ -13,11 +13,11 @@ delivered when it is whole again. So the ids of what was tried again are kept, t
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.records.run_batch import RunWriter, Sent
 from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
 from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.timer.recovery import delay_of
-from popwheel_broker.transactions.half import HALF_QUEUE, HALF_TOPIC, decode_half
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, fired_timer
+from popwheel_broker.wheel.delay import fired_timer
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.send_id import send_id_of
@@ -45,13 +45,12 @@ class Stored(NamedTuple):
     Args:
         queue_offset: in its queue, or in the timer queue.
         store_time_ms: wall clock.
-        timer_position: of its first TIMER record, which names it, while it is a delayed one; of its last one when it
-            has fired; of the HALF record of a half message; else -1.
+        position: by which a delayed or half message is known; of one that has fired, of its last TIMER record; else -1.
     """
 
     queue_offset: int
     store_time_ms: int
-    timer_position: int
+    position: int
 
 
 class _Known:
@@ -71,6 +70,7 @@ class Dedup:
         clock: how old they are.
         later: has something done after so many seconds.
         ids_of: all ids under which records may speak of the topic that has a name now.
+        writers: of messages that do not go into their queue at once; each has a queue of its own.
     """
 
     def __init__(
@@ -79,11 +79,14 @@ class Dedup:
         clock: Clock,
         later: Callable[[float, Callable[[], None]], Timer],
         ids_of: Callable[[str], Sequence[int]],
+        writers: Sequence[RunWriter],
     ) -> None:
         self._store = store
         self._clock = clock
         self._later = later
         self._ids_of = ids_of
+        self._by_kind = {each.kind: each for each in writers}
+        self._by_topic = {each.queue[0]: each for each in writers}
         self._queues: dict[tuple[str, int], _Known] = {}
         self._tried: dict[int, None] = {}
         self._looked_at_ms = 0
@@ -120,18 +123,15 @@ class Dedup:
             self._timer = self._later(_KEPT_MS / 1000, self._forget)
         ids = [send_id_of(properties) for properties in run.system_properties]
         self._tried.update((each, None) for each in ids if each is not None)
-        if run.first_check_ms:
-            topic_ids = self._ids_of(run.topic) or (0,)
-            found = [self._in_queue(HALF_TOPIC, HALF_QUEUE, run.topic, topic_ids, each) for each in ids]
-            self._keep_within_limits()
-            return found
-        topic = run.stored_topic
-        found = [self._in_queue(topic, run.queue_id, topic, (0,), each) for each in ids]
-        if run.due_ms and None in found:
-            # Those that were due soon may have fired, so their topic is looked at first.
+        writer = self._by_kind.get(run.kind)
+        found: list[Stored | None] = [None] * len(ids)
+        if writer is None or writer.leaves_by_itself:  # before its own queue: they may have left that
+            topic = run.stored_topic
+            found = [self._in_queue(topic, run.queue_id, topic, (0,), each) for each in ids]
+        if writer is not None and None in found:
             topic_ids = self._ids_of(run.topic) or (0,)
             found = [
-                stored or self._in_queue(TIMER_TOPIC, TIMER_QUEUE, run.topic, topic_ids, each)
+                stored or self._in_queue(*writer.queue, run.topic, topic_ids, each)
                 for stored, each in zip(found, ids, strict=True)
             ]
         self._keep_within_limits()
@@ -176,26 +176,19 @@ class Dedup:
     def _read(self, queue: ConsumeQueue, known: _Known) -> None:
         """Read from the queue's end back to what is known, or too old."""
         since_ms = self._clock.wall_ms() - _AGE_MS_MAX
-        topic = queue.topic
+        writer = self._by_topic.get(queue.topic)
+        sent_of = _sent if writer is None else writer.sent
         for offset, entries in self._entries_backwards(queue, known.end_offset):
             records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
             for found in records:
                 send_id = send_id_of(found.system_properties)
                 if send_id is None:
                     continue
-                name, topic_id, timer_position = topic, 0, fired_timer(found)
-                if topic == TIMER_TOPIC:
-                    delay = delay_of(found)
-                    if delay is None:
-                        continue
-                    name, topic_id = delay.topic, delay.topic_id
-                    timer_position = delay.root_at(found.position)  # rolled since
-                elif topic == HALF_TOPIC:
-                    name, _, topic_id, _ = decode_half(found.origin)
-                    timer_position = found.position
-                known.messages[name, topic_id, send_id] = Stored(
-                    found.queue_offset, found.store_time_ms, timer_position
-                )
+                sent = sent_of(found)
+                if sent is not None:
+                    known.messages[sent.topic, sent.topic_id, send_id] = Stored(
+                        found.queue_offset, found.store_time_ms, sent.position
+                    )
             if records[0].store_time_ms < since_ms:
                 return
 
@@ -211,3 +204,8 @@ class Dedup:
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)
             yield begin, queue.read(begin, end - begin)
             end = begin
+
+
+def _sent(found: StoredRecord) -> Sent:
+    """What a message in its own queue says of its send."""
+    return Sent(found.topic, 0, fired_timer(found))

@@ -1,6 +1,6 @@
 """Putting messages into topics: what may be taken, what is there already, and when it is durable."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -8,22 +8,20 @@ from typing import Final
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup, Stored
 from popwheel_broker.calls.send_admission import SendAdmission
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
+from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.records.run_batch import RunWriter, put_alone
 from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.queues import QUEUE_ID_MAX
 from popwheel_broker.store.refusals import disk_refusal
-from popwheel_broker.timer.timer_server import TimerServer
-from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_rpc.service import Call
 
 _OK: Final = int(Code.OK)
-_AT_ONCE, _DELAYED, _HALF = range(3)
 _CANNOT_TELL: Final = (
     "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
 )
@@ -37,13 +35,14 @@ _Found = Sequence[Stored | None] | CorruptDataError
 class PutHandler:
     """Answers Put.
 
+    Each step says of some runs what becomes of them; the others go on.
+
     Args:
         context: of the replica; its core decides.
         flusher: makes durable.
         dedup: finds what an earlier try has stored.
         admission: whether messages may be taken.
-        timer: takes delayed messages.
-        transactions: takes half messages.
+        writers: append messages that do not go into their queue at once.
     """
 
     def __init__(
@@ -52,101 +51,71 @@ class PutHandler:
         flusher: Flusher,
         dedup: Dedup,
         admission: SendAdmission,
-        timer: TimerServer,
-        transactions: TransactionServer,
+        writers: Sequence[RunWriter],
     ) -> None:
         self._core: BrokerCore = context.files.core
         self._flusher = flusher
         self._dedup = dedup
         self._admission = admission
         self._statistics = context.statistics
-        self._timer = timer
-        self._transactions = transactions
+        self._writers = {each.kind: each for each in writers}
         self._repair = context.repair
 
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
-        refusal_of = self._core.settlement.refusal_of_sends
-        refusals = [refusal_of(run.topic, run.topic_id) for run in runs]
-        if any(refusals):
-            others = [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
-            put = iter(await self.put(call, others) if others else ())
-            return [
-                next(put) if refusal is None else PutResult(int(refusal.code), refusal.message) for refusal in refusals
-            ]
-        self._core.settlement.settle(run.topic for run in runs)
+        core = self._core
+        refusal_of = core.settlement.refusal_of_sends
+        verdicts = [_refused(refusal_of(run.topic, run.topic_id)) for run in runs]
+        left = _left(runs, verdicts)
+        if not left:
+            return _filled(verdicts, ())
+        core.settlement.settle(run.topic for run in left)
         refusal_of_all = self._admission.refusal()
         if refusal_of_all is not None:
             if self._admission.disk_is_full():
                 self._statistics.refused_disk_full += 1
             raise refusal_of_all
-        has_lite = False
-        for run in runs:
-            names.topic(run.topic, Use.SEND)
-            if run.lite_topic:
-                has_lite = True
-        if not all(run.is_even for run in runs):
-            raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
-        if not all(0 <= run.queue_id <= QUEUE_ID_MAX for run in runs):
-            raise StatusError(Code.BAD_REQUEST, f"a queue's number goes from 0 to {QUEUE_ID_MAX}; nothing was stored")
-        return await (self._put_some_lite(runs) if has_lite else self._put_admitted(runs))
+        for run in left:
+            _check(run)
+        topic_ids = core.names.topic_ids
+        for run in left:
+            if run.lite_topic or (run.topic_id and run.topic_id != topic_ids.get(run.topic)):
+                unplaced = self._without_place(left)
+                left = _left(left, unplaced)
+                stored = await self._put_current(left) if left else ()
+                return _filled(verdicts, _filled(unplaced, stored))
+        return _filled(verdicts, await self._put_current(left))
 
-    async def _put_some_lite(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append runs of which some are for lite topics; each that would make one too many is refused by itself."""
-        for run in runs:
-            if run.lite_topic:
-                names.checked_lite_topic(run.lite_topic)
-                if run.due_ms or run.first_check_ms:
-                    raise StatusError(
-                        Code.BAD_REQUEST,
-                        "a message for a lite topic is neither delayed nor of a transaction; nothing was stored",
-                    )
-        refused = [self._refusal_of_lite(run) if run.lite_topic else None for run in runs]
-        admitted = [run for run, refusal in zip(runs, refused, strict=True) if refusal is None]
-        put = iter(await self._put_admitted(admitted) if admitted else ())
-        return [next(put) if refusal is None else refusal for refusal in refused]
+    def _without_place(self, runs: Sequence[MessageRun]) -> list[PutResult | None]:
+        """Verdicts of runs that have no place: a lite topic would be one too many, or another topic has the name now.
+
+        Topics that were not heard of yet are made known.
+        """
+        core = self._core
+        verdicts = [self._refusal_of_lite(run) if run.lite_topic else None for run in runs]
+        for run in _left(runs, verdicts):
+            core.settlement.hear_of_topic(run.topic, run.topic_id)
+        return [
+            _of_another_topic(run.topic)
+            if verdict is None and not core.names.is_current(run.topic, run.topic_id)
+            else verdict
+            for run, verdict in zip(runs, verdicts, strict=True)
+        ]
 
     def _refusal_of_lite(self, run: MessageRun) -> PutResult | None:
         """Why the lite topic of a run can't be made; None if it is there now."""
         try:
             self._core.store.ensure_queue((run.stored_topic, run.queue_id))
         except StatusError as error:
-            return PutResult(int(error.code), error.message)
+            return _refused(error)
         return None
-
-    def _put_admitted(self, runs: Sequence[MessageRun]) -> Awaitable[Sequence[PutResult]]:
-        topic_ids = self._core.names.topic_ids
-        for run in runs:
-            if run.topic_id and run.topic_id != topic_ids.get(run.topic):
-                return self._put_of_topics(runs)
-        return self._put_current(runs)
-
-    async def _put_of_topics(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append runs of which some are for topics that were not heard of yet, or for others than have their names now;
-        those are refused.
-        """
-        core = self._core
-        for run in runs:
-            core.settlement.hear_of_topic(run.topic, run.topic_id)
-        are_current = [core.names.is_current(run.topic, run.topic_id) for run in runs]
-        current = [run for run, is_current in zip(runs, are_current, strict=True) if is_current]
-        put = iter(await self._put_current(current) if current else ())
-        return [
-            next(put) if is_current else _of_another_topic(run.topic)
-            for run, is_current in zip(runs, are_current, strict=True)
-        ]
 
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
         if self._dedup.kept_ids:
             runs = [replace(run, is_retry=True) if self._dedup.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
-        for run in runs:
-            if run.is_retry or run.due_ms or run.first_check_ms:
-                put = self._put_again if any(run.is_retry for run in runs) else self._put_some_hidden
-                break
-        else:
-            put = self._put_at_once
+        put = self._put_again if any(run.is_retry for run in runs) else self._put_new
         results = await put(runs)
         assert len(results) == len(runs), "not every run has its result"
         if before == self._ids_of(runs):
@@ -169,44 +138,46 @@ class PutHandler:
             for run, topic_id in zip(runs, before, strict=True)
         ]
 
-    def _put_new(self, runs: Sequence[MessageRun]) -> Awaitable[Sequence[PutResult]]:
-        """Append what was not stored before."""
-        if any(run.due_ms or run.first_check_ms for run in runs):
-            return self._put_some_hidden(runs)
-        return self._put_at_once(runs)
-
-    async def _put_at_once(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+    async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
+        """Append what was not stored before: runs of each kind by one write."""
         refusals: list[StatusError] = []
-        try:
-            results = self._append(runs, refusals)
-        except StatusError as error:
-            await self._flusher.keep_refused(error)
-            raise
-        for refusal in refusals:
+        if any(run.kind for run in runs):
+            results = self._append_kinds(runs, refusals)
+        else:
+            results = self._append_of(PutKind.NOW, runs, refusals)
+        for refusal in refusals:  # only now: while this waits, topics may be forgotten
             await self._flusher.keep_refused(refusal)
-        await self._flusher.durable(self._core.store.log.end_position)
+        if any(result.code == _OK for result in results):
+            await self._flusher.durable(self._core.store.log.end_position)
         return results
 
+    def _append_kinds(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        results: list[PutResult | None] = [None] * len(runs)
+        for kind in sorted({run.kind for run in runs}, reverse=True):
+            indexes = [index for index, run in enumerate(runs) if run.kind == kind]
+            of_kind = self._append_of(kind, [runs[index] for index in indexes], refusals)
+            for index, result in zip(indexes, of_kind, strict=True):
+                results[index] = result
+        return [result for result in results if result is not None]
+
+    def _append_of(self, kind: PutKind, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        """Append runs of one kind; why the device refused some, or all, is added to `refusals`."""
+        writer = self._writers.get(kind)
+        try:
+            return self._append(runs, refusals) if writer is None else writer.put(runs, refusals)
+        except StatusError as error:
+            refusals.append(error)
+            return [PutResult(int(error.code), error.message) for _ in runs]
+
     def _append(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append runs in one write; the caller makes them durable. If one of them fails by itself, each is appended
-        alone, and why others of them were refused is added to `refusals`.
-        """
+        """Append runs to their queues, in one write; if one of them fails by itself, each is appended alone."""
         try:
             with RECORD_STEP:
                 appended = self._core.store.put_runs(runs)
         except RecordFaultError as fault:
-            if len(runs) == 1:
-                return [failed_run(fault)]
-            return [self._append_alone(run, refusals) for run in runs]
+            return put_alone(runs, self._append, fault, refusals)
         self._statistics.put(runs)
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
-
-    def _append_alone(self, run: MessageRun, refusals: list[StatusError]) -> PutResult:
-        try:
-            return self._append([run], refusals)[0]
-        except StatusError as error:
-            refusals.append(error)
-            return PutResult(int(error.code), error.message)
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
@@ -274,53 +245,56 @@ class PutHandler:
 
     def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
         """The answer for a run of which some was there already, given that for the rest."""
-        handles, transaction_ids = iter(result.recall_handles), iter(result.transaction_ids)
         first = next(each for each in stored if each is not None)
         appended = count(result.queue_offset)
         offsets = [next(appended) if each is None else each.queue_offset for each in stored]
-        if not (run.due_ms or run.first_check_ms) and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+        writer = self._writers.get(run.kind)
+        if writer is None and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
             return PutResult(int(Code.SLAVE_PERSISTENCE_TIMEOUT), _NOT_TOGETHER)
         result.queue_offset = offsets[0]
         result.store_time_ms = first.store_time_ms
-        if run.due_ms:
-            result.recall_handles = [
-                next(handles) if each is None else self._timer.handle(run, index, each.timer_position)
-                for index, each in enumerate(stored)
-            ]
-        if run.first_check_ms:
-            result.transaction_ids = [
-                next(transaction_ids) if each is None else self._transactions.id_of(run, index, each.timer_position)
+        if writer is not None:
+            references = iter(result.references)
+            result.references = [
+                next(references) if each is None else writer.reference(run, index, each.position)
                 for index, each in enumerate(stored)
             ]
         return result
 
-    async def _put_some_hidden(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append runs of which some are delayed or of transactions; each of those is stored or refused by itself."""
-        refusals: list[StatusError] = []
-        results: list[PutResult | None] = [None] * len(runs)
-        for put, kind in ((self._timer.put, _DELAYED), (self._transactions.put, _HALF), (self._append, _AT_ONCE)):
-            indexes = [index for index, run in enumerate(runs) if _kind_of(run) == kind]
-            some = [runs[index] for index in indexes]
-            if not some:
-                continue
-            try:
-                of_some = put(some, refusals)
-            except StatusError as error:
-                refusals.append(error)
-                of_some = [PutResult(int(error.code), error.message) for _ in some]
-            for index, result in zip(indexes, of_some, strict=True):
-                results[index] = result
-        for refusal in refusals:  # only now: while this waits, topics may be forgotten
-            await self._flusher.keep_refused(refusal)
-        await self._flusher.durable(self._core.store.log.end_position)
-        return [result for result in results if result is not None]
+
+def _check(run: MessageRun) -> None:
+    """Check what is asked for. Raises StatusError."""
+    names.topic(run.topic, Use.SEND)
+    if not run.is_even:
+        raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
+    if not 0 <= run.queue_id <= QUEUE_ID_MAX:
+        raise StatusError(Code.BAD_REQUEST, f"a queue's number goes from 0 to {QUEUE_ID_MAX}; nothing was stored")
+    if run.lite_topic:
+        names.checked_lite_topic(run.lite_topic)
+        if run.kind:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                "a message for a lite topic is neither delayed nor of a transaction; nothing was stored",
+            )
 
 
-def _kind_of(run: MessageRun) -> int:
-    """Where a run goes first."""
-    if run.due_ms:
-        return _DELAYED
-    return _HALF if run.first_check_ms else _AT_ONCE
+def _left(runs: Sequence[MessageRun], verdicts: Sequence[PutResult | None]) -> Sequence[MessageRun]:
+    """The runs without a verdict."""
+    if not any(verdicts):
+        return runs
+    return [run for run, verdict in zip(runs, verdicts, strict=True) if verdict is None]
+
+
+def _filled(verdicts: Sequence[PutResult | None], results: Sequence[PutResult]) -> Sequence[PutResult]:
+    """Verdicts, and the results of the runs without one."""
+    if not any(verdicts):
+        return results
+    rest = iter(results)
+    return [next(rest) if verdict is None else verdict for verdict in verdicts]
+
+
+def _refused(refusal: StatusError | None) -> PutResult | None:
+    return None if refusal is None else PutResult(int(refusal.code), refusal.message)
 
 
 def _without(run: MessageRun, stored: _Found) -> MessageRun:
@@ -328,16 +302,13 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
     left = [] if isinstance(stored, CorruptDataError) else [index for index, each in enumerate(stored) if each is None]
     if len(left) == len(run.payloads):
         return run
-    return MessageRun(
-        run.topic,
-        run.queue_id,
-        [run.payloads[index] for index in left],
-        [run.system_properties[index] for index in left],
-        [run.tags[index] for index in left],
-        [run.due_ms[index] for index in left] if run.due_ms else (),
-        topic_id=run.topic_id,
-        first_check_ms=[run.first_check_ms[index] for index in left] if run.first_check_ms else (),
-        lite_topic=run.lite_topic,
+    return replace(
+        run,
+        payloads=[run.payloads[index] for index in left],
+        system_properties=[run.system_properties[index] for index in left],
+        tags=[run.tags[index] for index in left],
+        times_ms=[run.times_ms[index] for index in left] if run.times_ms else (),
+        is_retry=False,
     )
 
 

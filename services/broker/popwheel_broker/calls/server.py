@@ -4,10 +4,10 @@ Names pass the gate here once more: a proxy may be of another release, or none o
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from popwheel_broker.calls.activity_server import ActivityServer
 from popwheel_broker.calls.audit_server import AuditServer
@@ -23,6 +23,7 @@ from popwheel_broker.calls.quarantine_server import QuarantineServer
 from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
+from popwheel_broker.calls.wing import Wing
 from popwheel_broker.filter.wanted import wanted_by
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
@@ -30,27 +31,23 @@ from popwheel_broker.progress.check_point import OffsetCommit
 from popwheel_broker.state.notification import Interest, Subscriber
 from popwheel_broker.store.consume_queue import ConsumeQueue
 from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.timer.timer_server import TimerServer
-from popwheel_broker.transactions.transaction_server import TransactionServer
+from popwheel_broker.store.refusals import naming_trouble
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.pop_answer import PopAnswer
-from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.errors import StatusError
 from popwheel_common.filter.parser import SHORT
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.turn_budget import TurnBudget
 from popwheel_rpc import methods
-from popwheel_rpc.service import Call, Service, Stream, UnaryHandler
+from popwheel_rpc.service import Call, Service, Stream
 
 _HIDDEN_MS_MAX = 1 << 48
 _INTERESTS_AT_ONCE = 32
 """The words of a proxy that are taken in at once: some milliseconds, if their clients read many lite topics."""
 _ENDS_AT_ONCE = 500
 """The number of ends of lite topics that are sent to a proxy at once: some milliseconds here, and there."""
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
 
 _FILTERS_COST_MAX = 512
 """A limit in looks at entries, about a millisecond. No pop or interest with an SQL92 filter, or a long one of tags, is
@@ -67,8 +64,7 @@ class BrokerServer:
         context: of the replica; its core decides.
         flusher: makes durable.
         admission: whether messages may be taken.
-        timer: takes delayed messages.
-        transactions: takes half messages.
+        wings: what else is served, and takes messages of other kinds.
         due_changed: told after each pop.
     """
 
@@ -77,8 +73,7 @@ class BrokerServer:
         context: BrokerContext,
         flusher: Flusher,
         admission: SendAdmission,
-        timer: TimerServer,
-        transactions: TransactionServer,
+        wings: Sequence[Wing],
         due_changed: Callable[[], None],
     ) -> None:
         core, options, clock, statistics = context.files.core, context.options, context.clock, context.statistics
@@ -88,8 +83,8 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of)
-        self._put_handler = PutHandler(context, flusher, self._dedup, admission, timer, transactions)
+        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of, wings)
+        self._put_handler = PutHandler(context, flusher, self._dedup, admission, wings)
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(context, self._reads)
         self._filter_turns = TurnBudget(_FILTERS_COST_MAX)
@@ -97,46 +92,40 @@ class BrokerServer:
         core.interests.take_turns(_call_later, core.waiting)
         core.lite.subscriptions.later = _call_later
         self.service.unary(methods.PUT, self._put_handler.put)
-        self.service.unary(methods.POP, _naming_trouble(self.pop))
+        self.service.unary(methods.POP, naming_trouble(self.pop))
         self.service.unary(methods.ACK, self.ack)
-        self.service.unary(methods.CHANGE_INVISIBLE, _naming_trouble(self.change_invisible))
-        self.service.unary(methods.RENEW, _naming_trouble(self.renew))
-        self.service.unary(methods.RELEASE, _naming_trouble(self.release))
-        self.service.unary(methods.DEAD_LETTER, _naming_trouble(self.dead_letter))
-        self.service.unary(methods.PULL, _naming_trouble(self._pulls.pull))
-        self.service.unary(methods.PULL_RECORDS, _naming_trouble(self._pulls.pull_records))
-        self.service.unary(methods.QUERY_OFFSET, _naming_trouble(self.query_offset))
+        self.service.unary(methods.CHANGE_INVISIBLE, naming_trouble(self.change_invisible))
+        self.service.unary(methods.RENEW, naming_trouble(self.renew))
+        self.service.unary(methods.RELEASE, naming_trouble(self.release))
+        self.service.unary(methods.DEAD_LETTER, naming_trouble(self.dead_letter))
+        self.service.unary(methods.PULL, naming_trouble(self._pulls.pull))
+        self.service.unary(methods.PULL_RECORDS, naming_trouble(self._pulls.pull_records))
+        self.service.unary(methods.QUERY_OFFSET, naming_trouble(self.query_offset))
         self.service.unary(methods.GET_OFFSET, self.get_offset)
         self.service.unary(methods.UPDATE_OFFSET, self.update_offset)
-        self.service.unary(methods.RECALL, _naming_trouble(timer.recall))
-        self.service.unary(methods.END_TRANSACTION, _naming_trouble(transactions.end))
-        self.service.stream(methods.CHECK_TRANSACTIONS, transactions.check)
-        self.service.unary(methods.TIMER_STATS, timer.stats)
-        self.service.unary(methods.TIMER_LIST, _naming_trouble(timer.list))
-        self.service.unary(methods.TIMER_HISTOGRAM, _naming_trouble(timer.histogram))
         activity = ActivityServer(core, statistics, self._reads, options, clock)
-        self.service.unary(methods.SAMPLE_ACTIVITY, _naming_trouble(activity.sample))
-        self.service.unary(methods.DESCRIBE_GROUPS, _naming_trouble(activity.describe_groups))
-        self.service.unary(methods.DESCRIBE_TOPICS, _naming_trouble(activity.describe_topics))
-        self.service.unary(methods.GROUP_BALANCE, _naming_trouble(BalanceServer(core, self._reads, clock).balance))
+        self.service.unary(methods.SAMPLE_ACTIVITY, naming_trouble(activity.sample))
+        self.service.unary(methods.DESCRIBE_GROUPS, naming_trouble(activity.describe_groups))
+        self.service.unary(methods.DESCRIBE_TOPICS, naming_trouble(activity.describe_topics))
+        self.service.unary(methods.GROUP_BALANCE, naming_trouble(BalanceServer(core, self._reads, clock).balance))
         audit = AuditServer(core, flusher, clock)
-        self.service.unary(methods.IN_FLIGHT_LIST, _naming_trouble(audit.in_flight))
+        self.service.unary(methods.IN_FLIGHT_LIST, naming_trouble(audit.in_flight))
         self.service.unary(methods.PROGRESS_LIST, audit.progress)
         holders = HolderServer(core, flusher, self._reads, clock)
         self.service.unary(methods.IN_FLIGHT_SUMMARY, holders.summary)
-        self.service.unary(methods.IN_FLIGHT_RELEASE, _naming_trouble(holders.release))
+        self.service.unary(methods.IN_FLIGHT_RELEASE, naming_trouble(holders.release))
         self.service.unary(methods.DESCRIBE_USE, UseServer(core, clock).describe)
         self.service.unary(methods.NAME_LIST, NameServer(core, clock).list_names)
-        self.service.unary(methods.MESSAGE_TRACE, _naming_trouble(audit.trace))
-        self.service.unary(methods.MESSAGE_EVENTS, _naming_trouble(audit.events))
-        self.service.unary(methods.MESSAGE_LIST, _naming_trouble(audit.messages))
-        self.service.unary(methods.MESSAGE_TAIL, _naming_trouble(audit.tail))
+        self.service.unary(methods.MESSAGE_TRACE, naming_trouble(audit.trace))
+        self.service.unary(methods.MESSAGE_EVENTS, naming_trouble(audit.events))
+        self.service.unary(methods.MESSAGE_LIST, naming_trouble(audit.messages))
+        self.service.unary(methods.MESSAGE_TAIL, naming_trouble(audit.tail))
         self.service.stream(methods.NOTIFY, self.notify)
         groups = GroupServer(context, flusher, self._reads)
-        self.service.unary(methods.RESET_OFFSETS, _naming_trouble(groups.reset_offsets))
-        self.service.unary(methods.DEAD_LETTER_LIST, _naming_trouble(groups.list_dead_letters))
-        self.service.unary(methods.DEAD_LETTER_REDRIVE, _naming_trouble(groups.redrive_dead_letters))
-        self.service.unary(methods.DEAD_LETTER_SELECT, _naming_trouble(groups.redrive_chosen))
+        self.service.unary(methods.RESET_OFFSETS, naming_trouble(groups.reset_offsets))
+        self.service.unary(methods.DEAD_LETTER_LIST, naming_trouble(groups.list_dead_letters))
+        self.service.unary(methods.DEAD_LETTER_REDRIVE, naming_trouble(groups.redrive_dead_letters))
+        self.service.unary(methods.DEAD_LETTER_SELECT, naming_trouble(groups.redrive_chosen))
         lite = LiteServer(
             lite=core.lite,
             offsets=core.lite_offsets,
@@ -146,9 +135,11 @@ class BrokerServer:
             settle=core.settlement.settle,
             clock=clock,
         )
-        self.service.unary(methods.SYNC_LITE, _naming_trouble(lite.sync))
-        self.service.unary(methods.LITE_TOPIC_LIST, _naming_trouble(lite.list))
+        self.service.unary(methods.SYNC_LITE, naming_trouble(lite.sync))
+        self.service.unary(methods.LITE_TOPIC_LIST, naming_trouble(lite.list))
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
+        for wing in wings:
+            wing.bind(self.service)
 
     @property
     def kept_for_tries(self) -> int:
@@ -169,11 +160,18 @@ class BrokerServer:
         """Give messages out."""
         _check_names(request)
         await self._filter_turn(request.filter)
+        turn = self._core.pops.turn()
+        wanted_until_s = self._clock.monotonic() + (request.wanted_for_ms or _HIDDEN_MS_MAX) / 1000
+
+        def pop_if_wanted() -> PopAnswer:
+            if self._clock.monotonic() > wanted_until_s:
+                # Where short polls come faster than a device reads, each would be answered too late, for ever.
+                return PopAnswer(waiting=1)
+            return self._pop_once(request, turn)
+
         # While one of a group waits for the device, others of it would read the same messages.
         try:
-            answer = await self._reads.run(
-                partial(self._pop_once, request, self._core.pops.turn()), (request.group, request.topic)
-            )
+            answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
         finally:
             self._due_changed()  # also of a CK of which no message could be given out
         if answer.messages:
@@ -410,27 +408,6 @@ def _check_hidden_ms(hidden_ms: int) -> None:
         raise StatusError(
             Code.ILLEGAL_INVISIBLE_TIME, f"a message can be hidden for 0 to {_HIDDEN_MS_MAX} ms, not for {hidden_ms}"
         )
-
-
-def _naming_trouble(handler: UnaryHandler[Request, Response]) -> UnaryHandler[Request, Response]:
-    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
-    message can't be read now, as the device refuses or no more files may be open.
-    """
-
-    async def answer(call: Call, request: Request) -> Response:
-        try:
-            return await handler(call, request)
-        except CorruptDataError as error:
-            raise StatusError(
-                Code.INTERNAL_ERROR,
-                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
-            ) from error
-        except OSError as error:
-            raise StatusError(
-                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"
-            ) from error
-
-    return answer
 
 
 def _call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:

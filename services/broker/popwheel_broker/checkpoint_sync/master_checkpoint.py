@@ -14,7 +14,6 @@ from google_crc32c import value
 
 from popwheel_broker.state.core import BrokerCore
 from popwheel_common.contract import names
-from popwheel_common.contract.names import is_group, is_storable
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import GroupOffsets, KnownName, ReplicaCheckpoint
@@ -101,8 +100,6 @@ class MasterCheckpoint:
         offsets = self._offsets
         for each in given.offsets:
             group, topic = each.group, each.topic
-            if not (is_group(group) and is_storable(topic)):
-                continue  # an older release let it in; no queue has this name
             for queue_id, committed, popped in zip(each.queue_ids, each.committed, each.popped, strict=True):
                 if committed == _GONE:
                     offsets.pop((group, topic, queue_id), None)

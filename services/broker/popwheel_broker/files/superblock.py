@@ -21,15 +21,12 @@ from typing import Any
 import structlog
 from google_crc32c import value
 
-from popwheel_broker.files import former_files
 from popwheel_broker.replica.epochs import EpochStart
 from popwheel_broker.store.commit_log import CommitLog
 from popwheel_common.disk import Disk, replace_file, to_its_end
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 NAME = "identity"
-"""Earlier releases had the identity alone in a file of this name. They refuse this one, because it is longer. By
-another name they would pass over it, and draw another identity."""
 SLOT_BYTES = 32 * 1024
 _IDENTITY_BYTES = 16
 _HEAD = struct.Struct(">4sI")
@@ -85,7 +82,7 @@ class Superblock:
         """What is on the device; nothing until it was loaded."""
 
     async def load(self, log: CommitLog, random_source: random.Random) -> None:
-        """Take up what the file says. A new folder gets one, and so does a folder of an earlier release.
+        """Take up what the file says. A new folder gets one.
 
         Args:
             log: the log of the folder.
@@ -102,12 +99,8 @@ class Superblock:
             if log.segment_count > 0:
                 raise self._damage("lost")
             await self._make(Contents(random_source.randbytes(_IDENTITY_BYTES)))
-        elif len(data) == _IDENTITY_BYTES and not data.startswith(_MAGIC):
-            group, epochs, marks = former_files.load(self._disk, self._folder)
-            await self._make(Contents(data, group, epochs, log.start_position, *marks))
         else:
             await self._take_up([decode(data[:SLOT_BYTES]), decode(data[SLOT_BYTES:])], log.start_position)
-        former_files.remove(self._disk, self._folder)
 
     def _read(self) -> bytes | None:
         if not self._disk.exists(self._path):

@@ -341,8 +341,6 @@ class Acks:
             if stored is not None and (group is not None or self._knows_group(check_point.group)):
                 counts = attempted and not check_point.is_suspended and group is not None
                 limit = stored.attempts + 1 if group is None else group.max_attempts
-                if not check_point.lines and retry_topic_of(check_point) is None:
-                    self._state.old_names.met(check_point.topic, "what was received from it is a dead letter")
                 records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
         return records
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from popwheel_broker.names.old_names import OldNames
 from popwheel_broker.progress import check_point as codec
 from popwheel_broker.progress.ack_memory import AckMemory
 from popwheel_broker.progress.check_point import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
@@ -99,7 +98,6 @@ class PopState:
         self.events = DeliveryEvents(events_max)
         """What has happened to messages of late. This is a master's own, and not folded."""
         self.acked = AckMemory()
-        self.old_names = OldNames()
         self.taking_back: dict[tuple[str, str], TakingBack] = {}
         """By group and topic: CKs that are being taken back, some at a time, and are nobody's any more. This is a
         master's own, and not folded: for one that takes over those that are open are as all others.
@@ -196,9 +194,6 @@ class PopState:
     def _offset(self, found: StoredRecord) -> None:
         """An offset was set by hand. What a reset takes back is closed by records behind it."""
         commit = codec.OffsetCommit.decode(found.payload)
-        if not names.is_storable(commit.topic):
-            self.old_names.met(commit.topic, "the offset set in it is passed over")
-            return
         queue = self._queue(commit.topic, commit.queue_id)
         if queue is not None:  # else nothing was there: a group begins at the first message
             set_offset = self.merge_buffer.reset if found.origin == codec.RESET else self.merge_buffer.commit

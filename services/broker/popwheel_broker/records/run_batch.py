@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError, failed_run
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_broker.records.record import StoredRecord
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -12,6 +14,54 @@ _OK = int(Code.OK)
 
 PutRuns = Callable[[Sequence[MessageRun], list[StatusError]], list[PutResult]]
 """Appends runs by one write; the list takes what the device refuses of runs that are appended alone."""
+
+
+class Sent(NamedTuple):
+    """What a record says of the send that it came from, besides that send's id.
+
+    Args:
+        topic: where its message goes.
+        topic_id: which topic of that name; 0 if the record does not say.
+        position: by which its message is known; -1 if it has no such name.
+    """
+
+    topic: str
+    topic_id: int
+    position: int
+
+
+class RunWriter(Protocol):
+    """Appends the runs of one kind that do not go into their queue now, and knows its records."""
+
+    @property
+    def kind(self) -> PutKind:
+        """The kind of its runs."""
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """The topic and queue of its records."""
+
+    @property
+    def leaves_by_itself(self) -> bool:
+        """Whether its messages come into their topic without their sender: then a retry may find them there."""
+
+    def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
+        """Append runs in one write, without those that are refused; the caller makes them durable. If one of them fails
+        by itself, each is appended alone.
+
+        Args:
+            runs: what to append.
+            refusals: takes what the device refused of runs that were appended alone.
+
+        Raises:
+            StatusError: nothing was stored.
+        """
+
+    def reference(self, run: MessageRun, index: int, position: int) -> str:
+        """Return the reference of a message of a run that is stored already, under this position."""
+
+    def sent(self, found: StoredRecord) -> Sent | None:
+        """Return what a record of its queue says; None if that can't be told."""
 
 
 @dataclass(slots=True)

@@ -130,9 +130,8 @@ class Leader:
             confirm_later=self.flusher.confirm_later,
             on_failure=on_failure,
         )
-        self.server = BrokerServer(
-            context, self.flusher, admission, timer_server, transaction_server, self.reviver.due_changed
-        )
+        wings = (timer_server, transaction_server)
+        self.server = BrokerServer(context, self.flusher, admission, wings, self.reviver.due_changed)
         core.subscribe(self)
 
     async def start(self) -> None:

@@ -4,8 +4,6 @@ Each save adds what has changed; now and then the file is written anew with all 
 followed by frames. A slot: magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then up to where all is on the
 device, 8 bytes; they are written in turns. A frame: length 4 bytes, CRC-32C 4 bytes of all frames' bodies up to here,
 then JSON. Frames with rows are followed by one that has a `head`: a save without it never finished.
-
-Version 1, which is still read: magic, version, CRC-32C of the rest, then all of it as JSON.
 """
 
 import json
@@ -13,22 +11,19 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from google_crc32c import extend, value
 
 from popwheel_broker.names.known_names import SavedNames
-from popwheel_broker.names.old_names import OldNames
 from popwheel_broker.progress.merge_buffer import ProgressChanges, pair_of
 from popwheel_broker.progress.pop_clock import LogTime
 from popwheel_broker.progress.pop_state import PopSnapshot
 from popwheel_broker.store.message_store import StoreCheckpoint
 from popwheel_broker.store.queues import QueueChanges
 from popwheel_common.clock import Uptime
-from popwheel_common.contract.names import is_storable
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
-_OLD_PREFIX = struct.Struct(">4sHI")
 _SLOT = struct.Struct(">4sHIQ")
 _END = struct.Struct(">Q")
 _FRAME = struct.Struct(">II")
@@ -247,8 +242,7 @@ class CheckpointReader:
         """
         ends = [end for at in range(0, BEGIN, SLOT_BYTES) if (end := _slot_end(self._data, at)) is not None]
         if not ends:
-            self.checkpoint = _decode_old(self._data)
-            return
+            _refuse(self._data)
         told = max(ends)
         waiting: list[dict[str, Any]] = []
         head: dict[str, Any] | None = None
@@ -374,60 +368,13 @@ def _damaged() -> CorruptDataError:
     return CorruptDataError("the checkpoint file is damaged; restore it from a replica or a backup")
 
 
-def _decode_old(data: bytes) -> Checkpoint:
-    """Read a file of version 1."""
-    if len(data) < _OLD_PREFIX.size:
+def _refuse(data: bytes) -> NoReturn:
+    """Say why a file has no good slot."""
+    if len(data) < BEGIN:
         raise CorruptDataError("the checkpoint file is cut off; restore it from a replica or a backup")
-    magic, version, checksum = _OLD_PREFIX.unpack_from(data)
-    if magic != _MAGIC:
-        raise _damaged()
-    if version not in (1, _VERSION):
+    magic, version, *_ = _SLOT.unpack_from(data)
+    if magic == _MAGIC and version != _VERSION:
         raise UnknownFormatError(
             f"the checkpoint file has format version {version}, this release knows those up to {_VERSION}"
         )
-    body = data[_OLD_PREFIX.size :]
-    if version != 1 or value(body) != checksum:
-        raise _damaged()
-    fields = json.loads(body)
-    return Checkpoint(
-        store=StoreCheckpoint(
-            position=fields["position"],
-            synced_position=fields["synced_position"],
-            epoch=fields["epoch"],
-            queues={topic: _by_name(of_topic) for topic, of_topic in _storable(fields["queues"]).items()},
-            offsets_from=fields.get("offsets_from", 0),
-            remade=fields.get("remade", False),
-            reached=fields["synced_position"],
-        ),
-        pop=PopSnapshot(
-            offsets={
-                group: {topic: _by_name(of_topic) for topic, of_topic in _storable(topics).items()}
-                for group, topics in fields["offsets"].items()
-            },
-            revive_offsets=tuple(fields["revive_offsets"]),
-            next_number=fields["next_number"],
-            time=LogTime(fields.get("pop_time_ms", 0)),
-        ),
-        names=SavedNames(
-            topic_ids=fields["topic_ids"],
-            group_ids=fields["group_ids"],
-            former_topic_ids=fields.get("former_topic_ids", {}),
-            heard=fields.get("heard", 0),
-        ),
-        quarantine=fields.get("quarantine", []),
-    )
-
-
-def _storable(by_topic: dict[str, Any]) -> dict[str, Any]:
-    """What is said of topics that a record can be of: an older release took note of others, which never held any."""
-    if all(map(is_storable, by_topic)):
-        return by_topic
-    old_names = OldNames()
-    for topic in by_topic:
-        if not is_storable(topic):
-            old_names.met(topic, "it holds nothing and is dropped")
-    return {topic: said for topic, said in by_topic.items() if is_storable(topic)}
-
-
-def _by_name(queues: dict[str, list[int]]) -> dict[int, tuple[int, int]]:
-    return {int(queue_id): (first, second) for queue_id, (first, second) in queues.items()}
+    raise _damaged()

@@ -164,9 +164,10 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
-        for fold in (self.state, self.names, self.quarantine.table, self.transactions.table):
+        # The timer asks what was set aside before.
+        for fold in (self.timer, self.state, self.names, self.quarantine.table, self.transactions.table):
             self.store.folds.add(fold)
-        self.store.folds.on_fault = self.quarantine.fold_failed
+        self.store.folds.on_fault = self._fold_failed
         self.settlement = Settlement(
             self.store, self.state, self.names, view, self._topics, self.pops, self.interests, subscriptions
         )
@@ -239,14 +240,17 @@ class BrokerCore:
             with RECORD_STEP:
                 self.store.take_up(found)
                 self._note_closed(found, self._closed)
-                self.timer.note(found)  # which asks what was set aside before
                 self.store.folds.replay(found)
+                self.timer.passed(found)
                 self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
         except RecordFaultError as fault:
             # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
             self.store.pass_over(found)
-            self.timer.not_noted()
-            self.quarantine.fold_failed(found, fault)
+            self._fold_failed(found, fault)
+
+    def _fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
+        self.timer.not_noted()
+        self.quarantine.fold_failed(found, fault)
 
     def _load(self) -> None:
         try:

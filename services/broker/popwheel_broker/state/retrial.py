@@ -14,7 +14,6 @@ from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.records.record import Record, RecordKind, StoredRecord
 from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.timer.message_timer import MessageTimer
-from popwheel_broker.wheel.delay import decode_delay
 from popwheel_common.clock import Clock
 from popwheel_common.contract import receipt
 from popwheel_common.contract.cluster_view import ClusterView
@@ -116,9 +115,6 @@ class Retrial:
         if record is None:
             self._quarantine.end(entry)
             return True
-        if record.kind == RecordKind.TIMER:
-            delay = decode_delay(record.origin)
-            self._timer.state.pending.add(delay.topic, delay.due_ms)
         return True
 
     def drop(self, entry_id: str) -> bool:

@@ -1,9 +1,15 @@
 """What is answered when nothing can be written: the disk is full, the device refuses, or the writer has stopped."""
 
 import errno
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from popwheel_common.errors import StatusError
+from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+Call = TypeVar("Call")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 
 class WriterStoppedError(StatusError):
@@ -49,3 +55,26 @@ def disk_full() -> StatusError:
         "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
         "(broker.retention), receiving and acknowledging go on while there is room for what they write down",
     )
+
+
+def naming_trouble(
+    handler: Callable[[Call, Request], Awaitable[Response]],
+) -> Callable[[Call, Request], Awaitable[Response]]:
+    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
+    message can't be read now, as the device refuses or no more files may be open.
+    """
+
+    async def answer(call: Call, request: Request) -> Response:
+        try:
+            return await handler(call, request)
+        except CorruptDataError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR,
+                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from error
+        except OSError as error:
+            raise StatusError(
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"
+            ) from error
+
+    return answer

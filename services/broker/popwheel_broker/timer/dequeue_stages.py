@@ -318,11 +318,10 @@ class TimerDequeuePutMessage:
                 unit.rolls or (delay.due_ms <= now_ms and has_room(delay.topic, delay.queue_id))
                 for unit, delay, _ in firings
             ]
-            records = [
-                each.record for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due
-            ]
-            if records:
-                self._store.put(records)
+            put = [each for each, is_alive, is_due in zip(firings, alive, due, strict=True) if is_alive and is_due]
+            if put:
+                with state.awaiting([each.unit for each in put]):
+                    self._store.put([each.record for each in put])
         for (unit, delay, _), is_alive, is_due in zip(firings, alive, due, strict=True):
             state.dequeue_put_queue.popleft()
             state.put_bytes -= unit.length
@@ -333,11 +332,8 @@ class TimerDequeuePutMessage:
                 # What was due, but has no queue, as there are too many, waits alone and is tried again.
                 later_ms = unit.due_ms if unit.due_ms > now_ms else now_ms + _TRY_AGAIN_MS
                 heapq.heappush(state.due_heap, unit._replace(fire_ms=later_ms))
-            else:
-                if not unit.rolls:
-                    state.pending.remove(delay.topic, delay.due_ms)
-                    self._on_fired(delay.topic, now_ms - delay.due_ms)
-                state.finish(unit.slot_ms)
+            elif not unit.rolls:
+                self._on_fired(delay.topic, now_ms - delay.due_ms)
 
 
 def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:

@@ -1,9 +1,12 @@
-"""How a timer keeps up with a commit log that it does not write: a slave's, and every broker's as it starts.
+"""How a timer follows the commit log: live at the master, and as the log is read by slaves and by starts.
 
-Each record is noted in the order of the log. What is delayed goes through the stages that put it in, so that wheel and
-timer log are as warm as the master's. Slots are begun when the log's own time comes to them; their units are *awaited*
-until a record says that they fired or rolled. Nothing is given out. What the master leaves out without a record, since
-it recalls, was recalled or has no topic any more, is let go once the master says that the slots of that time are done.
+`apply` is the one place that counts messages as pending or done, and takes recalls. What is delayed is handed to the
+stages that put it in, so that a slave's wheel and timer log are as warm as the master's.
+
+A unit is *awaited* until a record says that it fired, rolled or was set aside. At the master it is awaited while that
+record is written. A slave begins slots when the log's own time comes to them, and awaits their units. It delivers
+nothing. What the master leaves out without a record, since it recalls, was recalled or has no topic any more, is let go
+once the master says that the slots of that time are done.
 
 So what has become of each timer is known by the log alone (T2); the master's progress only spares memory.
 """
@@ -17,12 +20,12 @@ from popwheel_broker.quarantine.table import QuarantineTable
 from popwheel_broker.records.record import RecordKind, StoredRecord
 from popwheel_broker.timer.dequeue_stages import TimerDequeueGet, TimerDequeueGetMessage
 from popwheel_broker.timer.recovery import delay_of, done_timer
-from popwheel_broker.wheel.delay import NONE, TIMER_TOPIC, Delay, decode_delay
+from popwheel_broker.wheel.delay import NONE, Delay, decode_delay
 from popwheel_broker.wheel.timer_state import Done, DueUnit, TimerRequest, TimerState, slot_of
 
 
 class TimerFold:
-    """Takes the commit log's records until this broker writes it.
+    """Applies the commit log's records to the timer's state (`store.fold.Fold`).
 
     Args:
         state: what the stages share.
@@ -57,27 +60,32 @@ class TimerFold:
         """The time that what is put in counts from: the log's own, so that slots are those of the master."""
         return max(self._state.log_time_ms, self._state.curr_read_time_ms)
 
-    def note(self, found: StoredRecord) -> None:
+    def apply(self, found: StoredRecord) -> None:
         """Take one record; those that the recovery has read already are passed over."""
         state = self._state
         if found.position < state.noted_position:
             return
-        if found.store_time_ms > state.log_time_ms:
-            state.log_time_ms = found.store_time_ms
-        if found.topic == TIMER_TOPIC:
-            self._arrived(found, decode_delay(found.origin))
-        elif found.origin:
-            timer = done_timer(found)
-            if timer != NONE and not self._quarantine.has_timer(timer):
-                topic, due_until_ms = found.topic, found.store_time_ms
-                if found.kind == RecordKind.QUARANTINE:
-                    kept = decode_kept(found)
-                    topic, delay = kept.entry.topic, delay_of(found._replace(origin=kept.inner_origin))
-                    if delay is not None:  # its master may have set it aside as it rolled, long before it was due
-                        due_until_ms = delay.due_ms
-                self._done(timer, found, topic or None, due_until_ms)
-                state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
-        state.noted_position = found.position + found.length
+        if found.kind in (RecordKind.TIMER, RecordKind.RECALL):
+            self._arrived(found, found.decoded or decode_delay(found.origin))
+            return
+        timer = done_timer(found)
+        if timer != NONE and not self._quarantine.has_timer(timer):
+            topic, due_until_ms = found.topic, found.store_time_ms
+            if found.kind == RecordKind.QUARANTINE:
+                kept = decode_kept(found)
+                topic, delay = kept.entry.topic, delay_of(found._replace(origin=kept.inner_origin))
+                if delay is None:
+                    state.pending.is_exact = False
+                else:  # its master may have set it aside as it rolled, long before it was due
+                    due_until_ms = delay.due_ms
+            self._done(timer, found, topic or None, due_until_ms)
+            state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
+
+    def passed(self, found: StoredRecord) -> None:
+        """Go on behind a record that was read from the log."""
+        state = self._state
+        state.log_time_ms = max(state.log_time_ms, found.store_time_ms)
+        state.noted_position = max(state.noted_position, found.position + found.length)
 
     def _arrived(self, found: StoredRecord, delay: Delay) -> None:
         state = self._state
@@ -92,8 +100,10 @@ class TimerFold:
             state.handed.append(TimerRequest(found.queue_offset, found.position, found.length, is_recall, delay))
 
     def _done(self, timer: int, found: StoredRecord, topic: str | None, due_until_ms: int) -> None:
-        """A record says that a timer, due at a time or before, fired or rolled."""
+        """A record says that a timer, due at a time or before, fired, rolled or was set aside."""
         state = self._state
+        if state.unscheduled.pop(timer, None) is not None:
+            return  # a recall that has no unit was appended anew
         unit = state.awaited.pop(timer, None)
         if unit is None:
             slot_ms = max(state.curr_read_time_ms, state.late_slot_ms, slot_of(due_until_ms))

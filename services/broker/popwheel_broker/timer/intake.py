@@ -1,15 +1,14 @@
 """What senders ask of the timer: to take delayed messages in, within limits, and to take them back."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
 
 from popwheel_broker.names.known_names import KnownNames
 from popwheel_broker.options import TimerOptions
 from popwheel_broker.quarantine.table import QuarantineTable
 from popwheel_broker.records.record import Record, RecordKind, hash_tag
-from popwheel_broker.store.message_store import Appended, MessageStore
+from popwheel_broker.store.message_store import MessageStore
 from popwheel_broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
-from popwheel_broker.wheel.timer_state import SLOT_MS, TimerRequest, TimerState
+from popwheel_broker.wheel.timer_state import SLOT_MS, TimerState
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.recall_handle import RecallHandle
@@ -60,15 +59,62 @@ class CrowdedSeconds:
         if len(self._held) > _SECONDS_MAX:
             self._held.popitem(last=False)
 
-    def give(self, topic: str, second: int) -> None:
-        """It could not be stored."""
-        held = self._held.get(second)
-        if held is not None and held[topic]:
-            held[topic] -= 1
+
+class IntakeBatch:
+    """Delayed runs that are to be appended in one write. They count for the limits of those behind them.
+
+    Args:
+        intake: it says what may be taken.
+
+    Attributes:
+        records: what is to be appended: of the timer queue, or of the topic itself where the time has come already.
+        delays: what each of them says; None for those that are not delayed any more.
+        of_topics, in_seconds, of_topics_in_seconds: how many are delayed.
+    """
+
+    def __init__(self, intake: "TimerIntake") -> None:
+        self._intake = intake
+        self.of_topics = Counter[str]()
+        self.in_seconds = Counter[int]()
+        self.of_topics_in_seconds = Counter[tuple[str, int]]()
+        self.records: list[Record] = []
+        self.delays: list[Delay | None] = []
+
+    def accept(self, run: MessageRun) -> None:
+        """Take a run.
+
+        Raises:
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
+        """
+        delays = self._intake.delays(run, self)
+        records = [
+            Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag))
+            if delay is None
+            else Record(
+                RecordKind.TIMER,
+                TIMER_TOPIC,
+                TIMER_QUEUE,
+                payload,
+                properties,
+                hash_tag(tag),
+                origin=delay.encode(),
+                decoded=delay,
+            )
+            for payload, properties, tag, delay in zip(
+                run.payloads, run.system_properties, run.tags, delays, strict=True
+            )
+        ]
+        # Only now: a run that fails is none of it.
+        seconds = [delay.due_ms // SLOT_MS for delay in delays if delay is not None]
+        self.of_topics[run.topic] += len(seconds)
+        self.in_seconds.update(seconds)
+        self.of_topics_in_seconds.update((run.topic, second) for second in seconds)
+        self.records += records
+        self.delays += delays
 
 
 class TimerIntake:
-    """Says what is to be appended for delayed messages and recalls, and keeps account of it.
+    """Says what is to be appended for delayed messages and recalls, within the limits.
 
     Args:
         state: what the stages share.
@@ -96,31 +142,31 @@ class TimerIntake:
         self._quarantine = quarantine
         self._crowded = CrowdedSeconds(options.timers_per_slot_max)
 
-    def accept(self, run: MessageRun) -> tuple[list[Record], list[Delay | None]]:
-        """The records of a delayed run: of the timer queue, or of the topic itself where the time has come already.
+    def batch(self) -> IntakeBatch:
+        """Begin a write of delayed runs; to be followed by `stored`, if it succeeds."""
+        return IntakeBatch(self)
 
-        They count as pending at once, so that the limits hold for what comes next; to be followed by `appended`, or by
-        `withdrawn` if they could not be appended.
+    def delays(self, run: MessageRun, batch: IntakeBatch) -> list[Delay | None]:
+        """What the messages of a delayed run say, in their order; None for those whose time has come already.
 
-        Returns:
-            The records in order, and what each says; None for those that are not delayed any more.
+        Args:
+            run: they are of one topic.
+            batch: others that are about to be stored.
 
         Raises:
-            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS.
         """
         now_ms = self._clock.wall_ms()
         options, pending = self._options, self._state.pending
         topic_id = self.topic_id(run.topic)
-        records: list[Record] = []
         delays: list[Delay | None] = []
         delayed = 0
         in_second: dict[int, int] = {}
-        for payload, properties, tag, due_ms in zip(
-            run.payloads, run.system_properties, run.tags, run.due_ms, strict=True
-        ):
+        total = pending.total + batch.of_topics.total()
+        held_before = pending.of_topic(run.topic) + batch.of_topics[run.topic]
+        for due_ms in run.times_ms:
             if due_ms <= now_ms:
                 delays.append(None)
-                records.append(Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag)))
                 continue
             if due_ms - now_ms > options.delay_ms_max:
                 raise StatusError(
@@ -128,58 +174,44 @@ class TimerIntake:
                     f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
                     "(broker.timer.delay_ms_max)",
                 )
-            held = pending.of_topic(run.topic) + delayed
-            if not room(options.timers_max, pending.total + delayed, held):
+            held = held_before + delayed
+            if not room(options.timers_max, total + delayed, held):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.total} delayed messages are pending, {held} of the topic {run.topic}: that is its share "
+                    f"{total} delayed messages are pending, {held} of the topic {run.topic}: that is its share "
                     f"of {options.timers_max} (broker.timer.timers_max); send later",
                 )
             second = due_ms // SLOT_MS
             before = in_second.get(second, 0)
-            if not self._crowded.has_room(run.topic, second, pending.at(due_ms) + before, before):
+            due = pending.at(due_ms) + batch.in_seconds[second]
+            taken = batch.of_topics_in_seconds[run.topic, second] + before
+            if not self._crowded.has_room(run.topic, second, due + before, taken):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{pending.at(due_ms)} messages are due within that second, {options.timers_per_slot_max} may be, "
-                    f"and the topic {run.topic} has its share of them (broker.timer.timers_per_slot_max); choose "
-                    "another delivery time",
+                    f"{due} messages are due within that second, {options.timers_per_slot_max} may be, and the topic "
+                    f"{run.topic} has its share of them (broker.timer.timers_per_slot_max); choose another delivery "
+                    "time",
                 )
             in_second[second] = before + 1
             delayed += 1
-            delay = Delay(run.topic, run.queue_id, topic_id, due_ms)
-            delays.append(delay)
-            records.append(
-                Record(
-                    RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, payload, properties, hash_tag(tag), 0, delay.encode()
-                )
-            )
-        for taken in delays:
-            if taken is not None:
-                self._crowded.take(taken.topic, taken.due_ms // SLOT_MS, pending.at(taken.due_ms))
-                pending.add(taken.topic, taken.due_ms)
-        return records, delays
+            delays.append(Delay(run.topic, run.queue_id, topic_id, due_ms))
+        return delays
 
     def topic_id(self, topic: str) -> int:
         """Of the topic that has this name now; 0 if none is known."""
         return self._topics.topic_ids.get(topic, 0)
 
-    def appended(self, appended: Appended, delays: Sequence[Delay | None]) -> None:
-        """What `accept` gave was appended; what it says need not be read from the log again."""
-        handed, handed_max = self._state.handed, self._options.stage_entries_max
-        ends = [*appended.positions[1:], appended.end_position]
-        for offset, position, end, delay in zip(appended.queue_offsets, appended.positions, ends, delays, strict=True):
-            if delay is not None and len(handed) < handed_max:
-                handed.append(TimerRequest(offset, position, end - position, False, delay))
-
-    def withdrawn(self, delays: Sequence[Delay | None]) -> None:
-        """What `accept` gave could not be appended."""
-        for delay in delays:
-            if delay is not None:
-                self._state.pending.remove(delay.topic, delay.due_ms)
-                self._crowded.give(delay.topic, delay.due_ms // SLOT_MS)
+    def stored(self, batch: IntakeBatch) -> None:
+        """A batch was appended: its topics hold more of their seconds."""
+        left = Counter(each.due_ms // SLOT_MS for each in batch.delays if each is not None)
+        for each in batch.delays:
+            if each is not None:
+                second = each.due_ms // SLOT_MS
+                self._crowded.take(each.topic, second, self._state.pending.at(each.due_ms) - left[second])
+                left[second] -= 1
 
     def recall(self, topic: str, handle: RecallHandle) -> Record | None:
-        """The record that recalls a message, to be appended; then `TimerState.recall`. None if it is recalled already.
+        """The record that recalls a message, to be appended. None if it is recalled already.
 
         Args:
             topic: where it would go.

@@ -5,10 +5,11 @@ What the articles call TimerMessageStore, without its threads: `service` waits a
 A timer begins as that of a slave, and a master's is one that has finished following:
 
     begin_recovery(position)    once the store's queues hold what stands in the commit log before that position
-    note(record)                each record from there on, in order, as it is folded in; only memory changes
+    apply(record), passed(..)   each record from there on, in order, as it is folded in; only memory changes
     step()                      in between, as `service` does: puts in what was noted, gives nothing out
     progress(...)               what the master said last (checkpoint sync)
     finish()                    all of the log is noted and topics are settled: from now on `step` gives out what is due
+    apply(record)               each record as this broker appends it (a fold, as the state of pops)
     cut_off(position)           before the commit log is cut there
     close()                     before another timer is made over the same files
 
@@ -34,7 +35,7 @@ from popwheel_broker.timer.fold import TimerFold
 from popwheel_broker.timer.intake import TimerIntake
 from popwheel_broker.timer.timer_faults import TimerFaults
 from popwheel_broker.wheel import timer_checkpoint
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
+from popwheel_broker.wheel.delay import FIRED_BYTES, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
 from popwheel_broker.wheel.pending import PendingTimers
 from popwheel_broker.wheel.timer_checkpoint import TimerCheckpoint
 from popwheel_broker.wheel.timer_log import TimerLog
@@ -45,6 +46,8 @@ from popwheel_common.disk import Disk
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.popwheel.v1.broker_pb2 import TimerProgress
 
+_DONE_KINDS = frozenset((RecordKind.MESSAGE, RecordKind.QUARANTINE))
+_KINDS = frozenset((RecordKind.TIMER, RecordKind.RECALL, *_DONE_KINDS))
 _ENQUEUED_AT_ONCE = 128
 _READ_AT_ONCE = 256
 _log = structlog.get_logger()
@@ -153,9 +156,22 @@ class MessageTimer:
         self._dequeue_get.open(self.state.curr_read_time_ms)
         self.has_begun = True
 
-    def note(self, found: StoredRecord) -> None:
-        """Take note of one record of the commit log, before `finish`."""
-        self._following.note(found)
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """Kinds of records that may change it (`store.fold.Fold`)."""
+        return _KINDS
+
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """Return whether a record is of the timer queue, or may say that a timer is done."""
+        return kind not in _DONE_KINDS or len(origin) == FIRED_BYTES
+
+    def apply(self, found: StoredRecord) -> None:
+        """Follow one record of the commit log, live or replayed."""
+        self._following.apply(found)
+
+    def passed(self, found: StoredRecord) -> None:
+        """Go on behind a record that was read from the log, before `finish`."""
+        self._following.passed(found)
 
     def not_noted(self) -> None:
         """A record could not be folded in, and it may have been one of a timer: the stages meet it again."""

@@ -74,12 +74,8 @@ def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
         pending=pending.total,
         recalled=len(state.recalled),
     )
-    before = 0
-    for within_ms in _HORIZONS_MS:
-        until = pending.within(now_ms, within_ms)
-        answer.horizons.add(within_ms=within_ms, count=until - before)
-        before = until
-    answer.horizons.add(within_ms=0, count=pending.total - before)
+    for within_ms, count in zip((*_HORIZONS_MS, 0), pending.histogram(now_ms, _HORIZONS_MS), strict=True):
+        answer.horizons.add(within_ms=within_ms, count=count)
     by_topic: dict[tuple[str, ...], int] = {(topic,): count for topic, count in pending.by_topic().items()}
     for (topic,), count in sorted(bounded(by_topic, _TOPICS_TOLD_MAX).items()):
         answer.topics.add(topic=topic, count=count)

@@ -65,6 +65,7 @@ class TimerFaults:
         else:
             if not self._quarantine.table.has_timer(position):
                 self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
+                state.done.pop(position, None)  # it is met here
             if not is_recall:
                 self._uncount(delay)
 
@@ -98,7 +99,7 @@ class TimerFaults:
                 recall_record(delay._replace(predecessor=position)) for position, delay in state.unscheduled.items()
             ]
             self._store.put(anew)
-        state.unscheduled.clear()
+        assert not state.unscheduled, "a recall that was appended anew is not known"
         self._pause_ms = min(2 * self._pause_ms or _TRY_AGAIN_MS, _TRY_AGAIN_MS_MAX)
         self._anew_at_ms = self._clock.steady_ms() + self._pause_ms
         return True
@@ -119,12 +120,10 @@ class TimerFaults:
             state.drop_recalled(root, unit.slot_ms)
             return
         try:
-            self._quarantine.set_aside_timer(unit.position, stored, delay, 0, Step.FIRING, fault)
+            with state.awaiting([unit]):
+                self._quarantine.set_aside_timer(unit.position, stored, delay, 0, Step.FIRING, fault)
         except StatusError:
             self._try_again(unit)
-            return
-        self._uncount(delay)
-        state.finish(unit.slot_ms)
 
     def _drop_past(self) -> None:
         """Let go of recalls that are not in the wheel and whose time has passed."""

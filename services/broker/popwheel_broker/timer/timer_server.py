@@ -3,30 +3,33 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
+from typing import Final
 
 from popwheel_broker.pace import Pace
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record
-from popwheel_broker.records.run_batch import RunBatch, put_alone
+from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.records.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.store.flusher import Flusher
 from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.store.refusals import disk_refusal
+from popwheel_broker.store.refusals import disk_refusal, naming_trouble
 from popwheel_broker.timer import overview
 from popwheel_broker.timer.histogram import TopicHistogram
 from popwheel_broker.timer.message_timer import MessageTimer
 from popwheel_broker.timer.overview import PendingMessage, TimerPlace
+from popwheel_broker.timer.recovery import delay_of
 from popwheel_broker.timer.timer_metrics import TimerStatistics
-from popwheel_broker.wheel.delay import NONE, Delay
+from popwheel_broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names, recall_handle
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import Use
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.contract.recall_handle import RecallHandle
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
-from popwheel_rpc.service import Call
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service
 
 _LIST_MAX = 1000
 _LIST_STEPS_MAX = 16
@@ -50,6 +53,10 @@ class TimerServer:
         repair: has a damaged record at a position of the log mended; whether it was.
     """
 
+    kind: Final = PutKind.AT_TIME
+    queue: Final = (TIMER_TOPIC, TIMER_QUEUE)
+    leaves_by_itself: Final = True
+
     def __init__(
         self,
         timer: MessageTimer,
@@ -71,59 +78,53 @@ class TimerServer:
         self._repair = repair
         self._pace = Pace(clock)
 
+    def bind(self, service: Service) -> None:
+        """Serve the methods."""
+        service.unary(methods.RECALL, naming_trouble(self.recall))
+        service.unary(methods.TIMER_STATS, self.stats)
+        service.unary(methods.TIMER_LIST, naming_trouble(self.list))
+        service.unary(methods.TIMER_HISTOGRAM, naming_trouble(self.histogram))
+
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append delayed runs in one write, without those that are refused; the caller makes them durable. If one of
-        them fails by itself, each is appended alone.
-
-        Args:
-            runs: what to append.
-            refusals: takes what the device refused of runs that were appended alone.
-
-        Raises:
-            StatusError: nothing was stored.
-        """
+        """Append delayed runs (`RunWriter.put`)."""
         timer = self._timer
         key = self._view.receipt_key  # without it nothing may be stored that is to have a recall handle
-        batch, records, delays = RunBatch(), list[Record](), list[Delay | None]()
-
-        def accept(run: MessageRun) -> None:
-            of_run, delays_of_run = timer.intake.accept(run)
-            records.extend(of_run)
-            delays.extend(delays_of_run)
-
+        batch, taken = RunBatch(), timer.intake.batch()
         for run in runs:
-            batch.take(run, accept)
+            batch.take(run, taken.accept)
         if not batch.accepted:
             return batch.results
         try:
             with RECORD_STEP:
-                appended = self._store.put(records)
-        except StatusError:
-            timer.intake.withdrawn(delays)
-            raise
+                appended = self._store.put(taken.records)
         except RecordFaultError as fault:
-            timer.intake.withdrawn(delays)
             return put_alone(runs, self.put, fault, refusals)
-        timer.intake.appended(appended, delays)
+        timer.intake.stored(taken)
         for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
             self._statistics.accepted.row(run.topic).total += len(run.payloads)
-            result.recall_handles = [
+            result.references = [
                 _NOT_DELAYED
                 if delay is None
                 else self._handle(key, delay, overview.system_properties(properties).message_id, position)
                 for properties, delay, position in zip(
-                    run.system_properties, delays[own], appended.positions[own], strict=True
+                    run.system_properties, taken.delays[own], appended.positions[own], strict=True
                 )
             ]
         return batch.results
 
-    def handle(self, run: MessageRun, index: int, position: int) -> str:
+    def reference(self, run: MessageRun, index: int, position: int) -> str:
         """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
         if position < 0:
             return _NOT_DELAYED
-        delay = Delay(run.topic, run.queue_id, self._timer.intake.topic_id(run.topic), run.due_ms[index])
+        delay = Delay(run.topic, run.queue_id, self._timer.intake.topic_id(run.topic), run.times_ms[index])
         message_id = overview.system_properties(run.system_properties[index]).message_id
         return self._handle(self._view.receipt_key, delay, message_id, position)
+
+    @staticmethod
+    def sent(found: StoredRecord) -> Sent | None:
+        """What a record of the timer queue says of its send (`RunWriter.sent`)."""
+        delay = delay_of(found)
+        return None if delay is None else Sent(delay.topic, delay.topic_id, delay.root_at(found.position))
 
     def _handle(self, key: bytes, delay: Delay, message_id: str, position: int) -> str:
         epoch = self._store.epoch
@@ -160,7 +161,6 @@ class TimerServer:
                 self._store.put([record])
             except StatusError as error:
                 return error
-            self._timer.state.recall(handle.position, topic, handle.due_ms)
             self._statistics.recalls += 1
         return None
 

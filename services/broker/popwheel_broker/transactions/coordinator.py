@@ -88,7 +88,7 @@ class Coordinator:
                 origin=HalfTarget(run.topic, run.queue_id, topic_id, first_check_ms).encode(),
             )
             for payload, properties, tag, first_check_ms in zip(
-                run.payloads, run.system_properties, run.tags, run.first_check_ms, strict=True
+                run.payloads, run.system_properties, run.tags, run.times_ms, strict=True
             )
         ]
 

@@ -4,25 +4,27 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from popwheel_broker.pop.delivery import common_properties, pulled_message
 from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record
-from popwheel_broker.records.run_batch import RunBatch, put_alone
+from popwheel_broker.records.record import Record, StoredRecord
+from popwheel_broker.records.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.refusals import disk_refusal
+from popwheel_broker.store.refusals import disk_refusal, naming_trouble
 from popwheel_broker.transactions.checkers import Checker, Checkers
 from popwheel_broker.transactions.coordinator import Coordinator
-from popwheel_broker.transactions.half import Resolution
+from popwheel_broker.transactions.half import HALF_QUEUE, HALF_TOPIC, Resolution, decode_half
 from popwheel_broker.transactions.transaction_ids import TransactionIds
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.contract.transaction_id import TransactionId
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
-from popwheel_rpc.service import Call, Stream
+from popwheel_rpc import methods
+from popwheel_rpc.service import Call, Service, Stream
 
 _OK = int(Code.OK)
 _ENDED = (Code.INVALID_TRANSACTION_ID, Code.PRECONDITION_FAILED)
@@ -40,6 +42,10 @@ class TransactionServer:
         refusal_of_commits: why no commit may be taken now; None if it may.
         repair: has a damaged record at a position of the log mended; whether it was.
     """
+
+    kind: Final = PutKind.HALF
+    queue: Final = (HALF_TOPIC, HALF_QUEUE)
+    leaves_by_itself: Final = False
 
     def __init__(
         self,
@@ -60,17 +66,13 @@ class TransactionServer:
         self._refusal_of_commits = refusal_of_commits
         self._repair = repair
 
+    def bind(self, service: Service) -> None:
+        """Serve the methods."""
+        service.unary(methods.END_TRANSACTION, naming_trouble(self.end))
+        service.stream(methods.CHECK_TRANSACTIONS, self.check)
+
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append runs of half messages in one write, without those that are refused; the caller makes them durable. If
-        one of them fails by itself, each is appended alone.
-
-        Args:
-            runs: what to append.
-            refusals: takes what the device refused of runs that were appended alone.
-
-        Raises:
-            StatusError: nothing was stored.
-        """
+        """Append runs of half messages (`RunWriter.put`)."""
         key = self._ids.key()  # without it nothing may be stored that is to have a transaction id
         taken: Counter[str] = Counter()
         batch, records = RunBatch(), list[Record]()
@@ -85,13 +87,19 @@ class TransactionServer:
             return put_alone(runs, self.put, fault, refusals)
         self._coordinator.schedule_checks(appended.positions)
         for run, result, own in batch.appended(appended.queue_offsets, appended.store_time_ms):
-            result.transaction_ids = [
+            result.references = [
                 self._ids.encode(key, run.topic, position, self._store.epoch, _message_id(properties))
                 for position, properties in zip(appended.positions[own], run.system_properties, strict=True)
             ]
         return batch.results
 
-    def id_of(self, run: MessageRun, index: int, position: int) -> str:
+    @staticmethod
+    def sent(found: StoredRecord) -> Sent | None:
+        """What a HALF record says of its send (`RunWriter.sent`)."""
+        target = decode_half(found.origin)
+        return Sent(target.topic, target.topic_id, found.position)
+
+    def reference(self, run: MessageRun, index: int, position: int) -> str:
         """The transaction id of a message of a run that is stored already, its HALF record at `position`."""
         table = self._coordinator.table
         half = table.get(position) or table.ended(position)

@@ -22,6 +22,8 @@ NONE = -1
 _DELAY = struct.Struct(">BqqqqH")
 _VERSION = 1
 _FIRED = struct.Struct(">Q")
+FIRED_BYTES = _FIRED.size
+"""Length of the origin of a fired message."""
 
 
 class Delay(NamedTuple):
@@ -70,7 +72,7 @@ def decode_delay(data: bytes) -> Delay:
 
 def recall_record(recall: Delay) -> Record:
     """The record that takes a message back. It is made of what it says alone, so no message makes it fail."""
-    return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=recall.encode())
+    return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=recall.encode(), decoded=recall)
 
 
 def fired_origin(position: int) -> bytes:

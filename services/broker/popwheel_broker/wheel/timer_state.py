@@ -2,7 +2,8 @@
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -223,7 +224,8 @@ class TimerState:
         self.done: OrderedDict[int, Done] = OrderedDict()
         """What the log says has fired or rolled, by the timers' positions, until their units are met."""
         self.awaited: dict[int, DueUnit] = {}
-        """On a slave, in place of the heap: units of slots that were read, until the log says what became of them."""
+        """Units until the log says what became of them: on a slave, in place of the heap, those of slots that were
+        read; on a master those whose records are being written."""
 
     @property
     def log_end(self) -> int:
@@ -268,6 +270,18 @@ class TimerState:
             heapq.heappush(self.due_heap, unit)
         else:
             self.awaited[unit.position] = unit
+
+    @contextmanager
+    def awaiting(self, units: Sequence[DueUnit]) -> Iterator[None]:
+        """On the master: what is appended within says that these fired, rolled or were set aside; if it could not be
+        appended they are as before.
+        """
+        self.awaited.update((unit.position, unit) for unit in units)
+        try:
+            yield
+        finally:
+            for unit in units:
+                self.awaited.pop(unit.position, None)
 
     def damage_mended(self) -> None:
         """Records were mended: what stood still is tried again; what is damaged still is met again."""

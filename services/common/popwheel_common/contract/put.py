@@ -5,9 +5,21 @@ A lone send pays for each object that is made on its way; as protobuf messages t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+
+
+class PutKind(IntEnum):
+    """How messages go into a log."""
+
+    NOW = 0
+    """Into their queue at once."""
+    AT_TIME = 1
+    """Delayed messages: into their queue when their time comes."""
+    HALF = 2
+    """Half messages: into their queue when their transaction is committed."""
 
 
 @dataclass(slots=True)
@@ -21,12 +33,13 @@ class MessageRun:
         system_properties: the insides of their system properties, byte for byte, and the id of each one's send behind
             it (`popwheel_common.contract.send_id`).
         tags: their tags, empty for none.
-        due_ms: when each is to be delivered, wall clock; no column at all if they are not delayed.
+        kind: how all of them go into the log.
+        times_ms: of delayed messages when each is to be delivered, wall clock. Of half messages after how many
+            milliseconds its sender is first asked how its transaction ended, 0 for the broker's own time. No column at
+            all for others.
         is_retry: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
             the ids of their sends tell, are not stored once more, and the answer is where they stand.
         topic_id: which topic of that name; 0 if it is not said.
-        first_check_ms: of half messages, after how many milliseconds the sender of each is first asked how its
-            transaction ended, 0 for the broker's own time; no column at all if they are not of transactions.
         lite_topic: the lite topic of the topic that they are for; empty for none.
     """
 
@@ -35,10 +48,10 @@ class MessageRun:
     payloads: Sequence[bytes]
     system_properties: Sequence[bytes]
     tags: Sequence[str]
-    due_ms: Sequence[int] = ()
+    kind: PutKind = PutKind.NOW
+    times_ms: Sequence[int] = ()
     is_retry: bool = False
     topic_id: int = 0
-    first_check_ms: Sequence[int] = ()
     lite_topic: str = ""
 
     @property
@@ -50,9 +63,8 @@ class MessageRun:
     def is_even(self) -> bool:
         """Whether it holds messages and its columns are equally long."""
         count = len(self.payloads)
-        if not 0 < count == len(self.system_properties) == len(self.tags) or len(self.due_ms) not in (0, count):
-            return False
-        return not self.first_check_ms or (len(self.first_check_ms) == count and not self.due_ms)
+        times = count if self.kind else 0
+        return 0 < count == len(self.system_properties) == len(self.tags) and len(self.times_ms) == times
 
 
 @dataclass(slots=True)
@@ -64,33 +76,31 @@ class PutResult:
         error: why not.
         queue_offset: of the first message; the others follow without a gap.
         store_time_ms: wall clock.
-        recall_handles: one for each message of a delayed run, in their order; with it the message can be taken back.
-        transaction_ids: one for each message of a run of half messages, in their order; with it its transaction ends.
+        references: one for each message that does not go into its queue now, in their order. Of a delayed message it is
+            the recall handle, empty if it can't be taken back; of a half message the transaction id.
     """
 
     code: int
     error: str = ""
     queue_offset: int = 0
     store_time_ms: int = 0
-    recall_handles: Sequence[str] = ()
-    transaction_ids: Sequence[str] = ()
+    references: Sequence[str] = ()
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
-    """A popwheel.v1.PutRequest; those of half messages stand behind all others."""
+    """A popwheel.v1.PutRequest."""
     request = pb.PutRequest()
     for run in runs:
-        assert run.first_check_ms or not request.halves, "the results would not be in the order of the runs"
-        (request.halves if run.first_check_ms else request.runs).add(
+        request.runs.add(
             topic=run.topic,
             queue_id=run.queue_id,
             payloads=run.payloads,
             system_properties=run.system_properties,
             tags=run.tags,
-            due_ms=run.due_ms,
+            due_ms=run.times_ms if run.kind is PutKind.AT_TIME else (),
             again=run.is_retry,
             topic_id=run.topic_id,
-            first_check_ms=run.first_check_ms,
+            first_check_ms=run.times_ms if run.kind is PutKind.HALF else (),
             lite_topic=run.lite_topic,
         )
     return request.SerializeToString()
@@ -106,10 +116,10 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.payloads[:],
             run.system_properties[:],
             run.tags[:],
-            run.due_ms[:],
+            PutKind.HALF if run.first_check_ms else PutKind.AT_TIME if run.due_ms else PutKind.NOW,
+            [*run.due_ms, *run.first_check_ms],  # a run that has both is uneven
             run.again,
             run.topic_id,
-            run.first_check_ms[:],
             run.lite_topic,
         )
         for run in (*request.runs, *request.halves)
@@ -125,8 +135,8 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
             error=result.error,
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
-            recall_handles=result.recall_handles,
-            transaction_ids=result.transaction_ids,
+            references=result.references,
+            transaction_ids=result.references,
         )
     return response.SerializeToString()
 
@@ -139,8 +149,7 @@ def decode_results(data: bytes) -> list[PutResult]:
             error=result.error,
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
-            recall_handles=result.recall_handles[:],
-            transaction_ids=result.transaction_ids[:],
+            references=result.references[:] or result.transaction_ids[:],  # of a broker before 0.1.0
         )
         for result in pb.PutResponse.FromString(data).results
     ]

@@ -191,6 +191,8 @@ class Poll:
         """One pop; runs on when the call has been given up, so that what it brings can be released."""
         tools = self._tools
         tools.metrics.pops.inc()
+        left_s = self._machine.wake_at - tools.clock.monotonic()  # then what it brings is released
+        self._request.wanted_for_ms = max(1, int(left_s * 1000))
         try:
             answer = await tools.brokers.channel(ticket.broker).call(POP, self._request, timeout_s=tools.pop_timeout_s)
         except (StatusError, RpcError) as error:

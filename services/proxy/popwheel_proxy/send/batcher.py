@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from popwheel_common.contract.put import MessageRun, PutResult
+from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
@@ -63,12 +63,10 @@ class Shipment:
     Args:
         topic: full name of the topic.
         queue_id: the queue they are for.
-        messages: the messages.
+        messages: the messages, all of one kind.
         size: about how many bytes they have.
-        stored: resolves to the queue offset of each message, for delayed ones to their recall handles, for half
-            messages to their transaction ids; or fails with a `StatusError` or `RpcError`.
-        due_ms: when each of them is to be delivered; nothing if they are not delayed. Delayed ones are a run of their
-            own, which a broker refuses as a whole: no shipment is refused for another's delivery time.
+        stored: resolves to the queue offset of each message, for delayed and half messages to their references; or
+            fails with a `StatusError` or `RpcError`.
         moves: whether it may go to another broker instead.
         is_retry: whether the broker may have stored them already. Then each message is a run of its own, as some may be
             stored and others not, and what is stored need not stand together.
@@ -80,10 +78,14 @@ class Shipment:
     messages: list[ClientMessage]
     size: int
     stored: asyncio.Future[Sequence[int] | Sequence[str]]
-    due_ms: Sequence[int] = ()
     moves: bool = True
     is_retry: bool = False
     topic_id: int = 0
+
+    @property
+    def kind(self) -> PutKind:
+        """How its messages go into the log."""
+        return self.messages[0].kind
 
     @property
     def lite_topic(self) -> str:
@@ -92,13 +94,10 @@ class Shipment:
 
     @property
     def goes_alone(self) -> bool:
-        """Whether it is put together with no other shipment in a run."""
-        return bool(self.due_ms) or self.is_retry or self.is_half
-
-    @property
-    def is_half(self) -> bool:
-        """Whether its messages are of transactions: they are a run of their own, as delayed ones are."""
-        return self.messages[0].first_check_ms >= 0
+        """Whether it is put together with no other shipment in a run. A broker refuses a run as a whole, and no
+        shipment is refused for another's delivery time.
+        """
+        return bool(self.kind) or self.is_retry
 
 
 class Batcher:
@@ -155,7 +154,6 @@ class Batcher:
         topic: str,
         queue_id: int,
         messages: list[ClientMessage],
-        due_ms: Sequence[int] = (),
         *,
         moves: bool = True,
         is_retry: bool = False,
@@ -166,20 +164,19 @@ class Batcher:
         Args:
             topic: full name of the topic.
             queue_id: the queue they are for.
-            messages: the messages, all delayed or none.
-            due_ms: when each is to be delivered, wall clock; nothing for messages that are not delayed.
+            messages: the messages, all of one kind.
             moves: whether they may go to another broker instead, should this one hang.
             is_retry: whether the broker may have stored them already.
             topic_id: which topic of that name; 0 if it is not said.
 
         Returns:
-            A future of the queue offset of each message, of its recall handle if they are delayed; it fails with a
-            `StatusError`, an `RpcError`, or with `NotSentError` if they are to go to another broker.
+            A future of the queue offset of each message, of its reference if they are delayed or half messages; it
+            fails with a `StatusError`, an `RpcError`, or with `NotSentError` if they are to go to another broker.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, if too much waits already.
         """
-        assert messages and len(due_ms) in (0, len(messages)), "not every delayed message has its time"
+        assert messages, "nothing is sent"
         size = size_of(messages)
         if self._messages.total:
             if len(messages) > self._messages.room(topic, self._options.waiting_messages_max):
@@ -187,7 +184,7 @@ class Batcher:
             if size > self._bytes.room(topic, self._options.waiting_bytes_max):
                 raise _full("send.waiting_bytes_max")
         stored: asyncio.Future[Sequence[int] | Sequence[str]] = asyncio.get_running_loop().create_future()
-        shipment = Shipment(topic, queue_id, messages, size, stored, due_ms, moves, is_retry, topic_id)
+        shipment = Shipment(topic, queue_id, messages, size, stored, moves, is_retry, topic_id)
         self._waiting.append(shipment)
         self._messages.take(topic, len(messages))
         self._bytes.take(topic, size)
@@ -268,17 +265,13 @@ class Batcher:
 
     async def _put(self, batch: list[Shipment]) -> None:
         by_queue: dict[tuple[str, int, int, str] | Shipment, list[Shipment]] = {}
-        halves = False
         for shipment in batch:
             if shipment.goes_alone:
                 by_queue[shipment] = [shipment]
-                halves = halves or shipment.is_half
             else:
                 queue = (shipment.topic, shipment.topic_id, shipment.queue_id, shipment.messages[0].lite_topic)
                 by_queue.setdefault(queue, []).append(shipment)
-        together: Iterable[list[Shipment]] = by_queue.values()
-        if halves:
-            together = sorted(together, key=lambda shipments: shipments[0].is_half)
+        together = by_queue.values()
         runs: list[MessageRun] = []
         for shipments in together:
             if shipments[0].is_retry:
@@ -297,7 +290,7 @@ class Batcher:
         self._observer.put_began(self)
         try:
             results = await channel.call(PUT, runs, timeout_s=self._options.put_timeout_ms / 1000)
-            if len(results) != len(runs) or (halves and not _have_ids(runs, results)):
+            if len(results) != len(runs) or not all(map(_is_complete, runs, results)):
                 raise RpcError(GrpcStatus.INTERNAL, "the broker did not answer for each run of messages")
         except (StatusError, RpcError) as error:
             self.is_putting = False
@@ -329,7 +322,7 @@ class Batcher:
                 if shipment.stored.done():
                     pass  # its sender has gone
                 elif result.code == _OK_CODE:
-                    shipment.stored.set_result(_stored(shipment, result, range(offset, behind)))
+                    shipment.stored.set_result(result.references if shipment.kind else range(offset, behind))
                 else:
                     shipment.stored.set_exception(status_error(result.code, result.error))
                 offset = behind
@@ -353,9 +346,9 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
         [message.payload for message in messages],
         [message.system_properties for message in messages],
         [message.tag or "" for message in messages],
-        shipments[0].due_ms,
+        shipments[0].kind,
+        _times_ms(messages),
         topic_id=shipments[0].topic_id,
-        first_check_ms=_first_checks(messages),
         lite_topic=shipments[0].lite_topic,
     )
 
@@ -369,13 +362,13 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
             [message.payload],
             [message.system_properties],
             [message.tag or ""],
-            shipment.due_ms[index : index + 1],
+            shipment.kind,
+            _times_ms([message]),
             is_retry=True,
             topic_id=shipment.topic_id,
-            first_check_ms=_first_checks([message]),
             lite_topic=shipment.lite_topic,
         )
-        for index, message in enumerate(shipment.messages)
+        for message in shipment.messages
     ]
 
 
@@ -386,34 +379,19 @@ def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
     refused = next((result for result in results if result.code != _OK_CODE), None)
     if refused is not None:
         shipment.stored.set_exception(status_error(refused.code, refused.error))
-    elif shipment.due_ms:
-        shipment.stored.set_result([handle for result in results for handle in (result.recall_handles or ("",))])
-    elif shipment.is_half:
-        shipment.stored.set_result([each for result in results for each in result.transaction_ids])
+    elif shipment.kind:
+        shipment.stored.set_result([each for result in results for each in result.references])
     else:
         shipment.stored.set_result([result.queue_offset for result in results])
 
 
-def _have_ids(runs: Sequence[MessageRun], results: Sequence[PutResult]) -> bool:
-    """Whether each half message that was stored has its transaction id."""
-    return all(
-        not run.first_check_ms or result.code != _OK_CODE or len(result.transaction_ids) == len(run.payloads)
-        for run, result in zip(runs, results, strict=True)
-    )
+def _is_complete(run: MessageRun, result: PutResult) -> bool:
+    """Return whether each message that was stored, but not into its queue, has its reference."""
+    return not run.kind or result.code != _OK_CODE or len(result.references) == len(run.payloads)
 
 
-def _first_checks(messages: Sequence[ClientMessage]) -> Sequence[int]:
-    """The column of half messages; none for others."""
-    return [message.first_check_ms for message in messages] if messages[0].first_check_ms >= 0 else ()
-
-
-def _stored(shipment: Shipment, result: PutResult, offsets: range) -> Sequence[int] | Sequence[str]:
-    """What a sender is told of each message: of a delayed one its recall handle, of which a broker gives none where it
-    does not take messages back; of a half message its transaction id; of others their offsets.
-    """
-    if shipment.due_ms:
-        return result.recall_handles or ("",) * len(shipment.messages)
-    return result.transaction_ids if shipment.is_half else offsets
+def _times_ms(messages: Sequence[ClientMessage]) -> Sequence[int]:
+    return [message.time_ms for message in messages] if messages[0].kind else ()
 
 
 def _full(limit: str) -> LimitError:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, VARINT, field, varint
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -12,9 +13,9 @@ from popwheel_proxy.statuses import OK, status
 _STATUS: Final = 1
 _ENTRY_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
 _MESSAGE_ID_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
-_TRANSACTION_ID: Final = 3
 _OFFSET_TAG: Final = bytes((4 << 3 | VARINT,))
-_RECALL_HANDLE: Final = 5
+_REFERENCES: Final = {PutKind.AT_TIME: 5, PutKind.HALF: 3}
+"""Numbers of the fields `recall_handle` and `transaction_id`."""
 _OK_FIELD: Final = field(_STATUS, OK.SerializeToString())
 _MIXED: Final = Status(
     code=Code.MULTIPLE_RESULTS, message="some messages were stored and some were not; see the entries"
@@ -41,7 +42,7 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
 
     Args:
         messages: what was sent, at least one.
-        stored: for each its queue offset, its recall handle, its transaction id, or why it was not stored.
+        stored: for each its queue offset, its reference (`PutResult`), or why it was not stored.
     """
     assert len(messages) == len(stored), "not every message has its result"
     parts: list[bytes] = [_OK_FIELD]
@@ -56,8 +57,7 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
             entry: bytes = _OK_FIELD + named + _OFFSET_TAG + varint(result)
         elif isinstance(result, str):
             some_stored = True
-            number = _TRANSACTION_ID if message.first_check_ms >= 0 else _RECALL_HANDLE
-            entry = _OK_FIELD + named + field(number, result.encode())
+            entry = _OK_FIELD + named + field(_REFERENCES[message.kind], result.encode())
         else:
             told = status(result.code, result.message)
             refused.setdefault(int(result.code), told)

@@ -6,6 +6,7 @@ from functools import partial
 
 from popwheel_common.contract.names import TopicName, Use
 from popwheel_common.contract.priority import level_of
+from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -35,20 +36,17 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, one lane and one priority, all delayed, all of
-    transactions, or neither.
+    """What of a request is stored together: messages of one topic, one kind, one lane and one priority.
 
     Args:
         topic: the topic.
         lane: of the messages; empty if they have none.
         indexes: their places in the request.
-        due_ms: when each is to be delivered, if they are delayed.
     """
 
     topic: Topic
     lane: str = ""
     indexes: list[int] = field(default_factory=list)
-    due_ms: list[int] = field(default_factory=list)
 
 
 class SendHandler:
@@ -117,12 +115,12 @@ class SendHandler:
         if len(messages) == 1:
             message = messages[0]
             topic = self._topic_of(message)
-            due_ms = self._check(call, message, topic, now_ms, head_is_checked=False)
+            self._check(call, message, topic, now_ms, head_is_checked=False)
             if not topic.queues:
                 topic = await self._make(topic, messages)
             if message.lane:
                 return send_answer(messages, await self._store_in_turn(call, topic, messages))
-            return send_answer(messages, await self._store(call, topic, messages, () if due_ms is None else (due_ms,)))
+            return send_answer(messages, await self._store(call, topic, messages))
         if not messages:
             raise StatusError(Code.BAD_REQUEST, "the request holds no message")
         parts = self._parts_of(call, messages, now_ms)
@@ -142,41 +140,35 @@ class SendHandler:
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
         """Check all messages, and tell which of them can be stored together."""
-        parts: dict[tuple[str, bool, bool, str, int], _Part] = {}
+        parts: dict[tuple[str, PutKind, str, int], _Part] = {}
         part = head = None
-        delayed, half, lane, priority = False, False, "", -1
+        kind, lane, priority = PutKind.NOW, "", -1
         for index, message in enumerate(messages):
             head_is_checked = message.head is head
             if not head_is_checked:
                 part, head = None, message.head
                 topic = self._topic_of(message)
-            due_ms = self._check(call, message, topic, now_ms, head_is_checked=head_is_checked)
-            is_delayed = due_ms is not None
-            is_same = is_delayed is delayed and message.is_half is half and message.lane == lane
-            if part is None or not is_same or message.priority != priority:
-                delayed, half, lane, priority = is_delayed, message.is_half, message.lane, message.priority
-                part = parts.setdefault((topic.name, delayed, half, lane, priority), _Part(topic, lane))
+            self._check(call, message, topic, now_ms, head_is_checked=head_is_checked)
+            is_same = message.kind == kind and message.lane == lane and message.priority == priority
+            if part is None or not is_same:
+                kind, lane, priority = message.kind, message.lane, message.priority
+                part = parts.setdefault((topic.name, kind, lane, priority), _Part(topic, lane))
             part.indexes.append(index)
-            if due_ms is not None:
-                part.due_ms.append(due_ms)
         return list(parts.values())
 
     def _topic_of(self, message: ClientMessage) -> Topic:
         """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
         return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
 
-    def _check(
-        self, call: Call, message: ClientMessage, topic: Topic, now_ms: int, *, head_is_checked: bool
-    ) -> int | None:
+    def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int, *, head_is_checked: bool) -> None:
         """Check a message for its topic, and make its system properties those that are stored: without what is not the
-        sender's to say, with what the sender left out. Its delivery time if it is delayed.
+        sender's to say, with what the sender left out.
         """
-        due_ms = check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
+        check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
         if message.plain is None and has_server_fields(message.properties):
             message.drop_fields(without_server_fields(message.system_properties))
         missing = missing_properties(message, call.peer, now_ms)
         message.system_properties += missing + encode_send_id(next(self._numbers))
-        return due_ms
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
@@ -193,7 +185,7 @@ class SendHandler:
         try:
             if part.lane:
                 return await self._store_in_turn(call, part.topic, messages)
-            return await self._store(call, part.topic, messages, part.due_ms)
+            return await self._store(call, part.topic, messages)
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
@@ -213,7 +205,7 @@ class SendHandler:
         async def store() -> Stored:
             homes = self._brokers.homes
             only = place_of(topic.name, lane, homes, queues) if homes else None
-            return await self._store(call, topic, messages, (), only)
+            return await self._store(call, topic, messages, only)
 
         return await self._lanes.in_turn(topic.name, lane, wait_s, store)
 
@@ -222,7 +214,6 @@ class SendHandler:
         call: Call,
         topic: Topic,
         messages: list[ClientMessage],
-        due_ms: Sequence[int],
         only: Place | None = None,
     ) -> Stored:
         """Put messages into one queue; if a broker group cannot take them, another one is tried until the deadline.
@@ -230,20 +221,18 @@ class SendHandler:
         Args:
             call: whose deadline counts.
             topic: their topic.
-            messages: the messages.
-            due_ms: when each is to be delivered, if they are delayed.
+            messages: the messages, all of one kind.
             only: the one broker and queue that they may go to; there they wait or fail. For messages with a lane, whose
                 order would be lost in any other.
 
         Returns:
-            The queue offset of each message, of delayed ones their recall handles, of half messages their transaction
-            ids.
+            The queue offset of each message; of delayed and half messages their references.
 
         Raises:
             StatusError: why they could not be stored.
         """
         self._clients.sends(call.metadata.get("x-mq-client-id", ""), topic.name)
-        if messages[0].first_check_ms >= 0:
+        if messages[0].kind is PutKind.HALF:
             self._sends_halves(call, topic.name)
         pick = self._pick if messages[0].priority < 0 else partial(self._pick_level, messages[0].priority)
         place = only or pick(topic, _NOWHERE)
@@ -251,7 +240,7 @@ class SendHandler:
         if place is not None and (only is None or place[0] in self._brokers.led):
             try:
                 return await self._batchers.batcher(place[0]).ship(
-                    topic.name, place[1], messages, due_ms, moves=only is None, topic_id=topic.id
+                    topic.name, place[1], messages, moves=only is None, topic_id=topic.id
                 )
             except NotSentError:
                 pass
@@ -260,7 +249,7 @@ class SendHandler:
         elif place is None and not self._brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         tries = SendTries(only)
-        send = Send(topic, messages, due_ms, call.deadline, pick, self._look_up, tries, place, failure)
+        send = Send(topic, messages, call.deadline, pick, self._look_up, tries, place, failure)
         return await self._retry.go_on(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:

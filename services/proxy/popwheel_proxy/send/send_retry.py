@@ -34,7 +34,6 @@ class Send:
     Args:
         topic: their topic, as this proxy knows it.
         messages: the messages.
-        due_ms: when each is to be delivered, if they are delayed.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
         pick: the next place in turn for a topic, past some groups; None if no group has a master.
         look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
@@ -47,7 +46,6 @@ class Send:
 
     topic: Topic
     messages: list[ClientMessage]
-    due_ms: Sequence[int]
     deadline: float | None
     pick: Callable[[Topic, Collection[str]], Place | None]
     look_up: Callable[[Topic, list[ClientMessage]], Topic]
@@ -213,7 +211,6 @@ class SendRetry:
                 send.topic.name,
                 place[1],
                 send.messages,
-                send.due_ms,
                 moves=tries.place is None,
                 is_retry=tries.doubted is not None,
                 topic_id=send.topic.id,

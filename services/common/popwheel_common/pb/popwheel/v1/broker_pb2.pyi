@@ -333,9 +333,7 @@ class PutRequest(_message.Message):
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]: ...
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]:
-        """Runs of half messages; their results come behind those of `runs`. They stand by themselves so that a broker of a
-        release that knows no transactions does not take them for messages: it answers for too few runs.
-        """
+        """More runs, of half messages: proxies before 0.1.0 send them here. Their results come behind those of `runs`."""
 
     def __init__(
         self,
@@ -359,7 +357,7 @@ class PutResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
-    RECALL_HANDLES_FIELD_NUMBER: _builtins.int
+    REFERENCES_FIELD_NUMBER: _builtins.int
     TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     error: _builtins.str
@@ -367,12 +365,12 @@ class PutResult(_message.Message):
     """Of the first message; the others follow it without a gap."""
     store_time_ms: _builtins.int
     @_builtins.property
-    def recall_handles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One for each message of a delayed run: with it the message can be taken back."""
+    def references(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each delayed message: the handle that recalls it. One for each half message: the id of its transaction."""
 
     @_builtins.property
     def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One for each message of a run of half messages: with it its transaction ends."""
+        """The same once more: proxies before 0.1.0 read transaction ids here."""
 
     def __init__(
         self,
@@ -381,12 +379,12 @@ class PutResult(_message.Message):
         error: _builtins.str = ...,
         queue_offset: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
-        recall_handles: _abc.Iterable[_builtins.str] | None = ...,
+        references: _abc.Iterable[_builtins.str] | None = ...,
         transaction_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "recall_handles", b"recall_handles", "store_time_ms", b"store_time_ms", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "references", b"references", "store_time_ms", b"store_time_ms", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -431,6 +429,7 @@ class PopRequest(_message.Message):
     LITE_FIELD_NUMBER: _builtins.int
     RECEIVE_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    WANTED_FOR_MS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -454,6 +453,10 @@ class PopRequest(_message.Message):
     """Which group of that name it is for. CONSUMER_GROUP_NOT_FOUND: it was deleted, and nothing was given out. 0: not said,
     whichever has the name, also one that the broker does not know yet.
     """
+    wanted_for_ms: _builtins.int
+    """After so long nobody waits for the answer. If the broker has not looked by then, it gives nothing out and says that
+    something may wait. 0: without end.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -472,10 +475,11 @@ class PopRequest(_message.Message):
         lite: _builtins.bool = ...,
         receive: _builtins.int = ...,
         group_id: _builtins.int = ...,
+        wanted_for_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "group_id", b"group_id", "invisible_ms", b"invisible_ms", "levels", b"levels", "lite", b"lite", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "receive", b"receive", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "client_id", b"client_id", "filter", b"filter", "group", b"group", "group_id", b"group_id", "invisible_ms", b"invisible_ms", "levels", b"levels", "lite", b"lite", "max_messages", b"max_messages", "ordered", b"ordered", "queue_id", b"queue_id", "receive", b"receive", "topic", b"topic", "wanted_for_ms", b"wanted_for_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

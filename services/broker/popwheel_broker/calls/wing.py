@@ -1,0 +1,13 @@
+"""A kind of message that does not go into its queue at once, as a broker serves it for one term."""
+
+from typing import Protocol
+
+from popwheel_broker.records.run_batch import RunWriter
+from popwheel_rpc.service import Service
+
+
+class Wing(RunWriter, Protocol):
+    """Takes messages of one kind, and serves what else is asked of them."""
+
+    def bind(self, service: Service) -> None:
+        """Serve its methods."""
