@@ -1,5 +1,5 @@
 # One image for all services: `make image`, or `docker build -t popwheel:0.1.0 .`; its arguments say which one it is.
-# The fastest of those that all libraries serve (docs/performance.md); this image of it is built with profile-guided optimisation.
+# The fastest of those that all libraries serve (docs/internals/performance.md); this image of it is built with profile-guided optimisation.
 ARG PYTHON=3.14
 
 FROM python:${PYTHON}-slim AS build

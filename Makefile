@@ -109,9 +109,8 @@ picture: setup ## Record docs/pictures/at-work.svg: the command line at work wit
 proto: setup ## Generate services/common/popwheel_common/pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/generate_proto.py
 
-docs: setup ## Write docs/options.md, the options of Spark, the tables of states, the chart's schema, and what its defaults make
-	@$(BIN)/python -m tools.generate_options_doc
-	@$(BIN)/python -m tools.generate_spark_options
+docs: setup ## Write docs/reference, the tables of states, the chart's schema, and what its defaults make
+	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.generate_state_tables
 	@$(BIN)/python -m tools.generate_values_schema
 	@$(BIN)/python -m tests.harness.chart
@@ -174,7 +173,7 @@ drills: setup ## Kill, pause and cut apart under load, ROUNDS times each (defaul
 	@FAILOVER_ROUNDS=$(or $(ROUNDS),10) CRASH_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -q \
 		tests/integration/test_failover.py tests/integration/test_crashes.py tests/integration/test_timers.py $(ARGS)
 
-interop: setup ## Run official clients of other languages against a server (LANGUAGES=go,java,node,rust CASES=fifo-push,sql; docs/client-compatibility.md)
+interop: setup ## Run official clients of other languages against a server (LANGUAGES=go,java,node,rust CASES=fifo-push,sql; docs/use/clients.md)
 	@echo "installing the clients into build/interop; the first time takes minutes, most of them for Rust"
 	@mkdir -p build/interop
 	@INTEROP=1 LANGUAGES="$(LANGUAGES)" CASES="$(CASES)" $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup \
@@ -191,7 +190,7 @@ e2e: setup ## Install the chart on the cluster that KUBECONFIG names, and see th
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" SPARK_IMAGE="$(SPARK_IMAGE)" \
 		$(BIN)/python -m pytest -q -s tests/e2e/test_release.py tests/e2e/test_spark.py $(ARGS)
 
-drill: setup ## Kubernetes failures under load of the official client (docs/drills.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=.. KILL=.. START=..]
+drill: setup ## Kubernetes failures under load of the official client (docs/operate/failures.md): as e2e, and CLIENT_IMAGE=.. [NEXT_IMAGE=.. FREEZE=.. THAW=.. CUT=.. JOIN=.. KILL=.. START=..]
 	@$(if $(LOAD),$(LOAD) $(IMAGE) && $(if $(NEXT_IMAGE),$(LOAD) $(NEXT_IMAGE),true))
 	@POPWHEEL_E2E=1 IMAGE="$(IMAGE)" NAMESPACE="$(NAMESPACE)" KEEP="$(KEEP)" VALUES="$(VALUES)" CLIENT_IMAGE="$(CLIENT_IMAGE)" \
 		NEXT_IMAGE="$(NEXT_IMAGE)" FREEZE="$(FREEZE)" THAW="$(THAW)" CUT="$(CUT)" JOIN="$(JOIN)" KILL="$(KILL)" START="$(START)" $(BIN)/python -m pytest -q -s tests/e2e/test_drills.py $(ARGS)

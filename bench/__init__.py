@@ -1,1 +1,1 @@
-"""Measures a server of the protocol from outside: `python -m bench` (see docs/measurements.md)."""
+"""Measures a server of the protocol from outside: `python -m bench` (see docs/internals/performance.md)."""

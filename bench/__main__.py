@@ -1,4 +1,4 @@
-"""`python -m bench`: measure our own server, and another one beside it if there is one (see docs/measurements.md)."""
+"""`python -m bench`: measure our own server, and another one beside it (docs/internals/performance.md)."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""What an open page costs its server: `python -m bench.open_page [SECONDS]` (docs/console.md).
+"""What an open page costs its server: `python -m bench.open_page [SECONDS]` (docs/operate/monitor.md).
 
 A program, not a test: CPU time of a standalone server with nothing open, and with a page that refreshes itself.
 """

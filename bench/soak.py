@@ -1,6 +1,6 @@
 """`soak`: 256 callers and a drain of what they send, side by side for long: what slow calls and memory come to.
 
-`--seconds 600` makes it the ten minutes of docs/performance.md.
+`--seconds 600` makes it the ten minutes of docs/internals/performance.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The quick start of docs/spark.md: sends rows, reads them as a table, archives them as a stream.
+"""The quick start of docs/use/spark.md: sends rows, reads them as a table, archives them as a stream.
 
 `python demo/spark_quick_start.py [ENDPOINTS [FOLDER]]`
 """

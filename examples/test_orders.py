@@ -1,6 +1,6 @@
 """A test of your own program with a real server: `.venv/bin/python -m pytest examples/test_orders.py`.
 
-docs/testing.md says more. In a project with several files of tests the next assignment stands in the topmost
+docs/use/testing.md says more. In a project with several files of tests the next assignment stands in the topmost
 conftest.py.
 """
 

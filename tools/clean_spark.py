@@ -1,4 +1,4 @@
-"""Install the package for Spark as its users would, in clean environments, and run the quick start of docs/spark.md.
+"""Install the package for Spark as users would, in clean environments, and run the quick start of docs/use/spark.md.
 
 It is installed twice: as popwheel-spark, where Spark is and no servers are, and as `popwheel[spark]`. A server of the
 second one serves both.

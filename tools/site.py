@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build/pages"
+LOOK = ("site.css", "site.js")
+"""Files of this folder that all pages load."""
 FOLDERS = ("docs", "examples", "helm", "services", "spark")
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
@@ -23,6 +25,8 @@ def main() -> int:
         copy = PAGES / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
+    for name in LOOK:
+        shutil.copyfile(ROOT / "tools" / name, PAGES / name)
     return 0
 
 

@@ -1,6 +1,6 @@
 """A DAG of Airflow 3: each midnight archive the topics, audit the day for one group, and report how it was served.
 
-Where tasks run `popwheel-spark` must be on the PATH (docs/spark.md says how it is installed). What these lines name
+Where tasks run `popwheel-spark` must be on the PATH (docs/use/spark.md says how it is installed). What these lines name
 comes from their environment, and so do POPWHEEL_ACCESS_KEY, POPWHEEL_SECRET and POPWHEEL_TOKEN, which the jobs read by
 themselves. A day without messages fails at the report, which has nothing to tell then.
 """
@@ -28,7 +28,7 @@ DAY = {
 WHERE = '--endpoints "$ENDPOINTS" --admin "$ADMIN"'
 
 LOST, INPUT = 1, 2
-"""Exit codes that another try does not mend (docs/spark-jobs.md); 3 says that the cluster does not answer."""
+"""Exit codes that another try does not mend (docs/use/spark-jobs.md); 3 says that the cluster does not answer."""
 
 
 class PopwheelSpark(BashOperator):  # type: ignore[misc]  # where Airflow is not installed, it is of any type

@@ -1,4 +1,4 @@
-"""Popwheel topics as tables and streams of Spark: a data source and a sink for PySpark (docs/spark.md)."""
+"""Popwheel topics as tables and streams of Spark: a data source and a sink for PySpark (docs/use/spark.md)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,6 +1,6 @@
 """Bodies as columns: JSON, Avro and Protobuf by Spark's own functions, and Avro with a schema registry.
 
-docs/spark-decode.md has examples. Avro and Protobuf need Spark's packages `spark-avro` and `spark-protobuf`.
+docs/use/spark-decode.md has examples. Avro and Protobuf need Spark's packages `spark-avro` and `spark-protobuf`.
 """
 
 import json

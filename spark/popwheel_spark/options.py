@@ -113,7 +113,7 @@ _ROWS: Final = (
         "accessKey",
         Kind.TEXT,
         "",
-        "the user as which proxies are asked ([access](access.md))",
+        "the user as which proxies are asked ([access](../operate/access.md))",
         _ALL,
         shown="nobody",
         flag="--access-key",
@@ -239,7 +239,7 @@ _ROWS: Final = (
         Kind.CHOICE,
         "fail",
         "what is done about a message that cannot be decoded: `fail`, `skip`, `column` "
-        "([below](#messages-that-cannot-be-decoded))",
+        "([below](../use/spark.md#messages-that-cannot-be-decoded))",
         (Side.READ,),
         choices=("fail", "skip", "column"),
     ),

@@ -1,4 +1,4 @@
-"""This package as a zip file, which spark-submit takes along to the workers of a cluster (docs/spark.md).
+"""This package as a zip file, which spark-submit takes along to the workers of a cluster (docs/use/spark.md).
 
 `python -m popwheel_spark.package FILE`
 """

@@ -1,4 +1,4 @@
-"""What docs/drills.md does by hand: kubectl against a release under load. Nothing is lost, nothing comes twice."""
+"""What docs/operate/failures.md does by hand: kubectl against a release under load. Nothing is lost or comes twice."""
 
 import os
 import time

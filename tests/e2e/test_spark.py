@@ -17,7 +17,7 @@ _VERBS = ("create", "get", "list", "watch", "delete", "deletecollection", "patch
 def test_applications_see_the_same_in_one_process_and_on_the_cluster(release: Release) -> None:
     image = os.environ.get("SPARK_IMAGE")
     if not image:
-        pytest.skip("needs SPARK_IMAGE, an image with Spark and the application (docs/spark.md)")
+        pytest.skip("needs SPARK_IMAGE, an image with Spark and the application (docs/use/spark.md)")
     applications = [
         {
             "name": name,

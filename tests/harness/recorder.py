@@ -50,7 +50,7 @@ class Recorder:
         image: with Python 3; the client is installed there if it is missing.
         endpoint: where it calls; the Service if not given.
         not_on: nodes on which it must not run.
-        keepalive: whether it asks its proxy for signs of life, as docs/client-compatibility.md advises.
+        keepalive: whether it asks its proxy for signs of life, as docs/use/clients.md advises.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Each attack on HTTP/2 against a real process: it ends at its limit, costs little, and all others are served.
 
-`pytest -s tests/integration/test_attacks.py` prints what each costs; docs/security.md has the figures.
+`pytest -s tests/integration/test_attacks.py` prints what each costs; docs/operate/access.md has the figures.
 """
 
 import asyncio

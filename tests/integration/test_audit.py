@@ -44,8 +44,8 @@ async def pulled(client: MessagingClient, queue: definition.MessageQueue, topic:
 
 
 async def audited(server: StandaloneProcess, client: MessagingClient, group: str, topic: str) -> dict[str, str]:
-    """What became of each message of a topic, by its id, as docs/audit.md says it: progress is asked for first, then
-    what is in flight, and then retries and dead letters are read.
+    """What became of each message of a topic, by its id, as docs/operate/messages.md says it: progress is read first,
+    then what is in flight, and then retries and dead letters are read.
     """
     progress = pages(server, f"/groups/{group}/progress", "queues", topic=topic)
     next_offset = {(one["topic"], one["queue_id"]): one["next_offset"] for one in progress}

@@ -5,7 +5,7 @@ A program of its own for the same reason as `tests.interop.scenarios`:
 Two threads send, one message after the other: to a topic of one queue, and to one of many; a third sends delayed
 messages. Three threads receive and ack; given how long to poll, a fourth one waits where nothing comes. It judges
 nothing; tests do. A line `quiet` on standard input ends the sends,
-its end ends all. With KEEPALIVE in its environment it asks its proxy for signs of life, as docs/client-compatibility.md
+its end ends all. With KEEPALIVE in its environment it asks its proxy for signs of life, as docs/use/clients.md
 says how.
 """
 

@@ -1,1 +1,1 @@
-"""Changes that break promises, made by hand: who notices them? `make mutants`; docs/simulator.md has the table."""
+"""Changes that break promises, made by hand: who notices them? `make mutants`; docs/internals/simulator.md."""

@@ -175,7 +175,7 @@ class Faults:
         self._world.disk.sync_s_max = self._world.swarm.sync_s_max
 
     def _flip(self) -> None:
-        """Let a bit rot where recovery can know that it was good once: see docs/simulator.md."""
+        """Let a bit rot where recovery can know that it was good once: see docs/internals/simulator.md."""
         world, chance = self._world, self._chance
         files = world.disk.files()
         targets: list[tuple[Path, int]] = []  # a file, and how many bytes of it

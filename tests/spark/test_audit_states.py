@@ -1,4 +1,4 @@
-"""What has become of messages, by the rule of docs/audit.md."""
+"""What has become of messages, by the rule of docs/operate/messages.md."""
 
 from typing import Any
 

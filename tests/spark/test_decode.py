@@ -1,4 +1,4 @@
-"""Bodies as columns; and the examples of docs/spark-decode.md, as they stand there."""
+"""Bodies as columns; and the examples of docs/use/spark-decode.md, as they stand there."""
 
 import json
 import re
@@ -150,7 +150,7 @@ def test_avro_of_a_registry(spark: SparkSession) -> None:
 
 def examples() -> dict[str, str]:
     """The code of the page that is to be run, by its name."""
-    page = (ROOT / "docs" / "spark-decode.md").read_text()
+    page = (ROOT / "docs" / "use" / "spark-decode.md").read_text()
     assert page.count("```python") == page.count("<!-- run: ")
     return dict(re.findall(r"<!-- run: ([\w ]+) -->\n```python\n(.+?)```", page, re.DOTALL))
 

@@ -1,4 +1,4 @@
-"""What Spark tells of where rows come from and go: as docs/spark-lineage.md says, and by its example."""
+"""What Spark tells of where rows come from and go: as docs/use/spark-lineage.md says, and by its example."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_what_names_a_topic_in_a_plan(spark: SparkSession, topics: Topics) -> No
 def test_a_listener_is_told_the_topics_of_a_stream(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "spark-lineage.md").read_text()
+    page = (ROOT / "docs" / "use" / "spark-lineage.md").read_text()
     (code,) = re.findall(r"<!-- run: listener -->\n```python\n(.+?)```", page, re.DOTALL)
     found: dict[str, Any] = {"spark": spark}
     exec(code.replace("spark.streams.addListener(Lineage())", "listener = Lineage()"), found)

@@ -1,4 +1,4 @@
-"""Pictures of the console for README and docs/console.md, in light and dark, of a standalone server at work.
+"""Pictures of the console for README and docs/operate/monitor.md, in light and dark, of a standalone server at work.
 
 python -m tests.ui.pictures [--seconds 90]
 """

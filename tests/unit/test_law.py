@@ -16,6 +16,8 @@ PROMISE = re.compile(r"\b[CELMPSTX]\d\b")
 SECTIONS = re.compile(r"\bDESIGN (\d+(?:, \d+)*)(?:, \"?([A-Z][a-z][A-Za-z ]*))?")
 ABROAD = re.compile(r"\b(?:RELIABILITY|PROTOCOL|STYLE|USERS)\b(?: \d|\.md)")
 """Papers from before this law, which are not part of this repository."""
+SHORT = re.compile(r"`([a-z]+)/([\w/.-]+\.py)`")
+"""A file as INVARIANTS names it: `broker/pop/acks.py` is of the service, `unit/broker/test_core.py` below tests."""
 PATH = re.compile(r"`((?:services|spark|tests|tools|bench|demo|examples|helm|proto|docs)/[\w./-]+)`")
 """A file or folder that a document names in full, as in `services/common/popwheel_common/clock.py`."""
 
@@ -87,6 +89,18 @@ def test_files_that_documents_name_are_there() -> None:
         if not (ROOT / path).exists()
     ]
     assert gone == []
+
+
+def test_files_that_the_promises_name_are_there() -> None:
+    named = SHORT.findall((ROOT / "docs/INVARIANTS.md").read_text())
+    assert len(named) > 200
+    folders = {"unit", "sim", "integration", "fuzz"}
+    paths = [
+        f"tests/{place}/{rest}" if place in folders else f"services/{place}/popwheel_{place}/{rest}"
+        for place, rest in named
+        if place not in ("services", "tests")
+    ]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_nothing_cites_papers_that_are_not_here() -> None:

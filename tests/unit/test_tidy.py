@@ -546,15 +546,6 @@ def sentences(text: str) -> Iterator[str]:
         yield from re.split(r"[.:!?][)*]*\s", part)
 
 
-def test_no_page_links_to_a_place_that_is_not_there() -> None:
-    broken = []
-    for page in pages():
-        for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text()):
-            if not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target}")
-    assert broken == []
-
-
 def test_no_sentence_of_the_documents_is_too_long() -> None:
     """A rule of thumb is 25 words; lists, tables and pictures take what does not fit."""
     long = [

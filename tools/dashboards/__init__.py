@@ -1,1 +1,1 @@
-"""The Grafana dashboards, written as code: `make dashboards` writes them as JSON for the chart (docs/dashboards.md)."""
+"""The Grafana dashboards, as code: `make dashboards` writes their JSON for the chart (docs/operate/monitor.md)."""

@@ -226,7 +226,7 @@ _CALLS = Row(
         Graph(
             "Limits",
             "ops",
-            "How often a client went past a limit, by the setting's name (docs/limits.md).",
+            "How often a client went past a limit, by the setting's name (docs/reference/limits.md).",
             [
                 Line(total(per_second("popwheel_proxy_limit_hits_total"), "limit"), "{{limit}}"),
                 Line(total(per_second("popwheel_rpc_limit_hits_total"), "limit"), "{{limit}}, of the transport"),

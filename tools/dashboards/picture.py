@@ -1,4 +1,4 @@
-"""A dashboard as a picture of what a Prometheus knows, for docs/dashboards.md: Grafana is not needed for it.
+"""A dashboard as a picture of what a Prometheus knows, for docs/operate/monitor.md: Grafana is not needed for it.
 
 It draws the same JSON that Grafana reads: places, titles, units, legends and bounds are those of the file.
 """

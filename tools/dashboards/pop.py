@@ -125,7 +125,7 @@ _ASIDE = Row(
             "Quarantine",
             "short",
             "Messages that were set aside because they fail by themselves, by step. Above zero somebody has to look "
-            "(docs/quarantine.md).",
+            "(docs/operate/messages.md).",
             [Line(total(of_masters("popwheel_quarantined_messages"), "instance", "step"), "{{instance}}: {{step}}")],
             bound=1,
         ),
@@ -143,7 +143,7 @@ _ASIDE = Row(
             "Different filters in a group",
             "short",
             "Groups and topics whose consumers ask with different filters, and the messages a second that a filter "
-            "passed over meanwhile: some may reach nobody (docs/filters.md).",
+            "passed over meanwhile: some may reach nobody (docs/use/filters.md).",
             [
                 Line(of_masters("popwheel_groups_with_different_filters"), "{{instance}}, groups and topics"),
                 Line(

@@ -22,8 +22,8 @@ _POLLS = Row(
         Graph(
             "Mode",
             "short",
-            "How the polls of groups and topics wait now: notify, plain or sliced (docs/long-polling.md). Each proxy "
-            "counts for itself.",
+            "How the polls of groups and topics wait now: notify, plain or sliced "
+            "(docs/internals/waiting-polls.md). Each proxy counts for itself.",
             [Line(total(of("popwheel_proxy_poll_mode"), "mode"), "{{mode}}")],
         ),
         Graph(

@@ -130,7 +130,7 @@ _SLOT_MS = 1000
 
 
 class TimerOptions(BaseModel):
-    """Delayed messages (docs/timers.md)."""
+    """Delayed messages (docs/use/delayed.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -172,7 +172,7 @@ class TimerOptions(BaseModel):
 
 
 class TransactionOptions(BaseModel):
-    """Transactions (docs/transactions.md)."""
+    """Transactions (docs/use/transactions.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -198,7 +198,7 @@ class TransactionOptions(BaseModel):
 
 
 class LiteOptions(BaseModel):
-    """Lite topics (docs/lite.md)."""
+    """Lite topics (docs/use/lite.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -326,14 +326,14 @@ class BrokerOptions(BaseModel):
         default=10_000,
         ge=1,
         le=100_000,
-        description="Records that may be set aside because they fail by themselves (docs/quarantine.md); past it one "
-        "waits where it is.",
+        description="Records that may be set aside because they fail by themselves (docs/operate/messages.md); past it "
+        "one waits where it is.",
     )
     skip_record: int | None = Field(
         default=None,
         ge=0,
         description="A position in the commit log. The damaged message there, which no replica has whole, is skipped "
-        "at the start (docs/operations.md). It may stay set.",
+        "at the start (docs/operate/alerts.md). It may stay set.",
     )
     log: LogOptions = LogOptions()
     retention: RetentionOptions = RetentionOptions()

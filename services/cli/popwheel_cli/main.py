@@ -88,7 +88,7 @@ def _with_settings(function: Function) -> Function:
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
-        help="One setting, such as broker.flush=async; may be repeated. All of them: docs/options.md.",
+        help="One setting, such as broker.flush=async; may be repeated. All of them: docs/reference/options.md.",
     )(function)
     return click.option(
         "--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML file of settings."
@@ -116,7 +116,7 @@ _skip_record = click.option(
     "--skip-record",
     type=click.IntRange(min=0),
     metavar="POSITION",
-    help="Skip the damaged message at this position of the log, if no replica has it whole (docs/operations.md).",
+    help="Skip the damaged message at this position of the log, if no replica has it whole (docs/operate/alerts.md).",
 )
 
 

@@ -1,4 +1,4 @@
-"""Spans of sends and deliveries, in the traces that messages bring along (docs/tracing.md).
+"""Spans of sends and deliveries, in the traces that messages bring along (docs/operate/monitor.md).
 
 It wraps the handlers of two calls, so a proxy that does not trace does nothing of it. It needs the extra `otel`; only
 `app.py` loads it, and only if `otel.traces` is set.

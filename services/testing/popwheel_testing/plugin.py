@@ -1,4 +1,4 @@
-"""Fixtures of pytest: `pytest_plugins = ["popwheel_testing.plugin"]` in the topmost conftest.py (docs/testing.md)."""
+"""Fixtures of pytest: `pytest_plugins = ["popwheel_testing.plugin"]` in the top conftest.py (docs/use/testing.md)."""
 
 import re
 import uuid

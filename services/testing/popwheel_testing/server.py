@@ -45,8 +45,8 @@ class PopwheelServer:
     It ends with this process, also when this one is killed, and removes its folder.
 
     Args:
-        settings: as in docs/options.md, `{"proxy.receive.invisible_ms_min": 1000}`. Without `broker.flush` nobody
-            waits for the disk. Variables `POPWHEEL_...` of the environment do not count.
+        settings: as in docs/reference/options.md, `{"proxy.receive.invisible_ms_min": 1000}`. Without `broker.flush`
+            nobody waits for the disk. Variables `POPWHEEL_...` of the environment do not count.
         topics: made at the start: their names with their types (`NORMAL`, `FIFO`, `DELAY`, `TRANSACTION` ...). Others
             are made on first use.
     """

@@ -1,4 +1,4 @@
-"""The job `archive`: topics to Parquet, by date and topic, each message exactly once (docs/spark-jobs.md)."""
+"""The job `archive`: topics to Parquet, by date and topic, each message exactly once (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 

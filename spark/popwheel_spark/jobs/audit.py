@@ -1,4 +1,4 @@
-"""The job `audit`: sent against delivered against acknowledged (docs/spark-jobs.md, docs/audit.md)."""
+"""The job `audit`: sent against delivered against acknowledged (docs/use/spark-jobs.md, docs/operate/messages.md)."""
 
 from __future__ import annotations
 

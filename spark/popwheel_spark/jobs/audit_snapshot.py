@@ -1,4 +1,4 @@
-"""What a cluster's brokers say of a group, in the order that docs/audit.md asks for."""
+"""What a cluster's brokers say of a group, in the order that docs/operate/messages.md asks for."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -68,7 +68,7 @@ class AuditSnapshot:
         if page["total"] > len(page["entries"]):
             raise JobError(
                 f"{page['total']} records are set aside, of which {_PAGE} can be listed: deal with them first "
-                "(docs/quarantine.md)"
+                "(docs/operate/messages.md)"
             )
         return [
             (row["topic"], row["broker"], row["queue_id"], row["queue_offset"])

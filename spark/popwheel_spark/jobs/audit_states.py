@@ -1,6 +1,6 @@
 """What has become of messages for a group, from what a cluster said of both (pure: DataFrame -> DataFrame).
 
-The rule, and the order in which the cluster must be asked, are those of docs/audit.md.
+The rule, and the order in which the cluster must be asked, are those of docs/operate/messages.md.
 """
 
 from pyspark.sql import Column, DataFrame, Window

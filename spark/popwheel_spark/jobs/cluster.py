@@ -200,7 +200,7 @@ _FLAGS = (
         multiple=True,
         type=_Option(),
         metavar="NAME=VALUE",
-        help="One more option of the data source (docs/spark.md), such as minPartitions=16; may be repeated.",
+        help="One more option of the data source (docs/use/spark.md), such as minPartitions=16; may be repeated.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The job `compaction`: fewer, larger files in an archive, while others write and read it (docs/spark-jobs.md)."""
+"""The job `compaction`: fewer, larger files in an archive, while others write and read it (docs/use/spark-jobs.md)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

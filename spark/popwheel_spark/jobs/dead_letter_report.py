@@ -1,4 +1,4 @@
-"""The job `dead-letter-report`: what groups have given up, by cause, attempts and age (docs/spark-jobs.md)."""
+"""The job `dead-letter-report`: what groups have given up, by cause, attempts and age (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `delivery-report`: how well topics and groups were served (docs/spark-jobs.md)."""
+"""The job `delivery-report`: how well topics and groups were served (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 

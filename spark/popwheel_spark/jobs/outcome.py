@@ -1,4 +1,4 @@
-"""How a job ends: its exit code, and the one sentence that says why (docs/spark-jobs.md)."""
+"""How a job ends: its exit code, and the one sentence that says why (docs/use/spark-jobs.md)."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The job `replay`: what was sent, from an archive or a topic, into a topic once more (docs/spark-jobs.md)."""
+"""The job `replay`: what was sent, from an archive or a topic, into a topic once more (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 

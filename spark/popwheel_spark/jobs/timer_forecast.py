@@ -1,4 +1,4 @@
-"""The job `timer-forecast`: what falls due per minute for the next days (docs/spark-jobs.md)."""
+"""The job `timer-forecast`: what falls due per minute for the next days (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""100 proxies and 200 brokers: the counts of calls, streams and registrations that docs/scale.md has on paper."""
+"""100 proxies and 200 brokers: the calls, streams and registrations of docs/internals/performance.md."""
 
 import asyncio
 import gc
@@ -178,7 +178,7 @@ def test_calls_streams_and_registrations_are_as_many_as_on_paper(cluster: Cluste
 
 
 async def check(cluster: Cluster) -> None:
-    """What docs/scale.md says, line by line."""
+    """What docs/internals/performance.md says, line by line."""
     await cluster.begin()
     assert cluster.calls == {"Watch": PROXIES + BROKERS, "RegisterBroker": BROKERS, "Notify": PROXIES * BROKERS}
     assert cluster.connections() == PROXIES * BROKERS

@@ -153,8 +153,8 @@ async def test_what_is_no_place_is_refused(method: object, request_: object) -> 
 
 
 async def states(broker: Broker, bodies: list[bytes]) -> dict[bytes, str]:
-    """What docs/audit.md says of each message of queue 0 for group g: progress first, then what is in flight, then
-    what retries and dead letters hold.
+    """What docs/operate/messages.md says of each message of queue 0 for group g: progress first, then what is in
+    flight, then what retries and dead letters hold.
     """
     call = broker.channel.call
     rows = (await call(methods.PROGRESS_LIST, pb.ProgressListRequest(group="g", topic="t", limit=1000))).queues

@@ -84,7 +84,7 @@ def test_rules_are_the_file_with_links_that_lead_somewhere() -> None:
     rule = RenderedChart(VALUES).one("PrometheusRule", "popwheel")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     base = VALUES["metrics"]["rules"]["runbookBase"]
-    text = RULES.read_text(encoding="utf-8").replace("docs/operations.md#", f"{base}docs/operations.md#")
+    text = RULES.read_text(encoding="utf-8").replace("docs/operate/alerts.md#", f"{base}docs/operate/alerts.md#")
     assert rule["spec"] == yaml.safe_load(text)
 
 

@@ -1,4 +1,4 @@
-"""What operating systems lack that Popwheel is not tested on: docs/platforms.md."""
+"""What operating systems lack that Popwheel is not tested on: docs/operate/install.md."""
 
 import asyncio
 import fcntl

@@ -1,7 +1,6 @@
 """Commands as people meet them: where they are reached, what they load, in which form they answer."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from popwheel_cli.admin.proxy_way import ProxyWay
 from popwheel_cli.main import main
 from popwheel_cli.table import print_table
 from tests.unit.cli.fake_admin_api import GROUP, STATUS, FakeAdminApi
-from tests.unit.source import ROOT
 
 SERVICES = {"broker", "cluster", "controller", "proxy", "standalone"}
 TOPICS = [{"name": name, "type": "NORMAL", "queues": 8, "id": 1} for name in ("orders", "größer")]
@@ -147,14 +145,6 @@ def test_files_of_contexts_are_found_where_the_desktop_says(tmp_path: Path) -> N
     assert (tmp_path / "popwheel" / "contexts.yaml").is_file()
 
 
-def test_the_page_has_every_verb() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
-    message = main.commands["message"]
-    assert isinstance(message, click.Group)
-    for name in (*main.commands, *message.commands):
-        assert re.search(rf"`(popwheel )?(message )?{name}\b", page), name
-
-
 def test_trouble_ends_with_1_if_anything_is_wrong_or_not_known() -> None:
     problem = {
         "id": "PopwheelNoMaster",
@@ -164,7 +154,7 @@ def test_trouble_ends_with_1_if_anything_is_wrong_or_not_known() -> None:
         "since_ms": 0,
         "fires": True,
         "what_to_do": "Start its replicas.",
-        "link": "docs/operations.md#popwheelnomaster",
+        "link": "docs/operate/alerts.md#popwheelnomaster",
     }
     for problems, unanswered, code in (([], [], 0), ([problem], [], 1), ([], [{"broker": "b", "reason": "away"}], 1)):
         answer = {"problems": problems, "unanswered": unanswered}

@@ -1,7 +1,5 @@
 """The gate for names: what is one, what may be asked of which kind, and that nothing is kept of what is refused."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 from tests.harness.names import BAD_GROUPS, BAD_TOPICS, OF_KIND
 
-LIMITS = Path(__file__).parents[3] / "docs" / "limits.md"
 CHARACTERS = st.sampled_from("%AZaz09_-")
 GROUPS = st.text(CHARACTERS, min_size=1, max_size=names.GROUP_LENGTH_MAX)
 USERS = st.text(CHARACTERS, min_size=1, max_size=names.TOPIC_LENGTH_MAX).filter(names.is_topic)
@@ -65,15 +62,6 @@ def test_the_table_is_what_the_gate_goes_by(kind: Kind, use: Use) -> None:
             with pytest.raises(StatusError, match=r"^ILLEGAL_TOPIC: .* cannot be ") as caught:
                 names.topic(text, use)
             _fits_a_log(caught.value.message)
-
-
-def test_the_docs_print_the_table() -> None:
-    lines = LIMITS.read_text(encoding="utf-8").splitlines()
-    for kind in Kind:
-        cells = ["yes" if use in names.USES[kind] else "no" for use in Use]
-        begin = f"| {kind.value.removeprefix('a ')} |"
-        (row,) = [line for line in lines if line.startswith(begin)]
-        assert [cell.strip() for cell in row.split("|")[3:-1]] == cells
 
 
 @given(group=GROUPS, topic=USERS | GROUPS.map(names.dead_letter_topic))

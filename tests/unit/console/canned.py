@@ -448,7 +448,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
                 "since_ms": NOW_MS - 95_000,
                 "fires": True,
                 "what_to_do": "Start its replicas.",
-                "link": "docs/operations.md#popwheelnomaster",
+                "link": "docs/operate/alerts.md#popwheelnomaster",
             },
             {
                 "id": "ProcessNotReady",
@@ -458,7 +458,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
                 "since_ms": None,
                 "fires": False,
                 "what_to_do": "Look at it.",
-                "link": "docs/activity.md#trouble",
+                "link": "docs/operate/monitor.md#trouble",
             },
         ],
         "unanswered": _SILENT,

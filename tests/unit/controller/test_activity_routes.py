@@ -327,7 +327,7 @@ async def test_trouble_is_what_alerts_would_say(tmp_path: Path) -> None:
     assert (late["severity"], late["fires"], late["link"]) == (
         "critical",
         False,
-        "docs/operations.md#popwheelrevivebehind",
+        "docs/operate/alerts.md#popwheelrevivebehind",
     )
     assert late["since_ms"] > 0
     assert ("PopwheelMessageSetAside", "b1") in problems

@@ -33,8 +33,8 @@ def test_a_rule_is_as_its_alert(rule: Rule) -> None:
 
 
 def test_rules_without_an_alert_lead_to_a_section_that_is_there() -> None:
-    page = (ROOT / "docs/activity.md").read_text()
-    assert "\n## Trouble\n" in page
+    page = (ROOT / "docs/operate/monitor.md").read_text()
+    assert "\n### Trouble\n" in page
     for rule in RULES.values():
         assert rule.has_alert or f"`{rule.id}`" in page
         assert rule.what.endswith(".")

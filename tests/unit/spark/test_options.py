@@ -11,15 +11,8 @@ from popwheel_spark.options import OPTIONS, Kind, Side
 from popwheel_spark.sink import write_options
 from popwheel_spark.source import admin_reader, read_options
 from popwheel_spark.source.readers import stream_reader
-from tools.generate_spark_options import PAGES, made
 
 READS = {"endpoints": "h:1", "topic": "t"}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_docs_have_it(page: object) -> None:
-    for each in PAGES:
-        assert made(each) == each.read_text(), "run `make docs`"
 
 
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:

@@ -1,4 +1,4 @@
-"""What auditors and operators ask of deliveries: who has which message, how far groups are (docs/audit.md)."""
+"""Answers auditors and operators: who has which message, how far groups are (docs/operate/messages.md)."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What operators ask of those who hold messages: how many each holds, and to end one delivery (docs/audit.md)."""
+"""Answers how many messages each consumer holds, and ends a delivery (docs/operate/messages.md)."""
 
 from collections.abc import Sequence
 from functools import partial

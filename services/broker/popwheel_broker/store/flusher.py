@@ -1,6 +1,6 @@
 """Group commit: whoever waits for the device while it is busy shares the next sync (DESIGN 4, Send).
 
-With replicas, those who wait are let go when the sync-state set has what they wait for, too (docs/failover.md).
+With replicas, a waiter is released when the sync-state set has its bytes, too (docs/internals/replication.md).
 """
 
 import asyncio

@@ -41,7 +41,7 @@ def progress(api: AdminApi, group: str, topic: str, broker: str, limit: int, out
 
 @click.group("lite")
 def lite() -> None:
-    """Lite topics (docs/lite.md)."""
+    """Lite topics (docs/use/lite.md)."""
 
 
 @lite.command("list")

@@ -63,7 +63,7 @@ def make_console(options: ClusterOptions, tokens: Tokens | None, registry: Colle
     if methods.are_any and not ours.secret_file and (store.kind != "file" or store.folder):
         _logger.warning(
             "each controller signs sessions of the console with a secret of its own, so a login is good at one of them "
-            "alone: set console.secret_file (docs/access.md)"
+            "alone: set console.secret_file (docs/operate/access.md)"
         )
     logins = Logins(ours, secret, signed, clock)
     renderer, files = Renderer(clock), StaticFiles()

@@ -216,7 +216,7 @@ def warn_of_open_clients(options: AccessOptions, host: str) -> None:
     """Say loudly that everybody who reaches a proxy may do everything, if that is not this machine alone."""
     if not options.file and not options.client_authority_file and not is_loopback(host):
         _logger.warning(
-            "anybody who reaches this port may send and receive everything: set access.file (docs/access.md)",
+            "anybody who reaches this port may send and receive everything: set access.file (docs/operate/access.md)",
             port="proxy.grpc_port",
             host=host,
         )
@@ -226,7 +226,7 @@ def warn_of_open_admin(options: AccessOptions, host: str) -> None:
     """The same of the admin API."""
     if not options.token_file and not is_loopback(host):
         _logger.warning(
-            "anybody who reaches this port may do what an administrator may: set access.token_file (docs/access.md)",
+            "anybody who reaches this port may do everything: set access.token_file (docs/operate/access.md)",
             port="controller.http_port",
             host=host,
         )

@@ -1,6 +1,6 @@
 """What an options model holds: each setting's full name, kind, default, limits and meaning.
 
-The loader (`popwheel_common.settings.config`) says from it what values are possible; `docs/options.md` is made from it.
+The loader (`popwheel_common.settings.config`) checks values by it; `docs/reference/options.md` is made from it.
 """
 
 import types

@@ -12,8 +12,8 @@ Severity = Literal["warning", "critical"]
 
 PROBLEMS_MAX: Final = 1_000
 """Problems that are remembered, and told of."""
-_OPERATIONS: Final = "docs/operations.md#{}"
-_ACTIVITY: Final = "docs/activity.md#trouble"
+_OPERATIONS: Final = "docs/operate/alerts.md#{}"
+_ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 
 
 @dataclass(frozen=True, slots=True)

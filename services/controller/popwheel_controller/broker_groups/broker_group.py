@@ -1,4 +1,4 @@
-"""The state of one broker group, and which changes of it are legal (pure; DESIGN 6, docs/failover.md).
+"""The state of one broker group, and which changes of it are legal (pure; DESIGN 6, docs/internals/replication.md).
 
 A change makes the next value; `follow_up` counts its version on and refuses what must never be stored, whoever decided
 it. The store takes it only in place of the version that it was made from (C1).

@@ -2,7 +2,7 @@
 
 A replica that was silent for the detection time is dead. One whose stream broke is probed: if nobody answers there it
 is dead at once, if it answers it has the detection time to come back. Safety does not hang on any of this: who is taken
-for dead and is not finds itself in an older epoch (docs/failover.md).
+for dead and is not finds itself in an older epoch (docs/internals/replication.md).
 """
 
 from collections.abc import Hashable

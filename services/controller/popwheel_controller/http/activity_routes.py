@@ -1,4 +1,4 @@
-"""The admin API's part on what goes through the cluster: `/api/v1/activity/...` (docs/activity.md)."""
+"""The admin API's part on what goes through the cluster: `/api/v1/activity/...` (docs/operate/monitor.md)."""
 
 from typing import Annotated, Any, Literal, TypeVar
 

@@ -1,5 +1,5 @@
 """The admin API's part on deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress`, `/api/v1/messages`
-and `/api/v1/messages/{id}` (docs/audit.md).
+and `/api/v1/messages/{id}` (docs/operate/messages.md).
 
 A page is of one broker; the next goes on there, or at the next broker.
 """
@@ -418,7 +418,8 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
     ) -> MessageTrace:
         """Places of a message: in its topic, in retries, among dead letters, and where it waits before. One place alone
-        does not say what became of it: read all pages, and order them by `broker` and `position` (docs/audit.md).
+        does not say what became of it: read all pages, and order them by `broker` and `position`
+        (docs/operate/messages.md).
         """
         check_names(inquiry.state, topic, group)
 

@@ -1,4 +1,4 @@
-"""The admin API's part on where a group's messages are: `/api/v1/groups/{name}/balance` (docs/activity.md)."""
+"""The admin API's part on where a group's messages are: `/api/v1/groups/{name}/balance` (docs/operate/monitor.md)."""
 
 from typing import Any
 

@@ -70,7 +70,7 @@ class Client(BaseModel):
     platform: str = Field(description="Of its machine, as it says.")
     hostname: str = Field(description="Of its machine, as it says.")
     address: str = Field(description="host:port of its latest connection; empty if that is not known.")
-    user: str = Field(description="Whose it is; empty where users are not checked (docs/access.md).")
+    user: str = Field(description="Whose it is; empty where users are not checked (docs/operate/access.md).")
     group: str = Field(description="Of a consumer; empty else.")
     since_ms: int = Field(description="Since when the proxy knows it, in milliseconds since 1970.")
     seen_ms: int = Field(description="Its last sign of life: settings, a heartbeat, a poll.")

@@ -1,4 +1,4 @@
-"""The admin API's part on what a group has read: offsets that are reset, and dead letters (docs/groups.md)."""
+"""The admin API's part on what a group has read: offsets that are reset, and dead letters (docs/use/retries.md)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

@@ -1,5 +1,5 @@
 """The admin API's part on the dead letters of a group at all brokers: listed, chosen to come again, exported
-(docs/groups.md). What is asked of one broker is in consumption_routes.py.
+(docs/use/retries.md). What is asked of one broker is in consumption_routes.py.
 """
 
 from collections import defaultdict

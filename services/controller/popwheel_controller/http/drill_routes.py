@@ -1,4 +1,4 @@
-"""The admin API's part on failures on purpose: `/api/v1/brokers/{group}/kill-master` (docs/replicas.md)."""
+"""The admin API's part on failures on purpose: `/api/v1/brokers/{group}/kill-master` (docs/operate/failures.md)."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ KillReplica = Callable[[int, str, int], None]
 """Kills a process of this machine, by its number, if it is this replica of this group; else raises StatusError."""
 
 _ELSEWHERE = (
-    "a master is killed by this API on `popwheel cluster` alone; on Kubernetes delete its pod, docs/drills.md says how"
+    "this API kills masters of `popwheel cluster` alone; on Kubernetes delete the pod, see docs/operate/failures.md"
 )
 
 

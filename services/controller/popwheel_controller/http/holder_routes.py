@@ -1,5 +1,5 @@
 """The admin API's part on those who hold messages: `/api/v1/inflight/summary`, `/api/v1/inflight/release`,
-`/api/v1/messages/{id}/events` (docs/audit.md).
+`/api/v1/messages/{id}/events` (docs/operate/messages.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The admin API's part on polls: `/api/v1/polls` (docs/long-polling.md). Each proxy knows its own."""
+"""The admin API's part on polls: `/api/v1/polls` (docs/internals/waiting-polls.md). Each proxy knows its own."""
 
 from typing import Annotated, Any
 from urllib.parse import quote, unquote

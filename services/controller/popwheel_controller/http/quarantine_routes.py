@@ -1,4 +1,4 @@
-"""The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/quarantine.md)."""
+"""The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
 
 from typing import Annotated, Any
 

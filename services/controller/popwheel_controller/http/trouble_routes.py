@@ -1,4 +1,4 @@
-"""The admin API's part on what is wrong now: `/api/v1/trouble` (docs/activity.md)."""
+"""The admin API's part on what is wrong now: `/api/v1/trouble` (docs/operate/monitor.md)."""
 
 from collections.abc import Awaitable, Callable
 

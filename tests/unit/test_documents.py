@@ -1,0 +1,86 @@
+"""Pages have a kind, guides are short, records say whether they count, and all of it can be read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.source import ROOT
+from tests.unit.test_tidy import pages
+
+KINDS = {
+    "docs/start": "tutorial",
+    "docs/use": "guide",
+    "docs/operate": "guide",
+    "docs/reference": "reference",
+    "docs/internals": "explanation",
+    "docs/decisions": "record",
+    "services": "explanation",
+    "spark": "explanation",
+    "examples": "tutorial",
+    "helm": "guide",
+}
+"""Folder -> the kind of its pages."""
+SINGLE = {
+    "README.md": "tutorial",
+    "CHANGELOG.md": "record",
+    "CONTRIBUTING.md": "guide",
+    "SECURITY.md": "guide",
+    "docs/README.md": "index",
+    "docs/DESIGN.md": "explanation",
+    "docs/INVARIANTS.md": "reference",
+}
+GUIDE_LINES_MAX = 80
+LINES_MAX = 5_950
+"""Of all Markdown written by hand: what grows past it is shortened elsewhere. With the reference it is 7,000."""
+
+
+def kind(page: Path) -> str | None:
+    """The kind of a page, by its name or its folder."""
+    name = page.relative_to(ROOT).as_posix()
+    folders = (kind for folder, kind in KINDS.items() if name.startswith(f"{folder}/"))
+    return SINGLE.get(name) or next(folders, None)
+
+
+def test_each_page_has_a_kind() -> None:
+    assert [page for page in pages() if kind(page) is None] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/use").glob("*.md")), ids=lambda page: page.stem)
+def test_a_guide_is_short(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= GUIDE_LINES_MAX
+
+
+def test_a_record_says_whether_it_counts() -> None:
+    records = sorted((ROOT / "docs/decisions").glob("0*.md"))
+    silent = [
+        record.name
+        for record in records
+        if not re.match(r"# \d+ .+\n+.*(?:\*[Cc]urrent\*|\*[Rr]eplaced by|\*replaced by)", record.read_text())
+    ]
+    assert silent == []
+    listed = (ROOT / "docs/decisions/README.md").read_text()
+    assert [record.name for record in records if f"]({record.name})" not in listed] == []
+
+
+def test_all_of_it_can_be_read() -> None:
+    everything = [*pages(), *(ROOT / "tests").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
+    by_hand = [page for page in everything if kind(page) != "reference" or page.name == "INVARIANTS.md"]
+    assert sum(len(page.read_text().splitlines()) for page in by_hand) <= LINES_MAX
+
+
+def test_each_page_is_reached_from_the_index() -> None:
+    """By links from docs/README.md, over as many pages as it takes; all but code maps, which stand beside the code."""
+    reached: set[Path] = set()
+    left = [ROOT / "docs/README.md"]
+    while left:
+        page = left.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+\.md)", page.read_text()):
+            other = (page.parent / target).resolve()
+            if other.exists():
+                left.append(other)
+    lost = [page.relative_to(ROOT).as_posix() for page in pages() if page.resolve() not in reached]
+    assert [name for name in lost if not name.startswith(("services/", "spark/"))] == []
