@@ -19,14 +19,14 @@ from typing import TypeVar
 
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
-from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
-from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
-from popwheel_broker.names.known_names import KnownNames, Names
-from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.records.record import Record, RecordKind, stored
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.queue_index import QueueIndex
+from popwheel_broker.log.record import Record, RecordKind, stored
+from popwheel_broker.replication.checkpoint_source import CheckpointSource
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.master_checkpoint_file import MasterCheckpointFile
+from popwheel_broker.topics.known_names import KnownNames, Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import SystemDisk
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress

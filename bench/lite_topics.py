@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.lite.readers import ClientKey
+from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.put import MessageRun

@@ -23,8 +23,8 @@ from prometheus_client import CollectorRegistry
 
 from bench.steps import Figures
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.channels import BrokerChannels
 from popwheel_cli.process.garbage_collection import GarbageCollection
 from popwheel_cli.process.listeners import CHANNEL_LIMITS, CONTROLLER_LIMITS, INTERNAL_LIMITS, grpc_server, listen
 from popwheel_common.clock import SystemClock

@@ -13,13 +13,13 @@ import tracemalloc
 from pathlib import Path
 
 from bench.steps import Figures
-from popwheel_broker.files.saved_checkpoint import SavedCheckpoint
+from popwheel_broker.consume.pop_state import PopSnapshot
+from popwheel_broker.core.checkpoint import Checkpoint
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.progress.pop_state import PopSnapshot
-from popwheel_broker.replica.epochs import EpochHistory
-from popwheel_broker.state.checkpoint import Checkpoint
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_broker.replication.epochs import EpochHistory
+from popwheel_broker.replication.saved_checkpoint import SavedCheckpoint
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import SystemDisk

@@ -18,11 +18,11 @@ from pathlib import Path
 from bench import timer_data
 from bench.server import Server
 from bench.steps import Case, Figures, Scale
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.message_store import StoreCheckpoint
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import SystemDisk

@@ -10,16 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from popwheel_broker.files.superblock import Superblock
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint, CheckpointFrames
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.delay.timer_state import slot_of
+from popwheel_broker.delay.unit import UnitFlag, hash_topic
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, Delay
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint, CheckpointFrames
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
-from popwheel_broker.wheel.timer_state import slot_of
-from popwheel_broker.wheel.unit import UnitFlag, hash_topic
+from popwheel_broker.replication.superblock import Superblock
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import SystemDisk, replace_file

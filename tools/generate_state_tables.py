@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from popwheel_broker.replica import set_states
+from popwheel_broker.replication import set_states
 from popwheel_broker.role import role
 from popwheel_common.transitions import Transitions
 from popwheel_proxy.receive import long_poll

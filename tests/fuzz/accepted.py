@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from popwheel_broker.records.record import RecordKind
+from popwheel_broker.log.record import RecordKind
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties

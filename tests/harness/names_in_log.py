@@ -1,7 +1,7 @@
 """Records of the log about topics and groups, applied to what a broker knows of them."""
 
-from popwheel_broker.names.known_names import KnownNames, Names
-from popwheel_broker.records.record import Record, RecordKind, stored
+from popwheel_broker.log.record import Record, RecordKind, stored
+from popwheel_broker.topics.known_names import KnownNames, Names
 
 
 def note(known: KnownNames, said: Names) -> None:

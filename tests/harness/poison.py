@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from popwheel_broker.pop import acks, delivery, redelivery, relocation
-from popwheel_broker.pop.given_out_messages import GivenOutMessages
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.records import raw_records, record
-from popwheel_broker.records.record import Record, StoredRecord
-from popwheel_broker.store.consume_queue import Entry
-from popwheel_broker.store.fold import Folds
-from popwheel_broker.timer import dequeue_stages, enqueue_stages
-from popwheel_broker.wheel import delay
+from popwheel_broker.consume import acks, delivery, redelivery, relocation
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.delay import dequeue_stages, enqueue_stages
+from popwheel_broker.log import raw_records, record
+from popwheel_broker.log import timer_record as delay
+from popwheel_broker.log.consume_queue import Entry
+from popwheel_broker.log.fold import Folds
+from popwheel_broker.log.record import Record, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.put import MessageRun
 
@@ -190,7 +190,7 @@ class Poison:
             self._bite(b"")
             return before(position, data)
 
-        return sys.modules["popwheel_broker.files.replica_store"], "checked_records", checked_records
+        return sys.modules["popwheel_broker.replication.replica_store"], "checked_records", checked_records
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from popwheel_broker.records.record import Record, RecordKind, encode
+from popwheel_broker.log.record import Record, RecordKind, encode
 from popwheel_common.contract.record_block import NOTHING, RecordBlock, decode_block, encode_block
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message

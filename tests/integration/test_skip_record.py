@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from popwheel_broker.records.record import HEADER_BYTES, length_at
+from popwheel_broker.log.record import HEADER_BYTES, length_at
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies
 from tests.harness.standalone import StandaloneProcess

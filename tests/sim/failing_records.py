@@ -8,7 +8,7 @@ import random
 import zlib
 from collections.abc import Iterator
 
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.harness.poison import ERRORS, Poison

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.sim.rotten_records import RottenRecords
 from tests.sim.world import COMMIT_LOG, DATA, World

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.send_id import encode_send_id

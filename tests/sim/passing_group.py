@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Consumer, Manners, Producer, SoundProducer, Subscription
 from tests.sim.history import History

@@ -5,8 +5,8 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.wheel.delay import decode_delay
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import decode_delay
 from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,

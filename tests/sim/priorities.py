@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from popwheel_broker.calls.server import BrokerServer
-from popwheel_broker.pop.pops import Pops
-from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.consume.pops import Pops
+from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.contract import names
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.contract.priority import level_of

@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from popwheel_broker.progress.pop_state import stored_topic
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.wheel.delay import decode_delay
+from popwheel_broker.consume.pop_state import stored_topic
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import decode_delay
 from popwheel_common.errors import CorruptDataError
 from tests.sim.device import SimDisk
 from tests.sim.stored import records_in_log

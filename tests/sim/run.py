@@ -5,8 +5,8 @@ import gc
 from itertools import zip_longest
 from typing import Any
 
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from popwheel_broker.progress.check_point import decode_redriven
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from popwheel_broker.consume.delivery import pulled_message
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.log.message_store import StoreCheckpoint
+from popwheel_broker.log.record import RecordKind, StoredRecord, decode
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.pop.delivery import pulled_message
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.records.record import RecordKind, StoredRecord, decode
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.commit_log import CommitLog
-from popwheel_broker.store.message_store import StoreCheckpoint
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from popwheel_broker.progress.check_point import close_record
-from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.records import fault
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.state.retrial import Retrial
+from popwheel_broker.consume.check_point import close_record
+from popwheel_broker.consume.pop_state import PopState
+from popwheel_broker.core.retrial import Retrial
+from popwheel_broker.log import fault
+from popwheel_broker.log.record import Record, RecordKind
 from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 
@@ -35,7 +35,7 @@ def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch
     def close_nothing(revive_topic: str, check_point_id: int, bits: int) -> Record:
         return replace(close_record(revive_topic, check_point_id, bits), kind=RecordKind.COPY)
 
-    monkeypatch.setattr("popwheel_broker.quarantine.quarantine.close_record", close_nothing)
+    monkeypatch.setattr("popwheel_broker.consume.quarantine.close_record", close_nothing)
     monkeypatch.setattr(PopState, "_set_aside", lambda *_: None)
     numbers = {violation[:2] for violation in run_seed(12_000_206, only=(NAME,)).violations}
     assert numbers == {"L2"}, "it has not left its delivery, live as in the log"

@@ -9,33 +9,33 @@ from unittest.mock import Mock
 
 import pytest
 
-from popwheel_broker.filter.scan import SqlScan
-from popwheel_broker.filter.sql_filter import SqlFilter
+from popwheel_broker.consume import priority_pops, redelivery
+from popwheel_broker.consume.acks import Acks
+from popwheel_broker.consume.lines import Lines, _Line
+from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.consume.ordered_pops import OrderedPops
+from popwheel_broker.consume.priority_pops import PriorityPops
+from popwheel_broker.consume.scan import SqlScan
+from popwheel_broker.consume.sql_filter import SqlFilter
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.core.offset_reset import OffsetReset, ResetPlan
+from popwheel_broker.core.settlement import Settlement
+from popwheel_broker.delay import recovery
+from popwheel_broker.delay.dequeue_stages import TimerDequeueGet
+from popwheel_broker.delay.fold import TimerFold
+from popwheel_broker.delay.message_timer import MessageTimer, Step
+from popwheel_broker.delay.recovery import DoneTimers
+from popwheel_broker.delay.service import TimerService
 from popwheel_broker.lite.lite_topics import LiteTopics
-from popwheel_broker.pop import priority_pops, redelivery
-from popwheel_broker.pop.acks import Acks
-from popwheel_broker.pop.ordered_pops import OrderedPops
-from popwheel_broker.pop.priority_pops import PriorityPops
-from popwheel_broker.progress.lines import Lines, _Line
-from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.records import record
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.state.offset_reset import OffsetReset, ResetPlan
-from popwheel_broker.state.settlement import Settlement
-from popwheel_broker.store.commit_log import CommitLog
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.timer import recovery
-from popwheel_broker.timer.dequeue_stages import TimerDequeueGet
-from popwheel_broker.timer.fold import TimerFold
-from popwheel_broker.timer.message_timer import MessageTimer, Step
-from popwheel_broker.timer.recovery import DoneTimers
-from popwheel_broker.timer.service import TimerService
+from popwheel_broker.log import record
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import Delay
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.half import Resolution, end_record
 from popwheel_broker.transactions.table import TransactionTable
-from popwheel_broker.wheel.delay import Delay
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
@@ -119,7 +119,7 @@ def redeliveries_do_not_end_the_first_delivery(patch: pytest.MonkeyPatch) -> Non
         again.origin = b""
         return again
 
-    patch.setattr("popwheel_broker.pop.acks.redelivered", without_origin)
+    patch.setattr("popwheel_broker.consume.acks.redelivered", without_origin)
     put = MessageStore.put
 
     def put_without_acks_of_redeliveries(self: MessageStore, records: Sequence[Record]) -> Any:
@@ -150,7 +150,7 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
 
 def arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     """Polls are not told of messages."""
-    patch.setattr("popwheel_broker.state.notification.Subscriber.tell", lambda self, interest_id, messages: None)
+    patch.setattr("popwheel_broker.core.notification.Subscriber.tell", lambda self, interest_id, messages: None)
 
 
 def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
     """What is given back is given back again by the next redrive."""
-    patch.setattr("popwheel_broker.state.dead_letters.redriven_origin", lambda offset: b"")
+    patch.setattr("popwheel_broker.core.dead_letters.redriven_origin", lambda offset: b"")
 
 
 def the_lowest_come_first(patch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from popwheel_broker.quarantine.entry import decode_end
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.wheel.delay import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
+from popwheel_broker.consume.quarantine_entry import decode_end
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, fired_timer
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from tests.sim.checker import Verdict, loss_s_max

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.transactions.half import NONE, Resolution, committed_half, decode_end, decode_half
 from popwheel_common.errors import code_name
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d

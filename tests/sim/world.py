@@ -10,7 +10,7 @@ from typing import Any, Literal
 import structlog
 from prometheus_client import CollectorRegistry
 
-from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_cli.process.in_process import InProcessCluster
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.runtime import Runtime

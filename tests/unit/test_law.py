@@ -17,7 +17,7 @@ SECTIONS = re.compile(r"\bDESIGN (\d+(?:, \d+)*)(?:, \"?([A-Z][a-z][A-Za-z ]*))?
 ABROAD = re.compile(r"\b(?:RELIABILITY|PROTOCOL|STYLE|USERS)\b(?: \d|\.md)")
 """Papers from before this law, which are not part of this repository."""
 SHORT = re.compile(r"`([a-z]+)/([\w/.-]+\.py)`")
-"""A file as INVARIANTS names it: `broker/pop/acks.py` is of the service, `unit/broker/test_core.py` below tests."""
+"""A file as INVARIANTS names it: `broker/consume/acks.py` is of the service, `unit/broker/test_core.py` below tests."""
 PATH = re.compile(r"`((?:services|spark|tests|tools|bench|demo|examples|helm|proto|docs)/[\w./-]+)`")
 """A file or folder that a document names in full, as in `services/common/popwheel_common/clock.py`."""
 

@@ -9,15 +9,18 @@ from prometheus_client import CollectorRegistry
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.metrics import BrokerCollector, BrokerStatistics
 from popwheel_broker.calls.router import Router
-from popwheel_broker.channels import BrokerChannels
-from popwheel_broker.files.disk_watch import DiskWatch
-from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.delay.timer_metrics import TimerCollector, TimerStatistics
+from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.repair.peers import Peers
-from popwheel_broker.repair.repair import RecordReader, Repairer
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.metrics import ReplicationCollector
-from popwheel_broker.replica.statistics import ReplicationStatistics
+from popwheel_broker.replication.channels import BrokerChannels
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.disk_watch import DiskWatch
+from popwheel_broker.replication.metrics import ReplicationCollector
+from popwheel_broker.replication.peers import Peers
+from popwheel_broker.replication.repair import RecordReader, Repairer
+from popwheel_broker.replication.replica_store import ReplicaStore
+from popwheel_broker.replication.statistics import ReplicationStatistics
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.departure import Departure
 from popwheel_broker.role.leader import Leader
@@ -26,9 +29,6 @@ from popwheel_broker.role.replica_server import ReplicaServer
 from popwheel_broker.role.report import health, replica_report
 from popwheel_broker.role.role import Role
 from popwheel_broker.role.role_machine import RoleMachine
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.commit_log import CommitLog
-from popwheel_broker.timer.timer_metrics import TimerCollector, TimerStatistics
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import Disk, SystemDisk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ReplicaReport, WatchRequest

@@ -20,7 +20,7 @@ are asked.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from popwheel_broker.records.tag import wanted_hashes
+from popwheel_broker.log.tag import wanted_hashes
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_common.pb.popwheel.v1.broker_pb2 import TAG, Filter

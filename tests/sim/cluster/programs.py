@@ -10,9 +10,9 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.channels import BrokerChannels
+from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from popwheel_common.runtime import Runtime

@@ -5,7 +5,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import NEAR_MS, Delays

@@ -4,7 +4,7 @@ import asyncio
 import gc
 from typing import Any
 
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import guests, passing_group, stored, transactions

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from popwheel_broker.app import BrokerApp
 from popwheel_broker.calls.server import BrokerServer
-from popwheel_broker.store.consume_queue import ConsumeQueue
+from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.contract import names
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.pop.acks import Acks
-from popwheel_broker.progress.merge_buffer import MergeBuffer, QueueProgress
-from popwheel_broker.state.notification import Interests, Subscriber
-from popwheel_broker.state.settlement import Settlement
+from popwheel_broker.consume.acks import Acks
+from popwheel_broker.consume.merge_buffer import MergeBuffer, QueueProgress
+from popwheel_broker.core.notification import Interests, Subscriber
+from popwheel_broker.core.settlement import Settlement
 from popwheel_common.contract import names
 from popwheel_proxy.ack.renewal import RenewalBook
 from popwheel_proxy.failover.brokers import Brokers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from popwheel_broker.state import checkpoint as checkpoint_file
+from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import SECTOR_BYTES
 from tests.sim.cluster.machine import Machine

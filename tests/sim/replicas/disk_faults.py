@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from popwheel_broker.files import superblock
-from popwheel_broker.files.superblock import SLOT_BYTES, Contents
+from popwheel_broker.replication import superblock
+from popwheel_broker.replication.superblock import SLOT_BYTES, Contents
 from tests.harness.memory_disk import SECTOR_BYTES
 from tests.sim.cluster.programs import DATA
 from tests.sim.replicas.damage import Damage, FileDamage

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint, Row
+from popwheel_broker.delay import timer_checkpoint
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint, Row
-from popwheel_broker.wheel import timer_checkpoint
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.contract.put import PutResult
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -4,8 +4,8 @@ import asyncio
 import gc
 from typing import Any
 
-from popwheel_broker.records.record import RecordKind
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.record import RecordKind
 from popwheel_common.errors import CorruptDataError
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_rpc.service import Method

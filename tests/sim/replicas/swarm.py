@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any
 
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_cli.options import StandaloneOptions
 from tests.sim import swarm as one
 from tests.sim.clients import POLITE

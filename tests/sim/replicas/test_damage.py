@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_cli.options import StandaloneOptions
 from tests.sim.history import History
 from tests.sim.loop import SimLoop

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from popwheel_broker.calls.dedup import Dedup
-from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
-from popwheel_broker.files.replica_store import ReplicaStore
-from popwheel_broker.names.known_names import KnownNames
-from popwheel_broker.progress.pop_clock import PopClock
-from popwheel_broker.progress.revive_table import ReviveTable
-from popwheel_broker.records.record import RecordKind, StoredRecord
-from popwheel_broker.replica.log_receiver import LogReceiver
-from popwheel_broker.replica.replication_master import ReplicationMaster
-from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.consume.pop_clock import PopClock
+from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.core.notification import Interests
+from popwheel_broker.core.settlement import Settlement
+from popwheel_broker.delay.message_timer import MessageTimer
+from popwheel_broker.delay.recovery import done_timer
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.fold import Folds
+from popwheel_broker.log.index_file import IndexFile
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import NONE
+from popwheel_broker.replication.log_receiver import LogReceiver
+from popwheel_broker.replication.master_checkpoint import MasterCheckpoint
+from popwheel_broker.replication.replica_store import ReplicaStore
+from popwheel_broker.replication.replication_master import ReplicationMaster
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.upkeep import Upkeep
-from popwheel_broker.state.notification import Interests
-from popwheel_broker.state.settlement import Settlement
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.fold import Folds
-from popwheel_broker.store.index_file import IndexFile
-from popwheel_broker.timer.message_timer import MessageTimer
-from popwheel_broker.timer.recovery import done_timer
-from popwheel_broker.wheel.delay import NONE
+from popwheel_broker.topics.known_names import KnownNames
 from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from popwheel_controller.broker_groups import broker_group, group_policy

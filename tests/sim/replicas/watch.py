@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from popwheel_broker.app import BrokerApp
+from popwheel_broker.log.record import StoredRecord
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.records.record import StoredRecord
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint

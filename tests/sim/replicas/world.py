@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_cli.options import StandaloneOptions
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from popwheel_controller.app import ControllerApp

@@ -6,12 +6,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.raw_records import checked_records
+from popwheel_broker.log.record import Record, RecordKind
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.records.raw_records import checked_records
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.replica.epochs import EpochStart
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.replication.epochs import EpochStart
+from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_common.contract.cluster_view import ClusterView
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk

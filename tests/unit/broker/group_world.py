@@ -9,9 +9,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.channels import BrokerChannels
+from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_common.clock import Clock, SystemClock
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.disk import File

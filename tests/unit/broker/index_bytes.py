@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from popwheel_broker.store import index_file
-from popwheel_broker.store.consume_queue import Entry, packed_entry
+from popwheel_broker.log import index_file
+from popwheel_broker.log.consume_queue import Entry, packed_entry
 from tests.harness.memory_disk import MemoryDisk
 
 PAGE_BYTES = 4096

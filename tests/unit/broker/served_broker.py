@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.channels import BrokerChannels
 from popwheel_common.contract.put import MessageRun, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

@@ -1,7 +1,7 @@
 """What is remembered of acknowledgements, and how much."""
 
-from popwheel_broker.progress.ack_memory import CHECK_POINTS_MAX, AckMemory
-from popwheel_broker.progress.check_point import CheckPoint
+from popwheel_broker.consume.ack_memory import CHECK_POINTS_MAX, AckMemory
+from popwheel_broker.consume.check_point import CheckPoint
 from popwheel_common.contract.receipt import FROM_TOPIC
 
 

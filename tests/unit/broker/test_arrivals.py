@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from popwheel_broker.filter.wanted import wanted_by
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.state import arrivals, notification
-from popwheel_broker.state.arrivals import MESSAGES_MAX, TURN_COST_MAX, Arrivals, Arrived
-from popwheel_broker.state.notification import Interest, Interests, Subscriber
+from popwheel_broker.consume.wanted import wanted_by
+from popwheel_broker.core import arrivals, notification
+from popwheel_broker.core.arrivals import MESSAGES_MAX, TURN_COST_MAX, Arrivals, Arrived
+from popwheel_broker.core.notification import Interest, Interests, Subscriber
+from popwheel_broker.log.record import Record, RecordKind
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.test_notification import queue_of
 from tests.unit.broker.test_sql_filters import put, sql, wire

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.state import message_search
+from popwheel_broker.core import message_search
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.progress import check_point as codec
-from popwheel_broker.progress.check_point import CheckPoint, OffsetCommit, Origin
+from popwheel_broker.consume import check_point as codec
+from popwheel_broker.consume.check_point import CheckPoint, OffsetCommit, Origin
 from popwheel_common.contract import receipt
 
 NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)

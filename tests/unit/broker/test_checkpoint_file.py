@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.names.known_names import SavedNames
-from popwheel_broker.progress.pop_clock import LogTime
-from popwheel_broker.progress.pop_state import PopSnapshot
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import (
+from popwheel_broker.consume.pop_clock import LogTime
+from popwheel_broker.consume.pop_state import PopSnapshot
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import (
     BEGIN,
     SLOT_BYTES,
     SLOTS,
@@ -21,7 +20,8 @@ from popwheel_broker.state.checkpoint import (
     CheckpointReader,
     Row,
 )
-from popwheel_broker.store.message_store import StoreCheckpoint
+from popwheel_broker.log.message_store import StoreCheckpoint
+from popwheel_broker.topics.known_names import SavedNames
 from popwheel_common.clock import Uptime
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.unit.broker.world import saved_after

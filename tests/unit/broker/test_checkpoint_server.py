@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint, take_over_offsets
+from popwheel_broker.replication.master_checkpoint import MasterCheckpoint, take_over_offsets
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

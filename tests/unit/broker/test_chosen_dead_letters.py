@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from popwheel_broker.records.record import Record, RecordKind, hash_tag
+from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

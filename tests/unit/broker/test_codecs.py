@@ -14,18 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.files import superblock
-from popwheel_broker.progress import check_point as check_points
-from popwheel_broker.progress.check_point import CheckPoint, OffsetCommit, Origin
-from popwheel_broker.quarantine import entry as quarantine
-from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
-from popwheel_broker.records import record as records
-from popwheel_broker.records.fault import REASON_LENGTH_MAX, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
-from popwheel_broker.replica.epochs import EPOCHS_MAX, EpochStart
-from popwheel_broker.store import consume_queue, index_file
+from popwheel_broker.consume import check_point as check_points
+from popwheel_broker.consume import quarantine_entry as quarantine
+from popwheel_broker.consume.check_point import CheckPoint, OffsetCommit, Origin
+from popwheel_broker.consume.quarantine_entry import EntryFlag, QuarantineEntry, Step
+from popwheel_broker.delay import timer_checkpoint, unit
+from popwheel_broker.log import consume_queue, index_file
+from popwheel_broker.log import record as records
+from popwheel_broker.log import timer_record as delay
+from popwheel_broker.log.fault import REASON_LENGTH_MAX, RecordFaultError
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_broker.replication import superblock
+from popwheel_broker.replication.epochs import EPOCHS_MAX, EpochStart
 from popwheel_broker.transactions import half
-from popwheel_broker.wheel import delay, timer_checkpoint, unit
 from popwheel_common.contract import send_id
 
 SERVICES = Path(__file__).resolve().parents[3] / "services"
@@ -378,10 +379,10 @@ CODECS = {
 }
 
 ELSEWHERE = {
-    "services/broker/popwheel_broker/checkpoint_sync/master_checkpoint.py": "broker/replica/test_master_checkpoint.py",
-    "services/broker/popwheel_broker/records/raw_records.py": "broker/replica/test_raw_records.py",
-    "services/broker/popwheel_broker/state/checkpoint.py": "broker/test_checkpoint_file.py",
-    "services/broker/popwheel_broker/wheel/wheel.py": "broker/test_timer_wheel.py",
+    "services/broker/popwheel_broker/replication/master_checkpoint.py": "broker/replica/test_master_checkpoint.py",
+    "services/broker/popwheel_broker/log/raw_records.py": "broker/replica/test_raw_records.py",
+    "services/broker/popwheel_broker/core/checkpoint.py": "broker/test_checkpoint_file.py",
+    "services/broker/popwheel_broker/delay/wheel.py": "broker/test_timer_wheel.py",
     "services/common/popwheel_common/contract/record_block.py": "common/test_record_block.py",
     "services/common/popwheel_common/contract/wire_format.py": "broker/test_delivery.py",
 }

@@ -11,10 +11,10 @@ from google_crc32c import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.records import record
-from popwheel_broker.records.record import HEADER_BYTES, Record, RecordKind, StoredRecord
-from popwheel_broker.store.commit_log import CommitLog
-from popwheel_broker.store.refusals import WriterStoppedError
+from popwheel_broker.log import record
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.log.record import HEADER_BYTES, Record, RecordKind, StoredRecord
+from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import MemoryDisk
@@ -81,7 +81,7 @@ def test_what_was_appended_is_scanned_and_read(sizes: list[list[int]], chunk: in
     for batch in sizes:
         world.append(*(bytes([size % 256]) * size for size in batch))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("popwheel_broker.store.commit_log._SCAN_BYTES", chunk)
+        patch.setattr("popwheel_broker.log.commit_log._SCAN_BYTES", chunk)
         found = world.restart(world.log.end_position)
     assert payloads(found) == world.appended
     assert [each.position for each in found] == [sum(e.length for e in found[:n]) for n in range(len(found))]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.store import index_file
-from popwheel_broker.store.consume_queue import ConsumeQueue, Entry, packed_entry
-from popwheel_broker.store.index_file import ENTRY_BYTES, Run, key_of
-from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.log import index_file
+from popwheel_broker.log.consume_queue import ConsumeQueue, Entry, packed_entry
+from popwheel_broker.log.index_file import ENTRY_BYTES, Run, key_of
+from popwheel_broker.log.queue_index import QueueIndex
 from popwheel_common.cold_reads import NotInMemory
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.harness.memory_disk import MemoryDisk, MemoryFile

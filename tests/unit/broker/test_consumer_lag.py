@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.names.readers import Readers
-from popwheel_broker.progress.consumer_lag import _AT_ONCE, ConsumerLag
-from popwheel_broker.progress.group_queues import GroupQueues
-from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
-from popwheel_broker.store.queues import Queues
+from popwheel_broker.consume.consumer_lag import _AT_ONCE, ConsumerLag
+from popwheel_broker.consume.group_queues import GroupQueues
+from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.log.consume_queue import ConsumeQueue, packed_entry
+from popwheel_broker.log.queues import Queues
+from popwheel_broker.topics.readers import Readers
 from popwheel_common.series import OTHER, SERIES_MAX
 from tests.unit.broker.test_merge_buffer import queue_of
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.log.consume_queue import Entry
 from popwheel_broker.options import BrokerOptions, LogOptions
-from popwheel_broker.progress.check_point import OffsetCommit
-from popwheel_broker.store.consume_queue import Entry
 from popwheel_common.contract import names
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from popwheel_broker.files.log_cleaner import LogCleaner
-from popwheel_broker.files.superblock import Superblock
+from popwheel_broker.consume.check_point import OffsetCommit
 from popwheel_broker.options import BrokerOptions, LogOptions
-from popwheel_broker.progress.check_point import OffsetCommit
+from popwheel_broker.replication.log_cleaner import LogCleaner
+from popwheel_broker.replication.superblock import Superblock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.records.raw_records import checked_records
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.replica.epochs import EpochHistory, LogOutline, join_plan
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.log.raw_records import checked_records
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_broker.replication.epochs import EpochHistory, LogOutline, join_plan
 from tests.harness.memory_disk import CrashKind
 from tests.harness.stopping_disk import StoppedError, StoppingDisk
 from tests.unit.broker.files_world import Store

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.timer.intake import CrowdedSeconds
+from popwheel_broker.delay.intake import CrowdedSeconds
 from popwheel_common.errors import StatusError
 from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.records.record import Record, RecordKind, hash_tag
+from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from tests.unit.broker.world import INVISIBLE_MS, World, attempts, handles

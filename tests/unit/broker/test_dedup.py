@@ -10,11 +10,11 @@ import pytest
 
 from popwheel_broker.calls import dedup
 from popwheel_broker.calls.dedup import Dedup
+from popwheel_broker.delay.timer_server import TimerServer
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, Delay
 from popwheel_broker.options import LogOptions
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.timer.timer_server import TimerServer
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import CorruptDataError

@@ -4,10 +4,10 @@ from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.pop import delivery
-from popwheel_broker.pop.redelivery import dead_letter, redelivered
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.records.record import StoredRecord
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.redelivery import dead_letter, redelivered
+from popwheel_broker.log.record import StoredRecord
 from popwheel_common.contract.wire_format import varint
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,

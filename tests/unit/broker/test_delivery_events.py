@@ -1,11 +1,11 @@
 """What happened to a message: the latest deliveries in a ring, and what the log says by itself."""
 
 from popwheel_broker.calls.event_answer import EventAnswer
-from popwheel_broker.pop.held_message import MessagePlace
-from popwheel_broker.progress import delivery_events
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.progress.delivery_events import ACKED, DELIVERED, DeliveryEvents
-from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.consume import delivery_events
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery_events import ACKED, DELIVERED, DeliveryEvents
+from popwheel_broker.consume.held_message import MessagePlace
+from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
 from popwheel_common.contract import names, receipt
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from popwheel_broker.files.superblock import NAME, SLOT_BYTES, decode, encode
-from popwheel_broker.wheel.delay import TIMER_TOPIC
+from popwheel_broker.log.timer_record import TIMER_TOPIC
+from popwheel_broker.replication.superblock import NAME, SLOT_BYTES, decode, encode
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually
@@ -212,7 +212,7 @@ async def test_the_doubt_is_on_the_device_before_the_cut(monkeypatch: pytest.Mon
             raise Died
 
         with monkeypatch.context() as patch:
-            patch.setattr("popwheel_broker.store.commit_log.CommitLog.cut", die)
+            patch.setattr("popwheel_broker.log.commit_log.CommitLog.cut", die)
             with pytest.raises(Died):
                 await slave.start()
         assert slave.app is not None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.store.consume_queue import Entry
+from popwheel_broker.log.consume_queue import Entry
+from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import CorruptDataError
 from tests.harness.poison import MARK
 from tests.unit.broker.timer_pair import TimerPair

@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_broker.options import ReplicationOptions
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.sync_state_set import SyncStateSet
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.refusals import WriterStoppedError
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup

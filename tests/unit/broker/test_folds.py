@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.options import LogOptions
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
-from popwheel_broker.store.message_store import MessageStore
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock
@@ -17,9 +17,9 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.standalone import ROOT
 
 FOLDS = {
-    "progress/pop_state.py": "PopState",
-    "names/known_names.py": "KnownNames",
-    "quarantine/table.py": "QuarantineTable",
+    "consume/pop_state.py": "PopState",
+    "topics/known_names.py": "KnownNames",
+    "consume/quarantine_table.py": "QuarantineTable",
     "transactions/table.py": "TransactionTable",
 }
 

@@ -3,9 +3,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from popwheel_broker.filter import group_filters
-from popwheel_broker.filter.group_filters import WARN_AGAIN_MS, WHILE_MS, GroupFilters
-from popwheel_broker.filter.wanted import wanted_by
+from popwheel_broker.consume import group_filters
+from popwheel_broker.consume.group_filters import WARN_AGAIN_MS, WHILE_MS, GroupFilters
+from popwheel_broker.consume.wanted import wanted_by
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.test_sql_filters import bodies, popped, put

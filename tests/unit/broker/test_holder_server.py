@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.progress.revive_table import ReviveTable
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.revive_table import ReviveTable
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

@@ -2,11 +2,11 @@
 
 import pytest
 
-from popwheel_broker.pop.held_message import EndedDelivery, HeldMessages, MessagePlace
-from popwheel_broker.pop.in_flight import InFlightMessage, InFlightPlace
-from popwheel_broker.progress import holders as holders_module
-from popwheel_broker.progress.holders import Holders
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.consume import holders as holders_module
+from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
+from popwheel_broker.consume.holders import Holders
+from popwheel_broker.consume.in_flight import InFlightMessage, InFlightPlace
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
+from popwheel_broker.consume import in_flight
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.in_flight import InFlight, InFlightMessage, InFlightPlace
+from popwheel_broker.consume.revive_table import ReviveTable
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
-from popwheel_broker.pop import in_flight
-from popwheel_broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
-from popwheel_broker.progress.check_point import REVIVE_QUEUES, CheckPoint
-from popwheel_broker.progress.revive_table import ReviveTable
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from tests.harness.memory_disk import CrashKind

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.names import known_names
-from popwheel_broker.names.known_ids import NOT_PLACED
-from popwheel_broker.names.known_names import KnownNames, Names, SavedNames
+from popwheel_broker.topics import known_names
+from popwheel_broker.topics.known_ids import NOT_PLACED
+from popwheel_broker.topics.known_names import KnownNames, Names, SavedNames
 from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.harness import names_in_log

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from popwheel_broker.consume import group_progress
+from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.group_progress import ProgressPlace
+from popwheel_broker.consume.in_flight import InFlight, InFlightPlace
+from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_broker.lite.readers import ClientKey
+from popwheel_broker.log.consume_queue import LiteQueue
 from popwheel_broker.options import BrokerOptions, LiteOptions
-from popwheel_broker.pop import group_progress
-from popwheel_broker.pop.group_progress import ProgressPlace
-from popwheel_broker.pop.in_flight import InFlight, InFlightPlace
-from popwheel_broker.progress.check_point import CheckPoint, Origin
-from popwheel_broker.state.notification import Interest, Subscriber
-from popwheel_broker.store.consume_queue import LiteQueue
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Kind, Use
 from popwheel_common.contract.put import MessageRun, PutKind

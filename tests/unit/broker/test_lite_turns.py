@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from popwheel_broker.core import settlement
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
-from popwheel_broker.state import settlement
 from popwheel_common.contract import names
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.errors import StatusError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from popwheel_broker.files.superblock import NAME
-from popwheel_broker.progress.check_point import REVIVE_QUEUES
+from popwheel_broker.consume.check_point import REVIVE_QUEUES
+from popwheel_broker.replication.superblock import NAME
 from popwheel_common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
 from tests.unit.broker.index_bytes import rot_entry

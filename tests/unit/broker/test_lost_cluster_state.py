@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from popwheel_broker.names.known_names import Names
+from popwheel_broker.topics.known_names import Names
 from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic

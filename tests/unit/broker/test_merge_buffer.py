@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.progress.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
-from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
-from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
+from popwheel_broker.log.consume_queue import ConsumeQueue, packed_entry
+from popwheel_broker.log.queue_index import QueueIndex
 from tests.harness.memory_disk import MemoryDisk
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.state import message_search
-from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.core import message_search
+from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.log.record import StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 from tests.unit.broker.core_world import world_of

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from popwheel_broker.log.message_store import MessageStore, StoreCheckpoint
+from popwheel_broker.log.raw_records import checked_records
+from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_broker.options import LogOptions
-from popwheel_broker.records.raw_records import checked_records
-from popwheel_broker.records.record import Record, RecordKind, hash_tag
-from popwheel_broker.store.message_store import MessageStore, StoreCheckpoint
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

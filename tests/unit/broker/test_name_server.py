@@ -6,8 +6,8 @@ import random
 import pytest
 
 from popwheel_broker.calls.name_server import LISTED_MAX, NameServer
-from popwheel_broker.names.known_names import KnownNames, Names
-from popwheel_broker.names.known_settings import written_settings
+from popwheel_broker.topics.known_names import KnownNames, Names
+from popwheel_broker.topics.known_settings import written_settings
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from popwheel_broker.core.notification import Interest, Interests, Subscriber
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.records import tag
-from popwheel_broker.records.record import hash_tag
-from popwheel_broker.records.tag import wanted_hashes
-from popwheel_broker.state.notification import Interest, Interests, Subscriber
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.log import tag
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.queue_index import QueueIndex
+from popwheel_broker.log.record import hash_tag
+from popwheel_broker.log.tag import wanted_hashes
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

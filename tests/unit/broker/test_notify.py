@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from popwheel_broker.core.notification import Interest
 from popwheel_broker.options import BrokerOptions, PopOptions
-from popwheel_broker.state.notification import Interest
 from popwheel_common.cold_reads import NotInMemory
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

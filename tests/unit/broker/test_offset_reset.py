@@ -2,8 +2,8 @@
 
 import pytest
 
-from popwheel_broker.state import offset_reset, settlement
-from popwheel_broker.state.offset_reset import ResetPlan
+from popwheel_broker.core import offset_reset, settlement
+from popwheel_broker.core.offset_reset import ResetPlan
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

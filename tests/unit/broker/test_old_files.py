@@ -1,6 +1,6 @@
 """Files of a replica that are older than its log: they were restored, or their replacement was lost."""
 
-from popwheel_broker.files.superblock import NAME
+from popwheel_broker.replication.superblock import NAME
 from tests.unit.broker.group_world import FOLDER, group_of
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from popwheel_broker.progress import oldest_messages
-from popwheel_broker.progress.oldest_messages import Ages
+from popwheel_broker.consume import oldest_messages
+from popwheel_broker.consume.oldest_messages import Ages
 from popwheel_common.contract import names
 from popwheel_common.series import Labels
 from tests.unit.broker.core_world import metrics, world_of

@@ -2,13 +2,13 @@
 
 import pytest
 
+from popwheel_broker.consume import receives as receives_module
+from popwheel_broker.consume.check_point import OffsetCommit, ack_record
+from popwheel_broker.consume.in_flight import InFlight, InFlightPlace
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
-from popwheel_broker.pop import receives as receives_module
-from popwheel_broker.pop.in_flight import InFlight, InFlightPlace
-from popwheel_broker.progress.check_point import OffsetCommit, ack_record
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
-from popwheel_broker.state.notification import Interest, Subscriber
 from popwheel_common.contract import receipt
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

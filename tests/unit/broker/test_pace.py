@@ -2,7 +2,7 @@
 
 import asyncio
 
-from popwheel_broker.pace import Pace
+from popwheel_common.pace import Pace
 from tests.harness.manual_clock import ManualClock, run_virtually
 
 

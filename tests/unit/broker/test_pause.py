@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.state.notification import Interest, Subscriber
+from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel.pending import PendingTimers
+from popwheel_broker.delay.pending import PendingTimers
 
 DAY_MS = 24 * 3600 * 1000
 DELAY_MS_MAX = 40_000

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.files import replica_store
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.records.fault import RecordFaultError
-from popwheel_broker.timer.intake import IntakeBatch
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.delay.intake import IntakeBatch
+from popwheel_broker.log.fault import RecordFaultError
+from popwheel_broker.replication import replica_store
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

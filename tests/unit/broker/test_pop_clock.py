@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.progress.pop_clock import LogTime, PopClock
+from popwheel_broker.consume.pop_clock import LogTime, PopClock
 from popwheel_common.clock import Clock, SystemClock, Uptime
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.manual_clock import ManualClock

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from popwheel_broker.core import offset_reset
+from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_broker.options import TimerOptions
-from popwheel_broker.records.record import Record, RecordKind, hash_tag
-from popwheel_broker.state import offset_reset
 from popwheel_common.contract import names, receipt
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

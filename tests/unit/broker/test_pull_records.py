@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from popwheel_broker.log import record
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
-from popwheel_broker.records import record
 from popwheel_common.contract.record_block import decode_block
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message

@@ -6,14 +6,14 @@ from unittest import mock
 
 import pytest
 
+from popwheel_broker.consume import pop_state
+from popwheel_broker.consume.quarantine_entry import EntryFlag, QuarantineEntry, Step, encode_end, key_of
+from popwheel_broker.consume.quarantine_table import QuarantineTable
+from popwheel_broker.core.checkpoint import decode as decode_checkpoint
+from popwheel_broker.log import record
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord, stored
 from popwheel_broker.options import BrokerOptions, LogOptions
-from popwheel_broker.progress import pop_state
-from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step, encode_end, key_of
-from popwheel_broker.quarantine.table import QuarantineTable
-from popwheel_broker.records import record
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord, stored
-from popwheel_broker.state.checkpoint import decode as decode_checkpoint
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from tests.harness.memory_disk import CrashKind
@@ -364,7 +364,7 @@ def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.Monkey
     def redelivered(*_: object, **__: object) -> None:
         raise KeyError("poison")
 
-    monkeypatch.setattr("popwheel_broker.state.retrial.redelivered", redelivered)
+    monkeypatch.setattr("popwheel_broker.core.retrial.redelivered", redelivered)
     with pytest.raises(StatusError, match="fails again") as refusal:
         world.core.retrial.retry(entry.id)
     assert refusal.value.code == Code.INTERNAL_ERROR

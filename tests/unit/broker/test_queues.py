@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from popwheel_broker.store.consume_queue import ConsumeQueue, packed_entry
-from popwheel_broker.store.queue_index import QueueIndex
-from popwheel_broker.store.queues import Queues, reserve_of
+from popwheel_broker.log.consume_queue import ConsumeQueue, packed_entry
+from popwheel_broker.log.queue_index import QueueIndex
+from popwheel_broker.log.queues import Queues, reserve_of
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.names import readers as readers_module
-from popwheel_broker.names.readers import Readers
+from popwheel_broker.topics import readers as readers_module
+from popwheel_broker.topics.readers import Readers
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType

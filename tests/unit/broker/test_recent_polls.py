@@ -2,8 +2,8 @@
 
 import pytest
 
-from popwheel_broker.pop import recent_polls
-from popwheel_broker.pop.recent_polls import RecentPolls
+from popwheel_broker.consume import recent_polls
+from popwheel_broker.consume.recent_polls import RecentPolls
 from popwheel_common.contract.polls import WHILE_S
 
 

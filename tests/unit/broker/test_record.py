@@ -8,8 +8,8 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.records import record
-from popwheel_broker.records.record import HEADER_BYTES, RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
+from popwheel_broker.log import record
+from popwheel_broker.log.record import HEADER_BYTES, RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 RECORDS = st.builds(

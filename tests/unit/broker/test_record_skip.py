@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from popwheel_broker.files.record_skip import RecordSkip
-from popwheel_broker.pop import delivery
-from popwheel_broker.records.fault import RecordFaultError
-from popwheel_broker.records.record import HEADER_BYTES, Record, RecordKind
-from popwheel_broker.replica.epochs import EpochHistory
-from popwheel_broker.state.checkpoint import Checkpoint
-from popwheel_broker.store.record_block import choose
-from popwheel_broker.store.stored_records import StoredRecords
+from popwheel_broker.consume import delivery
+from popwheel_broker.core.checkpoint import Checkpoint
+from popwheel_broker.log.fault import RecordFaultError
+from popwheel_broker.log.record import HEADER_BYTES, Record, RecordKind
+from popwheel_broker.log.record_block import choose
+from popwheel_broker.log.stored_records import StoredRecords
+from popwheel_broker.replication.epochs import EpochHistory
+from popwheel_broker.replication.record_skip import RecordSkip
 from popwheel_common.contract import names
 from popwheel_common.contract.record_block import decode_block, encode_block
 from popwheel_common.errors import CorruptDataError, StatusError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.records.record import Record, RecordKind
+from popwheel_broker.log.record import Record, RecordKind
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.test_dead_letters import ATTEMPTS, lapse, world_with_a_dead_letter

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.log import record
+from popwheel_broker.log.record import Record, RecordKind
 from popwheel_broker.options import BrokerOptions, LogOptions
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.records import record
-from popwheel_broker.records.record import Record, RecordKind
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.files.superblock import Superblock
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
-from popwheel_broker.replica.epochs import EpochHistory
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, Delay
+from popwheel_broker.replication.epochs import EpochHistory
+from popwheel_broker.replication.superblock import Superblock
 from popwheel_common.errors import CorruptDataError
 from tests.harness.memory_disk import MemoryFile
 from tests.sim.stored import derived_state

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.store.retention import SegmentAge, delete_before
+from popwheel_broker.log.retention import SegmentAge, delete_before
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.progress.check_point import CheckPoint, Origin
-from popwheel_broker.progress.revive_table import ReviveTable
+from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.revive_table import ReviveTable
 
 
 def check_point(identity: int, due_ms: int = 100, count: int = 1, revive_offset: int = 0) -> CheckPoint:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from popwheel_broker.files import superblock
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.replication import superblock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

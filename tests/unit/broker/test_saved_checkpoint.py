@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.files.saved_checkpoint import SavedCheckpoint
-from popwheel_broker.replica.epochs import EpochHistory
-from popwheel_broker.state.checkpoint import BEGIN
+from popwheel_broker.core.checkpoint import BEGIN
+from popwheel_broker.replication.epochs import EpochHistory
+from popwheel_broker.replication.saved_checkpoint import SavedCheckpoint
 from popwheel_common.errors import CorruptDataError
 from tests.unit.broker.world import FOLDER, World, handles
 

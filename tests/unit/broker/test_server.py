@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from popwheel_broker.log.record import StoredRecord
 from popwheel_broker.options import BrokerOptions, PopOptions
-from popwheel_broker.records.record import StoredRecord
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from popwheel_broker.core.checkpoint import BEGIN
 from popwheel_broker.options import BrokerOptions, LogOptions, RetentionOptions
-from popwheel_broker.state.checkpoint import BEGIN
 from popwheel_common.contract import names
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

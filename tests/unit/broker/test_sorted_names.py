@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.store import sorted_names
-from popwheel_broker.store.sorted_names import SortedNames
+from popwheel_broker.log import sorted_names
+from popwheel_broker.log.sorted_names import SortedNames
 
 NAMES = st.text(alphabet="abc", max_size=4)
 

@@ -6,11 +6,11 @@ import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from popwheel_broker.filter import scan
-from popwheel_broker.filter.message_properties import NamedProperties
-from popwheel_broker.filter.sql_filter import Looks, SqlFilter
+from popwheel_broker.consume import scan
+from popwheel_broker.consume.message_properties import NamedProperties
+from popwheel_broker.consume.sql_filter import Looks, SqlFilter
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.options import BrokerOptions, PopOptions
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.errors import StatusError

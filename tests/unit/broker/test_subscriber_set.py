@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from popwheel_broker.state.notification import WHILE_S, Interest, Interests, Subscriber
+from popwheel_broker.core.notification import WHILE_S, Interest, Interests, Subscriber
 from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
 from popwheel_proxy.receive.interest import Interest as ProxyInterest
 from popwheel_proxy.receive.interest import Ticket

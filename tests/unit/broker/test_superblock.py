@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from google_crc32c import value
 
-from popwheel_broker.files.superblock import NAME, SLOT_BYTES, Contents, Superblock, decode, encode
-from popwheel_broker.replica.epochs import EPOCHS_MAX, EpochStart
-from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.replication.epochs import EPOCHS_MAX, EpochStart
+from popwheel_broker.replication.superblock import NAME, SLOT_BYTES, Contents, Superblock, decode, encode
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from tests.harness.memory_disk import MemoryDisk, MemoryFile

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from popwheel_broker.records.record import Record, RecordKind, encode
-from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.log.record import Record, RecordKind, encode
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/log")

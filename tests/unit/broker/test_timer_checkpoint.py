@@ -5,7 +5,7 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
+from popwheel_broker.delay.timer_checkpoint import CHECKPOINT_BYTES, TimerCheckpoint, decode, encode
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)

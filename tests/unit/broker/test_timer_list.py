@@ -2,8 +2,8 @@
 
 import pytest
 
-from popwheel_broker.timer import overview
-from popwheel_broker.timer.overview import PendingMessage, TimerPlace
+from popwheel_broker.delay import overview
+from popwheel_broker.delay.overview import PendingMessage, TimerPlace
 from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 
 WITHIN_MS = 24 * 3_600_000

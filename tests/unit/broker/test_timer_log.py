@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel import timer_log, unit
-from popwheel_broker.wheel.timer_log import TimerLog
-from popwheel_broker.wheel.unit import UNIT_BYTES, Unit
+from popwheel_broker.delay import timer_log, unit
+from popwheel_broker.delay.timer_log import TimerLog
+from popwheel_broker.delay.unit import UNIT_BYTES, Unit
 from popwheel_common.errors import CorruptDataError
 from tests.harness.memory_disk import MemoryDisk
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from popwheel_broker.consume.quarantine_entry import EntryFlag, QuarantineEntry, Step
+from popwheel_broker.consume.quarantine_table import QuarantineTable
+from popwheel_broker.log.timer_record import TIMER_TOPIC, decode_delay, fired_origin
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.quarantine.entry import EntryFlag, QuarantineEntry, Step
-from popwheel_broker.quarantine.table import QuarantineTable
-from popwheel_broker.wheel.delay import TIMER_TOPIC, decode_delay, fired_origin
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from popwheel_broker.delay.pending import PendingTimers
+from popwheel_broker.delay.unit import hash_topic
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC
 from popwheel_broker.options import RetentionOptions
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC
-from popwheel_broker.wheel.pending import PendingTimers
-from popwheel_broker.wheel.unit import hash_topic
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.unit.broker.index_bytes import rot_entry

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.timer import dequeue_stages
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.wheel.timer_state import DueUnit, TimerLogDamagedError
-from popwheel_broker.wheel.unit import UnitFlag
+from popwheel_broker.delay import dequeue_stages
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.delay.timer_state import DueUnit, TimerLogDamagedError
+from popwheel_broker.delay.unit import UnitFlag
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

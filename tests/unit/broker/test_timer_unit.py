@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel import unit
-from popwheel_broker.wheel.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
+from popwheel_broker.delay import unit
+from popwheel_broker.delay.unit import UNIT_BYTES, UNIT_DTYPE, Unit, UnitFlag, hash_topic
 from popwheel_common.errors import CorruptDataError
 
 EXAMPLE = Unit(

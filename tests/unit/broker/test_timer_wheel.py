@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel.wheel import SLOT_BYTES, Slot, TimerWheel
+from popwheel_broker.delay.wheel import SLOT_BYTES, Slot, TimerWheel
 from tests.harness.memory_disk import MemoryDisk
 
 FOLDER = Path("/timer")

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from popwheel_broker.names.known_names import Names
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.store.refusals import disk_full
-from popwheel_broker.wheel.delay import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.log.refusals import disk_full
+from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, decode_delay
+from popwheel_broker.topics.known_names import Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import revive_topic
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult

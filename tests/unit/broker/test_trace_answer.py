@@ -3,9 +3,9 @@
 import pytest
 
 from popwheel_broker.calls.trace_answer import Traces
-from popwheel_broker.progress import ack_memory
-from popwheel_broker.state import message_search
-from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.consume import ack_memory
+from popwheel_broker.core import message_search
+from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.poison import MARK

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from popwheel_broker.calls.send_admission import SendAdmission
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.refusals import disk_full
 from popwheel_broker.options import BrokerOptions, TransactionOptions
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.refusals import disk_full
 from popwheel_common.contract import transaction_id
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from popwheel_broker.log.record import HEADER_BYTES, Record, RecordKind, stored
 from popwheel_broker.options import BrokerOptions, LogOptions, TransactionOptions
-from popwheel_broker.records.record import HEADER_BYTES, Record, RecordKind, stored
 from popwheel_broker.transactions import table as table_module
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.log.record import Record
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.records.record import Record
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.memory_disk import CrashKind

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.wheel.timer_log import TimerLog
-from popwheel_broker.wheel.unit import Unit
-from popwheel_broker.wheel.wheel import Slot, TimerWheel
+from popwheel_broker.delay.timer_log import TimerLog
+from popwheel_broker.delay.unit import Unit
+from popwheel_broker.delay.wheel import Slot, TimerWheel
 from tests.harness.memory_disk import CrashKind, MemoryDisk
 
 FOLDER = Path("/timer/timerlog")

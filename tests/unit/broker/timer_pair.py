@@ -3,15 +3,15 @@
 import random
 from pathlib import Path
 
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.delay.message_timer import MessageTimer
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.delay.timer_state import slot_of
+from popwheel_broker.log.message_store import StoreCheckpoint
+from popwheel_broker.log.record import RecordKind
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.records.record import RecordKind
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.message_store import StoreCheckpoint
-from popwheel_broker.timer.message_timer import MessageTimer
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.wheel.timer_state import slot_of
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.recall_handle import RecallHandle

@@ -2,12 +2,12 @@
 
 import pytest
 
-from popwheel_broker.quarantine.entry import QuarantineEntry
-from popwheel_broker.records.record import Record
-from popwheel_broker.timer import dequeue_stages, enqueue_stages
-from popwheel_broker.wheel.delay import Delay
-from popwheel_broker.wheel.timer_state import TimerRequest
-from popwheel_broker.wheel.wheel import TimerWheel
+from popwheel_broker.consume.quarantine_entry import QuarantineEntry
+from popwheel_broker.delay import dequeue_stages, enqueue_stages
+from popwheel_broker.delay.timer_state import TimerRequest
+from popwheel_broker.delay.wheel import TimerWheel
+from popwheel_broker.log.record import Record
+from popwheel_broker.log.timer_record import Delay
 from tests.unit.broker.timer_pair import PairReplica
 from tests.unit.broker.timer_world import TimerWorld
 

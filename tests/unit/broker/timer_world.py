@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from popwheel_broker.delay.message_timer import Step
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.delay.timer_state import slot_of
+from popwheel_broker.log.record import RecordKind
 from popwheel_broker.options import BrokerOptions, LogOptions, TimerOptions
-from popwheel_broker.records.record import RecordKind
-from popwheel_broker.timer.message_timer import Step
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.wheel.timer_state import slot_of
 from popwheel_common.contract.put import MessageRun, PutKind
 from popwheel_common.contract.recall_handle import RecallHandle
 from tests.unit.broker.world import FOLDER, World, run_now, wire_message

@@ -8,16 +8,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.holders import client_of
+from popwheel_broker.core import checkpoint as checkpoint_file
+from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.core.offset_reset import ResetPlan
+from popwheel_broker.log.consume_queue import Entry
+from popwheel_broker.log.message_store import StoreCheckpoint
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.progress.holders import client_of
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
-from popwheel_broker.state import checkpoint as checkpoint_file
-from popwheel_broker.state.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.state.offset_reset import ResetPlan
-from popwheel_broker.store.consume_queue import Entry
-from popwheel_broker.store.message_store import StoreCheckpoint
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.contract.send_id import encode_send_id

@@ -12,7 +12,7 @@ from click.testing import Result
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.calls.quarantine_server import QuarantineServer
-from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.log.flusher import Flusher
 from popwheel_common.clock import SystemClock
 from popwheel_common.http import HttpServer, make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from popwheel_broker.records.record import HEADER, HEADER_BYTES
+from popwheel_broker.log.record import HEADER, HEADER_BYTES
 from popwheel_common.contract.record_block import HEAD, NOTHING, decode_block, encode_block, joined
 from popwheel_common.pb.popwheel.v1.proxy_pb2 import PullRecordsResponse
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.store.refusals import WriterStoppedError
+from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_proxy.errors import NoMasterError

@@ -7,8 +7,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.records.record import hash_tag
-from popwheel_broker.records.tag import wanted_hashes
+from popwheel_broker.log.record import hash_tag
+from popwheel_broker.log.tag import wanted_hashes
 from popwheel_common.contract.put import PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d

@@ -13,13 +13,13 @@ from popwheel_broker.calls.activity_counts import NOTHING, ActivityRow, Used
 from popwheel_broker.calls.metrics import BrokerStatistics
 from popwheel_broker.calls.queue_counts import GroupWaiting, QueueTotals
 from popwheel_broker.calls.term_reads import TermReads
+from popwheel_broker.consume.oldest_messages import Ages
+from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.pace import Pace, Steps
-from popwheel_broker.progress.oldest_messages import Ages
-from popwheel_broker.state.core import BrokerCore
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace, Steps
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.series import OTHER, Labels

@@ -4,19 +4,19 @@ from functools import partial
 
 from popwheel_broker.calls import trace_answer
 from popwheel_broker.calls.event_answer import EventAnswer
-from popwheel_broker.pace import Pace
-from popwheel_broker.pop import group_progress
-from popwheel_broker.pop.group_progress import ProgressPlace
-from popwheel_broker.pop.in_flight import InFlight, InFlightMessage, InFlightPlace
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.state.message_search import MessageSearch, SearchPlace, Wanted
-from popwheel_broker.state.message_tail import MessageTail, TailWanted
-from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.consume import group_progress
+from popwheel_broker.consume.group_progress import ProgressPlace
+from popwheel_broker.consume.in_flight import InFlight, InFlightMessage, InFlightPlace
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
+from popwheel_broker.core.message_tail import MessageTail, TailWanted
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.record import StoredRecord
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call

@@ -23,14 +23,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.pace import Pace
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.timer.overview import system_properties
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.delay.overview import system_properties
+from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.names import Kind, Use
 from popwheel_common.errors import CorruptDataError
+from popwheel_common.pace import Pace
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call
 

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from popwheel_broker.calls.metrics import BrokerStatistics
-from popwheel_broker.channels import BrokerChannels
-from popwheel_broker.files.disk_watch import DiskWatch
-from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.delay.timer_metrics import TimerStatistics
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.statistics import ReplicationStatistics
-from popwheel_broker.timer.timer_metrics import TimerStatistics
+from popwheel_broker.replication.channels import BrokerChannels
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.disk_watch import DiskWatch
+from popwheel_broker.replication.replica_store import ReplicaStore
+from popwheel_broker.replication.statistics import ReplicationStatistics
 from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import Disk

@@ -13,11 +13,11 @@ delivered when it is whole again. So the ids of what was tried again are kept, t
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.records.run_batch import RunWriter, Sent
-from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
-from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.wheel.delay import fired_timer
+from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import StoredRecord
+from popwheel_broker.log.run_batch import RunWriter, Sent
+from popwheel_broker.log.timer_record import fired_timer
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.send_id import send_id_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from popwheel_broker.progress.check_point import decode_redriven
-from popwheel_broker.progress.delivery_events import (
+from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.consume.delivery_events import (
     ACKED,
     DELIVERED,
     EXPIRED,
@@ -13,12 +13,12 @@ from popwheel_broker.progress.delivery_events import (
     UNKNOWN_ATTEMPTS,
     DeliveryEvents,
 )
-from popwheel_broker.progress.holders import client_of
-from popwheel_broker.progress.pop_state import stored_topic
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.state.waiting_places import WAITING_TOPICS, place_kind
+from popwheel_broker.consume.holders import client_of
+from popwheel_broker.consume.pop_state import stored_topic
+from popwheel_broker.core.waiting_places import WAITING_TOPICS, place_kind
+from popwheel_broker.log.record import StoredRecord
+from popwheel_broker.log.timer_record import NONE, decode_delay, fired_timer
 from popwheel_broker.transactions.half import committed_half
-from popwheel_broker.wheel.delay import NONE, decode_delay, fired_timer
 from popwheel_common.contract import names, receipt
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 

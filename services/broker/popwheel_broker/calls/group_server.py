@@ -6,15 +6,15 @@ from functools import partial
 
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.pace import Pace
-from popwheel_broker.pop import delivery
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.state.dead_letters import Redriven
-from popwheel_broker.state.offset_reset import ResetPlan
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.consume import delivery
+from popwheel_broker.core.dead_letters import Redriven
+from popwheel_broker.core.offset_reset import ResetPlan
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.flusher import Flusher
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
+from popwheel_common.pace import Pace
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call
 

@@ -5,17 +5,17 @@ from functools import partial
 from heapq import nlargest
 
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.pace import Pace
-from popwheel_broker.pop.held_message import EndedDelivery, HeldMessages, MessagePlace
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.progress.holder import Holder
-from popwheel_broker.progress.holders import Unknown
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
+from popwheel_broker.consume.holder import Holder
+from popwheel_broker.consume.holders import Unknown
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.flusher import Flusher
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call

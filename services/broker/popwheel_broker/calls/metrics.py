@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from popwheel_broker.calls.activity_counts import ActivityCounts
+from popwheel_broker.consume.check_point import REVIVE_QUEUES
+from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.progress.check_point import REVIVE_QUEUES
-from popwheel_broker.state.core import BrokerCore
 from popwheel_broker.transactions.half import Resolution
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import Final
 
-from popwheel_broker.names.known_ids import NOT_PLACED
-from popwheel_broker.names.known_settings import KnownSettings
-from popwheel_broker.pace import Pace, Steps
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.topics.known_ids import NOT_PLACED
+from popwheel_broker.topics.known_settings import KnownSettings
 from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace, Steps
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call

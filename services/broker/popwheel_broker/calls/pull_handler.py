@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.pop import delivery
-from popwheel_broker.quarantine.entry import Step
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.tag import wanted_hashes
-from popwheel_broker.store.consume_queue import ConsumeQueue, Entry
-from popwheel_broker.store.record_block import choose
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.record_block import choose
+from popwheel_broker.log.tag import wanted_hashes
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.record_block import NOTHING, encode_block

@@ -8,12 +8,12 @@ from typing import Final
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup, Stored
 from popwheel_broker.calls.send_admission import SendAdmission
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.run_batch import RunWriter, put_alone
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.queues import QUEUE_ID_MAX
-from popwheel_broker.store.refusals import disk_refusal
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.queues import QUEUE_ID_MAX
+from popwheel_broker.log.refusals import disk_refusal
+from popwheel_broker.log.run_batch import RunWriter, put_alone
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult

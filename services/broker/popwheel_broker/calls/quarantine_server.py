@@ -2,11 +2,11 @@
 
 from itertools import islice
 
-from popwheel_broker.pop import delivery
-from popwheel_broker.quarantine.entry import QuarantineEntry
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.flusher import Flusher
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.quarantine_entry import QuarantineEntry
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.flusher import Flusher
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from popwheel_broker.state.core import BrokerCore
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Kind
 

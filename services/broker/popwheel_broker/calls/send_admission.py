@@ -1,11 +1,11 @@
 """Admission of messages at a master: those of sends, and those that the end of a transaction makes visible."""
 
-from popwheel_broker.files.disk_watch import DiskWatch
+from popwheel_broker.log.flusher import too_few_replicas
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.refusals import device_behind, disk_full
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.replica.sync_state_set import SyncStateSet
-from popwheel_broker.store.flusher import too_few_replicas
-from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.store.refusals import device_behind, disk_full
+from popwheel_broker.replication.disk_watch import DiskWatch
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_common.errors import StatusError
 
 

@@ -24,14 +24,14 @@ from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
 from popwheel_broker.calls.wing import Wing
-from popwheel_broker.filter.wanted import wanted_by
+from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.consume.wanted import wanted_by
+from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.progress.check_point import OffsetCommit
-from popwheel_broker.state.notification import Interest, Subscriber
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.refusals import naming_trouble
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.refusals import naming_trouble
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.pop_answer import PopAnswer

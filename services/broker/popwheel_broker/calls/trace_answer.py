@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from popwheel_broker.pop import delivery
-from popwheel_broker.progress.check_point import decode_redriven
-from popwheel_broker.progress.holders import client_of
-from popwheel_broker.quarantine.entry import QuarantineEntry
-from popwheel_broker.records.record import StoredRecord
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.state.message_search import MessageSearch
-from popwheel_broker.state.waiting_places import message_of, place_kind
-from popwheel_broker.wheel.delay import decode_delay
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.consume.holders import client_of
+from popwheel_broker.consume.quarantine_entry import QuarantineEntry
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.core.message_search import MessageSearch
+from popwheel_broker.core.waiting_places import message_of, place_kind
+from popwheel_broker.log.record import StoredRecord
+from popwheel_broker.log.timer_record import decode_delay
 from popwheel_common.contract import names, receipt
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 

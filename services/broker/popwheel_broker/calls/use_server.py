@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
-from popwheel_broker.pace import Pace
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.state.notification import Interest
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.core.notification import Interest
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Kind, Use
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from popwheel_broker.records.run_batch import RunWriter
+from popwheel_broker.log.run_batch import RunWriter
 from popwheel_rpc.service import Service
 
 

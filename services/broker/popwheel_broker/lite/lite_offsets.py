@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+from popwheel_broker.consume.check_point import RESET, CheckPoint, OffsetCommit, close_record
+from popwheel_broker.consume.pop_state import PopState
+from popwheel_broker.consume.pops import Pops
 from popwheel_broker.lite.lite_pops import LitePops
-from popwheel_broker.names.own_topics import OwnTopics
-from popwheel_broker.pop.pops import Pops
-from popwheel_broker.progress.check_point import RESET, CheckPoint, OffsetCommit, close_record
-from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.topics.own_topics import OwnTopics
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 

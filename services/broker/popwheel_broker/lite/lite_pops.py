@@ -5,14 +5,14 @@ The line of a lite topic is the lite topic itself, so nothing of it is read whil
 
 from collections.abc import Sequence
 
+from popwheel_broker.consume.lines import Lines
+from popwheel_broker.consume.merge_buffer import QueueProgress
+from popwheel_broker.consume.pop_state import PopState
+from popwheel_broker.consume.pops import Pops
+from popwheel_broker.consume.taken import Budget, Taken
 from popwheel_broker.lite.readers import ClientKey, LiteClient
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
-from popwheel_broker.pop.pops import Pops
-from popwheel_broker.pop.taken import Budget, Taken
-from popwheel_broker.progress.lines import Lines
-from popwheel_broker.progress.merge_buffer import QueueProgress
-from popwheel_broker.progress.pop_state import PopState
-from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.log.message_store import MessageStore
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from popwheel_broker.consume.merge_buffer import MergeBuffer
 from popwheel_broker.lite.lite_offsets import LiteOffsets
 from popwheel_broker.lite.lite_topics import LiteTopics
 from popwheel_broker.lite.readers import ClientKey
-from popwheel_broker.pace import STEP_S, Pace
-from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.store.consume_queue import ConsumeQueue, LiteQueue
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.log.consume_queue import ConsumeQueue, LiteQueue
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.message_store import MessageStore
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pace import STEP_S, Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call

@@ -10,8 +10,8 @@ from itertools import chain
 from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.lite.readers import ClientKey, LiteClient
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
-from popwheel_broker.store.consume_queue import LiteQueue
-from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.log.consume_queue import LiteQueue
+from popwheel_broker.log.message_store import MessageStore
 from popwheel_common.cold_reads import NotInMemory
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView

@@ -6,9 +6,9 @@ from pathlib import Path
 import structlog
 
 from popwheel_broker.calls.context import BrokerContext
-from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
-from popwheel_broker.checkpoint_sync.master_checkpoint import speaks_of, take_over_offsets
-from popwheel_broker.checkpoint_sync.master_checkpoint_file import MasterCheckpointFile
+from popwheel_broker.replication.checkpoint_source import CheckpointSource
+from popwheel_broker.replication.master_checkpoint import speaks_of, take_over_offsets
+from popwheel_broker.replication.master_checkpoint_file import MasterCheckpointFile
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.role import Role
 from popwheel_common.contract import names

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import structlog
 
 from popwheel_broker.calls.context import BrokerContext
-from popwheel_broker.replica.log_receiver import Slave
-from popwheel_broker.replica.replication_slave import ReplicationSlave
-from popwheel_broker.supervision import supervised
-from popwheel_broker.timer.service import TimerService
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.replication.log_receiver import Slave
+from popwheel_broker.replication.replication_slave import ReplicationSlave
+from popwheel_common.supervision import supervised
 from popwheel_rpc.service import Channel
 
 _log = structlog.get_logger()

@@ -9,26 +9,26 @@ import structlog
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.server import BrokerServer
-from popwheel_broker.pace import Pace
-from popwheel_broker.replica.log_sender import Master
-from popwheel_broker.replica.replication_master import ReplicationMaster
-from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.delay.timer_server import TimerServer
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.timer_record import TIMER_TOPIC
+from popwheel_broker.replication.log_sender import Master
+from popwheel_broker.replication.replication_master import ReplicationMaster
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_broker.role.reviver import Reviver
 from popwheel_broker.role.upkeep import Upkeep
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.supervision import supervised
-from popwheel_broker.timer.service import TimerService
-from popwheel_broker.timer.timer_server import TimerServer
 from popwheel_broker.transactions.checkers import Checkers
 from popwheel_broker.transactions.transaction_ids import TransactionIds
 from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_broker.transactions.transaction_service import TransactionService
-from popwheel_broker.wheel.delay import TIMER_TOPIC
 from popwheel_common.contract.cluster_view import incarnation_of
 from popwheel_common.errors import StatusError
+from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
+from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from popwheel_broker.calls.dedup import MESSAGES_MAX
-from popwheel_broker.files.replica_store import ReplicaStore
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.role import Role
 

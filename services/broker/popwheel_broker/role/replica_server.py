@@ -5,8 +5,8 @@ import asyncio
 import structlog
 
 from popwheel_broker.calls.router import Router
-from popwheel_broker.files.replica_store import ReplicaStore
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.role import Role
 from popwheel_common.contract import names

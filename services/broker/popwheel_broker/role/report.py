@@ -1,7 +1,7 @@
 """What a replica says of itself: to the controller, and to whoever asks whether it is well (pure)."""
 
-from popwheel_broker.files.replica_store import ReplicaStore
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_broker.role.role import Role, RoleState
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import structlog
 
-from popwheel_broker.pace import STEP_S, Pace
-from popwheel_broker.progress.check_point import CheckPoint
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.supervision import supervised
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.clock import Clock
 from popwheel_common.cold_reads import NotInMemory
 from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pace import STEP_S, Pace
+from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 

@@ -13,15 +13,15 @@ import structlog
 
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.router import Router
-from popwheel_broker.repair.peers import Peers
+from popwheel_broker.replication.peers import Peers
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.follower import Follower
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.replica_server import ReplicaServer
 from popwheel_broker.role.role import Role, RoleState
-from popwheel_broker.supervision import supervised
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
+from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 

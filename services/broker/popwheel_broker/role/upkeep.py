@@ -5,11 +5,11 @@ import asyncio
 import structlog
 
 from popwheel_broker.calls.context import BrokerContext
-from popwheel_broker.pace import Pace
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.timer.service import TimerService
+from popwheel_broker.delay.service import TimerService
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.flusher import Flusher
 from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pace import Pace
 
 _log = structlog.get_logger()
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import structlog
 
-from popwheel_broker.names.known_names import KnownNames
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord, hash_tag
-from popwheel_broker.store.message_store import MessageStore
+from popwheel_broker.topics.known_names import KnownNames
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,

@@ -16,7 +16,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_common.errors import UnknownFormatError
 
 HALF_TOPIC = "rmq_sys_trans_half"

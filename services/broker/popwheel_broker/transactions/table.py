@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from popwheel_broker.records.record import RecordKind, StoredRecord
+from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.transactions.half import (
     HalfTarget,
     Resolution,

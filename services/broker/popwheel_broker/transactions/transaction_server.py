@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from popwheel_broker.pop.delivery import common_properties, pulled_message
-from popwheel_broker.records.fault import RECORD_STEP, RecordFaultError
-from popwheel_broker.records.record import Record, StoredRecord
-from popwheel_broker.records.run_batch import RunBatch, Sent, put_alone
-from popwheel_broker.store.flusher import Flusher
-from popwheel_broker.store.refusals import disk_refusal, naming_trouble
+from popwheel_broker.consume.delivery import common_properties, pulled_message
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.record import Record, StoredRecord
+from popwheel_broker.log.refusals import disk_refusal, naming_trouble
+from popwheel_broker.log.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.transactions.checkers import Checker, Checkers
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.half import HALF_QUEUE, HALF_TOPIC, Resolution, decode_half

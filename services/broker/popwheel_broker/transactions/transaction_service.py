@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import structlog
 
-from popwheel_broker.store.message_store import MessageStore
-from popwheel_broker.supervision import supervised
+from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.transactions.checkers import Checkers
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 

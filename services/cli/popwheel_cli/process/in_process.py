@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
+from popwheel_broker.replication.channels import BrokerChannels
 from popwheel_cli.options import StandaloneOptions
 from popwheel_common.disk import Disk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest

@@ -12,8 +12,8 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from popwheel_broker.app import BrokerApp
-from popwheel_broker.channels import BrokerChannels
 from popwheel_broker.options import BrokerOptions
+from popwheel_broker.replication.channels import BrokerChannels
 from popwheel_cli.options import ClusterOptions
 from popwheel_cli.process.broker_process import kill_replica
 from popwheel_cli.process.data_lock import DataLock

@@ -1,6 +1,6 @@
 """A block of records of one queue, as a broker hands it to readers of whole queues: byte for byte as its log has them.
 
-A record's layout is in `popwheel_broker.records.record`. Here is what both ends share: the bytes of a block, and the
+A record's layout is in `popwheel_broker.log.record`. Here is what both ends share: the bytes of a block, and the
 heads of its records as columns, so that nobody does anything for a single record.
 """
 

@@ -1,6 +1,6 @@
 """What comes to a topic, as a stream of events, for one who looks on: asked of the brokers again and again.
 
-A look costs a broker little however much came (`popwheel_broker.state.message_tail`), and a tail looks at all brokers
+A look costs a broker little however much came (`popwheel_broker.core.message_tail`), and a tail looks at all brokers
 at once, some times in two seconds. It lasts for ten minutes at the most: who looks on for longer asks again.
 """
 

@@ -4,9 +4,9 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
-from popwheel_broker.records import raw_records, record
-from popwheel_broker.records.record import Record, RecordKind
-from popwheel_broker.replica.epochs import EpochHistory
+from popwheel_broker.log import raw_records, record
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.replication.epochs import EpochHistory
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from popwheel_broker.options import ReplicationOptions
-from popwheel_broker.repair.peers import Peers
-from popwheel_broker.repair.repair import RecordReader, Repairer
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.log_receiver import Slave
-from popwheel_broker.replica.log_sender import Master
-from popwheel_broker.replica.replication_master import ReplicationMaster
-from popwheel_broker.replica.replication_slave import ReplicationSlave
-from popwheel_broker.replica.statistics import ReplicationStatistics
-from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.log_receiver import Slave
+from popwheel_broker.replication.log_sender import Master
+from popwheel_broker.replication.peers import Peers
+from popwheel_broker.replication.repair import RecordReader, Repairer
+from popwheel_broker.replication.replication_master import ReplicationMaster
+from popwheel_broker.replication.replication_slave import ReplicationSlave
+from popwheel_broker.replication.statistics import ReplicationStatistics
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest

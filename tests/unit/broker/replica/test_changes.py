@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.checkpoint_sync.changes import Changes
+from popwheel_broker.replication.changes import Changes
 
 KEYS = st.integers(0, 5)
 STEPS = st.lists(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.replica import epochs
-from popwheel_broker.replica.epochs import EpochHistory, EpochStart, JoinPlan, LogOutline, join_plan
+from popwheel_broker.replication import epochs
+from popwheel_broker.replication.epochs import EpochHistory, EpochStart, JoinPlan, LogOutline, join_plan
 from popwheel_common.errors import CorruptDataError
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.replica.lag import PositionTimes
+from popwheel_broker.replication.lag import PositionTimes
 
 
 def test_tells_since_when_there_is_more() -> None:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.checkpoint_sync import master_checkpoint
-from popwheel_broker.checkpoint_sync.checkpoint_source import CheckpointSource
-from popwheel_broker.checkpoint_sync.master_checkpoint import MasterCheckpoint
-from popwheel_broker.checkpoint_sync.master_checkpoint_file import NAME, MasterCheckpointFile
-from popwheel_broker.names.known_names import KnownNames, Names
-from popwheel_broker.progress.merge_buffer import MergeBuffer
-from popwheel_broker.store.consume_queue import ConsumeQueue
-from popwheel_broker.store.queue_index import QueueIndex
+from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.queue_index import QueueIndex
+from popwheel_broker.replication import master_checkpoint
+from popwheel_broker.replication.checkpoint_source import CheckpointSource
+from popwheel_broker.replication.master_checkpoint import MasterCheckpoint
+from popwheel_broker.replication.master_checkpoint_file import NAME, MasterCheckpointFile
+from popwheel_broker.topics.known_names import KnownNames, Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from popwheel_broker.replica.log_receiver import Slave
-from popwheel_broker.replica.replication_slave import ReplicationSlave
+from popwheel_broker.replication.log_receiver import Slave
+from popwheel_broker.replication.replication_slave import ReplicationSlave
 from popwheel_common.clock import SystemClock, Uptime
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.server.server import Server

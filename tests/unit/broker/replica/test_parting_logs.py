@@ -10,8 +10,8 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.records.record import HEADER_BYTES
-from popwheel_broker.replica.sync_state_set import SyncStateSet
+from popwheel_broker.log.record import HEADER_BYTES
+from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from tests.harness.manual_clock import ManualClock, run_virtually

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.records import record
-from popwheel_broker.records.raw_records import checked_records, whole_bytes, whole_length
-from popwheel_broker.records.record import Record, RecordKind, StoredRecord
+from popwheel_broker.log import record
+from popwheel_broker.log.raw_records import checked_records, whole_bytes, whole_length
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
 records = st.lists(

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.repair.repair import BYTES_MAX, RecordReader
-from popwheel_broker.replica.constants import ReplicationConstants
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.repair import BYTES_MAX, RecordReader
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReadRecordsRequest

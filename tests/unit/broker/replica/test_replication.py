@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.replica.statistics import ReplicationStatistics
-from popwheel_broker.replica.sync_state_set import SetChange
+from popwheel_broker.replication.statistics import ReplicationStatistics
+from popwheel_broker.replication.sync_state_set import SetChange
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.log_sender import SendWindow
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.log_sender import SendWindow
 
 CONSTANTS = ReplicationConstants(chunk_bytes=4096, coalesce_bytes=1000, window_bytes=8192, joining_bytes=4096)
 

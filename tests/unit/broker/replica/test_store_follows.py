@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from popwheel_broker.files.replica_store import ReplicaStore
+from popwheel_broker.core.core import BrokerCore
+from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.repair.repair import Repairer
-from popwheel_broker.replica.log_receiver import Slave
-from popwheel_broker.replica.metrics import ReplicationCollector
-from popwheel_broker.replica.replication_slave import ReplicationSlave
-from popwheel_broker.state.core import BrokerCore
-from popwheel_broker.store.commit_log import CommitLog
+from popwheel_broker.replication.log_receiver import Slave
+from popwheel_broker.replication.metrics import ReplicationCollector
+from popwheel_broker.replication.repair import Repairer
+from popwheel_broker.replication.replica_store import ReplicaStore
+from popwheel_broker.replication.replication_slave import ReplicationSlave
 from popwheel_common.contract.cluster_view import ClusterView
 from tests.harness.manual_clock import ManualClock, run_virtually
 from tests.harness.memory_disk import MemoryDisk

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from popwheel_broker.options import ReplicationOptions
-from popwheel_broker.replica.constants import ReplicationConstants
-from popwheel_broker.replica.sync_state_set import SetChange, SyncStateSet
+from popwheel_broker.replication.constants import ReplicationConstants
+from popwheel_broker.replication.sync_state_set import SetChange, SyncStateSet
 from popwheel_common.errors import NotLeadingError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup

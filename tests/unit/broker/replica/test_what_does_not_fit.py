@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from popwheel_broker.replica.log_receiver import _to_its_end
+from popwheel_broker.replication.log_receiver import _to_its_end
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import EpochStart, ReplicateProgress

@@ -1,0 +1,79 @@
+"""Which messages were acknowledged a moment ago, for those who could not be told (their broker died, or was deposed).
+
+Whoever asks again finds the receipt handle void. Only the log can tell whether that is so because of the ack: it is
+folded in here as it is everywhere else, so the next master knows as well; and whether it was that very call, or another
+one before. What was given back, given a new handle or has expired is not here.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from popwheel_broker.consume.check_point import CheckPoint
+
+CHECK_POINTS_MAX: Final = 8192
+"""As many CKs are remembered; who asks again does so at once, or at the next master, before much else has happened."""
+
+
+class AckMemory:
+    """The latest acknowledgements, by CK."""
+
+    def __init__(self) -> None:
+        self._acked: dict[int, tuple[Sequence[int], tuple[tuple[int, int], ...]]] = {}
+        """By CK: the offsets of its messages, and which of them each call has acknowledged."""
+        self._places: dict[int, tuple[str, str, int, int]] = {}
+        """By CK: its group, topic, origin and queue."""
+
+    def __len__(self) -> int:
+        return len(self._acked)
+
+    def note(self, check_point: CheckPoint, bits: int, call: int) -> None:
+        """Open messages of a CK are acknowledged, or have gone to the dead letter queue: they never come again.
+
+        Args:
+            check_point: the CK.
+            bits: the messages.
+            call: which call of a client asked for it; 0 if that is not known.
+        """
+        acked = self._acked
+        earlier = acked.pop(check_point.id, None)
+        calls = ((call, bits),)
+        acked[check_point.id] = check_point.offsets, calls if earlier is None else earlier[1] + calls
+        self._places[check_point.id] = check_point.group, check_point.topic, check_point.origin, check_point.queue_id
+        if len(acked) > CHECK_POINTS_MAX:
+            oldest = next(iter(acked))
+            del acked[oldest], self._places[oldest]
+
+    def of_place(self, topic: str, origin: int, queue_id: int, queue_offset: int) -> list[str]:
+        """Return the groups that are known to be done with a message.
+
+        Args:
+            topic: the topic that clients ask for.
+            origin: as a check point has it.
+            queue_id, queue_offset: where the message stands.
+        """
+        found: list[str] = []
+        for identity, place in self._places.items():
+            group = place[0]
+            if place == (group, topic, origin, queue_id):
+                offsets, calls = self._acked[identity]
+                if queue_offset in offsets:
+                    index = offsets.index(queue_offset)
+                    if any(bits >> index & 1 for _, bits in calls):
+                        found.append(group)
+        return found
+
+    def name(self, check_point_id: int, bits: int, call: int) -> None:
+        """It turns out which call asked for what was noted without."""
+        found = self._acked.get(check_point_id)
+        if found is not None:
+            offsets, calls = found
+            named = tuple((known or (call if some & bits else 0), some) for known, some in calls)
+            self._acked[check_point_id] = offsets, named
+
+    def has(self, check_point_id: int, queue_offset: int, call: int) -> bool:
+        """Whether a message of a CK is known to be done with, by this call as far as both are known."""
+        found = self._acked.get(check_point_id)
+        if found is None or queue_offset not in found[0]:
+            return False
+        index = found[0].index(queue_offset)
+        return any(bits >> index & 1 and (known == call or not (known and call)) for known, bits in found[1])

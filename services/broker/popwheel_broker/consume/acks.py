@@ -1,0 +1,462 @@
+"""What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from popwheel_broker.consume import check_point as codec
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery_events import ACKED, EXPIRED, NACKED, RELEASED
+from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages
+from popwheel_broker.consume.pop_context import PopContext
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.consume.receives import Receives
+from popwheel_broker.consume.redelivery import dead_letter, redelivered, retry_topic_of
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.record import Record, StoredRecord
+from popwheel_common.contract import names, receipt
+from popwheel_common.contract.backoff import wait_ms
+from popwheel_common.contract.names import Use
+from popwheel_common.contract.receipt import HandleReader
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+
+_DONE = pb.EntryResult(code=Code.OK)
+
+
+class Acks:
+    """Serves acks and all that ends or changes a delivery.
+
+    Each message that leaves its CK does so by one record that says both where it goes and what it came from, so a
+    crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
+
+    Args:
+        context: store, state and names.
+        on_due_changed: called when something may come due earlier than before.
+        knows_group: whether a group is there as far as the log tells, which may be ahead of the view.
+        receives: which of them have what ordered groups were given.
+    """
+
+    def __init__(
+        self,
+        context: PopContext,
+        on_due_changed: Callable[[], None],
+        knows_group: Callable[[str], bool],
+        receives: Receives,
+    ) -> None:
+        self._store = context.store
+        self._state = context.state
+        self._view = context.view
+        self._topics = context.topics
+        self._clock = context.clock
+        self._broker_name = context.broker_name
+        self._on_due_changed = on_due_changed
+        self._knows_group = knows_group
+        self._quarantine = context.quarantine
+        self._receives = receives
+        self.messages = GivenOutMessages(context.store, context.topics)
+        """Those that are given out."""
+
+    def ack(
+        self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, is_retry: bool = False
+    ) -> list[pb.EntryResult]:
+        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
+
+        Args:
+            group, topic: for which the handles were given out.
+            handles: the messages'.
+            call: names the client's call and all its tries; 0 if that is not known.
+            is_retry: whether an earlier try may have done it: what that has acknowledged is well.
+        """
+        bits_of: dict[CheckPoint, int] = {}
+        results: list[pb.EntryResult] = []
+        refused = False
+        reader = HandleReader(self._view.receipt_key, group, topic)
+        for handle in handles:
+            try:
+                check_point, index = self._open(*reader.read(handle))
+                bits = bits_of.get(check_point, 0)
+                if bits >> index & 1:
+                    raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
+            except StatusError as error:
+                if is_retry and self._is_done(group, topic, handle, call):
+                    results.append(_DONE)
+                    continue
+                results.append(_refusal(error))
+                refused = True
+                continue
+            bits_of[check_point] = bits | 1 << index
+            results.append(_DONE)
+        if bits_of:
+            appended = self._store.put(
+                [
+                    codec.ack_record(self._topics.revive, check_point.id, bits, call)
+                    for check_point, bits in bits_of.items()
+                ]
+            )
+            self._happened(ACKED, bits_of, appended.store_time_ms, appended.positions)
+        assert len(results) == len(handles), "not every receipt handle has its result"
+        return results if refused else []
+
+    def change_invisible(
+        self,
+        group: str,
+        topic: str,
+        handle: str,
+        invisible_ms: int | None,
+        *,
+        call: int = 0,
+        is_retry: bool = False,
+        suspends: bool = False,
+    ) -> str:
+        """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            invisible_ms: for how long; None for as long as its group's back-off says, which takes a read.
+            call: names the client's call and all its tries; 0 if that is not known.
+            is_retry: whether an earlier try may have done it: then the handle that it gave is given once more.
+            suspends: whether the delivery that ends is no attempt, which only groups that consume in order can say;
+                it stays so however often its time is changed.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        try:
+            old, index = self._open(shown.check_point_id, shown.queue_offset)
+        except StatusError:
+            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if is_retry else None
+            if done is None:
+                raise
+            return self._handle_of(done)
+        if invisible_ms is None:
+            invisible_ms = self._backoff_ms(old, index)
+        identity = self._state.table.make_id(old.revive_queue)
+        new = old.changed(index, identity, self._clock.now_ms(), invisible_ms, call=call, suspends=suspends)
+        appended = self._store.put([codec.check_point_record(self._topics.revive, new)])
+        stored_ms = appended.store_time_ms
+        self._happened(NACKED, {old: 1 << index}, stored_ms, appended.positions, stored_ms + invisible_ms)
+        self._on_due_changed()
+        return self._handle_of(new)
+
+    def _handle_of(self, check_point: CheckPoint) -> str:
+        """The receipt handle of a CK's only message."""
+        maker = delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
+        return maker.handle(check_point.offsets[0])
+
+    def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
+        """Hide messages for `invisible_ms` from now, or those that back off for as long as their group's policy says,
+        which takes a read. Their receipt handles stay good.
+        """
+        now_ms = self._clock.now_ms()
+        bits_of: dict[tuple[CheckPoint, int], int] = {}  # by CK and time
+        results: list[pb.EntryResult] = []
+        for entry in entries:
+            try:
+                names.group(entry.group)
+                names.topic(entry.topic, Use.RECEIVE)
+                check_point, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
+            except StatusError as error:
+                results.append(_refusal(error))
+                continue
+            hidden_ms = self._backoff_ms(check_point, index) if entry.back_off else invisible_ms
+            renewed = check_point, now_ms + hidden_ms
+            bits_of[renewed] = bits_of.get(renewed, 0) | 1 << index
+            results.append(_DONE)
+        if bits_of:
+            self._store.put(
+                [
+                    codec.renewal_record(self._topics.revive, check_point.id, bits, due_ms)
+                    for (check_point, due_ms), bits in bits_of.items()
+                ]
+            )
+            self._on_due_changed()
+        assert len(results) == len(entries), "not every receipt handle has its result"
+        return results
+
+    def _backoff_ms(self, check_point: CheckPoint, index: int) -> int:
+        """How long a message that its consumer failed on is to wait now."""
+        try:
+            with RECORD_STEP:
+                stored = self.messages.message(check_point, index)
+        except (RecordFaultError, CorruptDataError):
+            stored = None  # whoever gives it out again meets that, and deals with it
+        attempt = 1 if stored is None else stored.attempts + 1
+        return wait_ms(self._view.groups.get(check_point.group), attempt)
+
+    def release(
+        self, group: str, topic: str, handles: Sequence[str], attempted: bool, *, receive: int = 0
+    ) -> list[pb.EntryResult]:
+        """Let messages come again at once, for a consumer that has gone.
+
+        Args:
+            group, topic: for which the handles were given out.
+            handles: the messages'.
+            attempted: whether it counts as an attempt.
+            receive: which receive has ended: what another try of it has stays where it is; 0: whatever has them.
+        """
+        messages: dict[GivenOut, None] = {}
+        results: list[pb.EntryResult] = []
+        for handle in handles:
+            try:
+                each = self._given_out(group, topic, handle)
+            except StatusError as error:
+                results.append(_refusal(error))
+                continue
+            if not receive or self._receives.ended(each[0], receive):
+                messages[each] = None
+            results.append(_DONE)
+        self.redeliver(list(messages), attempted=attempted, cause=RELEASED)
+        assert len(results) == len(handles), "not every receipt handle has its result"
+        return results
+
+    def _happened(
+        self, kind: int, bits_of: Mapping[CheckPoint, int], time_ms: int, positions: Sequence[int], number: int = 0
+    ) -> None:
+        """Record what happened to messages of CKs, by a record of each."""
+        add = self._state.events.add
+        for (check_point, bits), position in zip(bits_of.items(), positions, strict=True):
+            add(time_ms, position, kind, check_point, bits, number)
+
+    def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int = EXPIRED) -> None:
+        """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
+
+        Those of a group that consumes in order stay the first of their lines instead of going to the retry topic (P6).
+        A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
+        A group that the log knows and the view does not is there all the same: the view is behind, or the controller
+        has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
+        A message that fails by itself is set aside. One that has left its CK is passed over, so it may be asked again.
+
+        Args:
+            messages: which.
+            attempted: whether the deliveries that end by it are attempts.
+            cause: why they end: a kind of `DeliveryEvents`.
+
+        Raises:
+            StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
+            CorruptDataError: one of them is damaged; likewise.
+        """
+        messages = [(check_point, index) for check_point, index in messages if check_point.open_bits >> index & 1]
+        if self._state.taking_back:
+            messages = self._without_taken_back(messages)
+        if any(check_point.lines for check_point, _ in messages):
+            messages = self._put_back(messages, attempted=attempted, cause=cause)
+        try:
+            with RECORD_STEP:
+                self._put_leaving(messages, self._moved(messages, attempted=attempted), cause=cause)
+        except RecordFaultError as fault:
+            if len(messages) == 1:
+                self._set_aside(*messages[0], fault, attempted=attempted)
+            else:
+                for check_point, index in messages:
+                    self.redeliver([(check_point, index)], attempted=attempted, cause=cause)
+
+    def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
+        """Close those that are being taken back a little earlier; the others.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        taken_back = [each for each in messages if self._state.is_taken_back(each[0])]
+        self._put_leaving(taken_back, [])
+        return [each for each in messages if not self._state.is_taken_back(each[0])]
+
+    def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int) -> list[GivenOut]:
+        """Have messages of ordered groups wait in their lines, to be given out again; the messages that do not.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        rest: list[GivenOut] = []
+        returned: dict[CheckPoint, list[int]] = {}
+        for check_point, index in messages:
+            if check_point.lines and self._comes_again(check_point, index, attempted=attempted):
+                returned.setdefault(check_point, []).append(index)
+            else:
+                rest.append((check_point, index))
+        if not returned:
+            return rest
+        now_ms = self._clock.now_ms()
+        held = [self._held(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
+        appended = self._store.put([codec.check_point_record(self._topics.revive, each) for each in held])
+        bits_of = {old: sum(1 << index for index in indexes) for old, indexes in returned.items()}
+        self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
+        return rest
+
+    def _comes_again(self, check_point: CheckPoint, index: int, *, attempted: bool) -> bool:
+        """Whether a message of an ordered group is given out once more, as it is not gone and may be tried again."""
+        group = self._view.groups.get(check_point.group)
+        if self.messages.place(check_point, index) is None:
+            return False
+        if group is None:
+            return self._knows_group(check_point.group)
+        return check_point.attempts[index] + (attempted and not check_point.is_suspended) < group.max_attempts
+
+    def was_last_attempt(self, check_point: CheckPoint, index: int, stored: StoredRecord) -> bool:
+        """Whether a message becomes a dead letter if its delivery ends now, unacknowledged."""
+        group = self._view.groups.get(check_point.group)
+        if not check_point.lines and retry_topic_of(check_point) is None:
+            return True
+        return group is not None and stored.attempts + (not check_point.is_suspended) >= group.max_attempts
+
+    def _held(self, old: CheckPoint, indexes: Sequence[int], attempted: bool, now_ms: int) -> CheckPoint:
+        """The CK of messages that wait in their lines once more."""
+        counts = attempted and not old.is_suspended and old.group in self._view.groups
+        offsets = tuple(old.offsets[index] for index in indexes)
+        return CheckPoint(
+            id=self._state.table.make_id(old.revive_queue),
+            group=old.group,
+            topic=old.topic,
+            origin=old.origin,
+            queue_id=old.queue_id,
+            start_offset=offsets[0],
+            next_offset=offsets[-1] + 1,
+            pop_time_ms=now_ms,
+            invisible_ms=0,
+            due_ms=now_ms,
+            first_position=old.first_position,
+            offsets=offsets,
+            copies={number: old.copies[index] for number, index in enumerate(indexes) if index in old.copies},
+            lines=tuple(old.lines[index] for index in indexes),
+            attempts=tuple(old.attempts[index] + counts for index in indexes),
+            sources=tuple(Origin(old.id, index) for index in indexes),
+            is_held=True,
+        )
+
+    def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+        try:
+            with RECORD_STEP:
+                stored = self.messages.message(check_point, index)
+        except RecordFaultError:
+            stored = None
+        self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+
+    def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
+        """The records that take the place of messages, without those that are gone."""
+        records: list[Record] = []
+        for (check_point, index), stored in zip(messages, self.messages.read(messages), strict=True):
+            group = self._view.groups.get(check_point.group)
+            if stored is not None and (group is not None or self._knows_group(check_point.group)):
+                counts = attempted and not check_point.is_suspended and group is not None
+                limit = stored.attempts + 1 if group is None else group.max_attempts
+                records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
+        return records
+
+    def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, is_retry: bool = False) -> None:
+        """Move a message to the group's dead letter queue.
+
+        Args:
+            group, topic: for which the handle was given out.
+            handle: the message's.
+            call: names the client's call and all its tries; 0 if that is not known.
+            is_retry: whether an earlier try may have done it: then that is well.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
+        """
+        try:
+            check_point, index = self._given_out(group, topic, handle)
+        except StatusError:
+            if is_retry and self._is_done(group, topic, handle, call):
+                return
+            raise
+        stored = self.messages.message(check_point, index)
+        records = [] if stored is None else [dead_letter(check_point, index, stored)]
+        acks = [codec.ack_record(self._topics.revive, check_point.id, 1 << index, call)]
+        self._store.put([*records, *acks])
+
+    def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
+        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back, or as
+        they are to be. One that fails by itself stays as it is until it is done with.
+
+        Raises:
+            StatusError: the disk is full; what was not written has not changed.
+        """
+        if not check_points:
+            return
+        try:
+            with RECORD_STEP:
+                self._store.put([codec.check_point_record(self._topics.revive, each) for each in check_points])
+        except RecordFaultError as fault:
+            if len(check_points) == 1:
+                self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
+                return
+            for each in check_points:
+                self.rewrite([each])
+
+    def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], cause: int | None = None) -> None:
+        """Append the records of what leaves its CKs, and those that close it there.
+
+        Args:
+            messages: what leaves.
+            records: what takes its place.
+            cause: why, as a kind of `DeliveryEvents`; None if those records say so.
+        """
+        bits_of: dict[CheckPoint, int] = {}
+        for check_point, index in messages:
+            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+        if bits_of:
+            appended = self._store.put(
+                [
+                    *records,
+                    *(codec.close_record(self._topics.revive, each.id, bits) for each, bits in bits_of.items()),
+                ]
+            )
+            if cause is not None:
+                # At the first position, as it comes before what is made of any of them.
+                self._happened(cause, bits_of, appended.store_time_ms, [appended.positions[0]] * len(bits_of))
+
+    def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
+        """Whether the message of a handle that is void is known to be so because this call is done with it."""
+        try:
+            shown = receipt.decode(self._view.receipt_key, group, topic, handle)
+        except StatusError:
+            return False
+        return self._state.acked.has(shown.check_point_id, shown.queue_offset, call)
+
+    def _given_out(self, group: str, topic: str, handle: str) -> GivenOut:
+        """The message a receipt handle stands for.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
+                HA_NOT_AVAILABLE: a later master gave it out.
+        """
+        decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
+        return self._open(decoded.check_point_id, decoded.queue_offset)
+
+    def _open(self, check_point_id: int, queue_offset: int) -> GivenOut:
+        """The message of a CK with this offset.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
+                HA_NOT_AVAILABLE: a later master has made the CK.
+        """
+        check_point = self._state.table.get(check_point_id)
+        if check_point is None and not self._state.table.has_made(check_point_id):
+            raise StatusError(
+                Code.HA_NOT_AVAILABLE,
+                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+            )
+        if check_point is not None and self._state.is_taken_back(check_point):
+            check_point = None
+        index = -1 if check_point is None else check_point.index_of(queue_offset)
+        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE,
+                "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
+                "invisible duration has passed; use the handle of its latest delivery",
+            )
+        return check_point, index
+
+
+def _refusal(error: StatusError) -> pb.EntryResult:
+    """What is answered for one handle.
+
+    Raises:
+        StatusError: HA_NOT_AVAILABLE: a later master leads, so all handles of the call are to be shown to that one.
+    """
+    if error.code == Code.HA_NOT_AVAILABLE:
+        raise error
+    return pb.EntryResult(code=error.code, error=error.message)

@@ -1,0 +1,142 @@
+"""The latest deliveries and how they ended, for who asks what happened to a message.
+
+It is in memory only, and bounded: the oldest events are dropped. What the log says by itself is not repeated here: that
+a message was stored, revived, fired, redriven, or became a dead letter.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from itertools import islice
+from typing import Final, NamedTuple
+
+from popwheel_broker.consume.check_point import CheckPoint
+
+DELIVERED: Final = 0
+ACKED: Final = 1
+NACKED: Final = 2
+"""Its consumer changed its invisible duration: it failed, or needs longer."""
+EXPIRED: Final = 3
+"""Its invisible duration passed."""
+RELEASED: Final = 4
+"""Its delivery ended early, as its client has gone or an operator asked for it."""
+
+ENTRIES_MAX: Final = 50_000
+UNKNOWN_ATTEMPTS: Final = -1
+_ENTRIES_AT_ONCE = 2_048
+
+Entry = tuple[int, int, int, CheckPoint, int, int | tuple[int, ...]]
+"""Time, position, kind, check point, bits of its messages, and a number that the kind explains."""
+
+
+class DeliveryEvent(NamedTuple):
+    """Something that happened to one message.
+
+    Args:
+        time_ms: when, wall clock.
+        position: in the log, of the record that says so.
+        kind: one of the above.
+        check_point: the delivery.
+        message_index: of the message there.
+        attempts: how many had failed before it was delivered; `UNKNOWN_ATTEMPTS` if it says nothing of that.
+        until_ms: until when the message is hidden; 0 if no time ends it.
+    """
+
+    time_ms: int
+    position: int
+    kind: int
+    check_point: CheckPoint
+    message_index: int
+    attempts: int
+    until_ms: int
+
+
+class DeliveryEvents:
+    """A ring of them. One entry stands for all messages of a check point that had the same fate at once.
+
+    Args:
+        entries_max: as many are kept.
+    """
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._ring: deque[Entry] = deque(maxlen=entries_max)
+        self._added = 0
+        self.began_ms = 0
+        """When this master began to lead; wall clock."""
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    @property
+    def dropped(self) -> int:
+        """How many entries were dropped."""
+        return self._added - len(self._ring)
+
+    @property
+    def known_since_ms(self) -> int:
+        """All that happened later is known; wall clock."""
+        return self._ring[0][0] if self.dropped and self._ring else self.began_ms
+
+    def add(
+        self,
+        time_ms: int,
+        position: int,
+        kind: int,
+        check_point: CheckPoint,
+        bits: int,
+        number: int | tuple[int, ...],
+    ) -> None:
+        """Record that something happened to messages of a check point.
+
+        Args:
+            time_ms: when, wall clock.
+            position: in the log, of the record that says so.
+            kind: what.
+            check_point: their delivery.
+            bits: which messages.
+            number: of `DELIVERED`: how many attempts had failed before, of all or of each; of `NACKED`: until when they
+                are hidden; else 0.
+        """
+        self._added += 1
+        self._ring.append((time_ms, position, kind, check_point, bits, number))
+
+    def step(
+        self, queues: Collection[tuple[str, int, int]], offsets: Collection[int], group: str, begin: int
+    ) -> tuple[list[DeliveryEvent], int | None]:
+        """The events of some messages among some entries, the oldest first; and where to go on, None if at no other.
+
+        Args:
+            queues: topic, `receipt.FROM_...` and queue: in one of these they stand.
+            offsets: their offsets there. An offset in one queue may be meant for another one: the caller compares.
+            group: of this group alone; empty for all.
+            begin: the number of the first entry; 0 for the oldest.
+        """
+        first = max(begin, self.dropped)
+        skipped = first - self.dropped
+        found: list[DeliveryEvent] = []
+        for entry in islice(self._ring, skipped, skipped + _ENTRIES_AT_ONCE):
+            check_point = entry[3]
+            if group and check_point.group != group:
+                continue
+            if (check_point.topic, check_point.origin, check_point.queue_id) not in queues:
+                continue
+            bits = entry[4]
+            for offset in offsets:
+                index = check_point.index_of(offset)
+                if index >= 0 and bits >> index & 1:
+                    found.append(_event(entry, index))
+        following = first + _ENTRIES_AT_ONCE
+        return found, following if following < self._added else None
+
+
+def _event(entry: Entry, index: int) -> DeliveryEvent:
+    time_ms, position, kind, check_point, _, number = entry
+    attempts, until_ms = UNKNOWN_ATTEMPTS, 0
+    if kind == DELIVERED:
+        attempts = number[index] if isinstance(number, tuple) else number
+        until_ms = time_ms + check_point.invisible_ms
+    elif kind == NACKED:
+        assert isinstance(number, int), "a message is hidden until one time"
+        until_ms = number
+    if check_point.lines:
+        attempts = check_point.attempts[index]
+    return DeliveryEvent(time_ms, position, kind, check_point, index, attempts, until_ms)

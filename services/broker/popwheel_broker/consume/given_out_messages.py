@@ -1,0 +1,78 @@
+"""The messages that are given out: where each of a CK stands now, and what it is."""
+
+from collections.abc import Iterator, Sequence
+
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.pop_state import stored_topic
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_broker.topics.own_topics import OwnTopics
+
+GivenOut = tuple[CheckPoint, int]
+"""A message that is given out: its CK and its index there."""
+
+Place = tuple[ConsumeQueue, int]
+"""A queue and an offset in it."""
+
+
+class GivenOutMessages:
+    """Finds and reads messages of CKs.
+
+    Args:
+        store: the messages.
+        topics: where copies stand of those whose segments are gone.
+    """
+
+    def __init__(self, store: MessageStore, topics: OwnTopics) -> None:
+        self._store = store
+        self._topics = topics
+
+    def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
+        """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
+        return self.read([(check_point, index)])[0]
+
+    def read(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
+        """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone, or
+        was skipped by an operator as it was damaged.
+        """
+        found: list[StoredRecord | None] = []
+        for place, count in side_by_side([self.place(check_point, index) for check_point, index in messages]):
+            records: list[StoredRecord] = []
+            if place is not None:
+                queue, offset = place
+                entries = queue.read(offset, count)
+                records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
+            found += [None if each.kind == RecordKind.SKIPPED else each for each in records]
+            found += [None] * (count - len(records))
+        for number, (check_point, index) in enumerate(messages):
+            stored = found[number]
+            if check_point.lines and stored is not None and stored.attempts != check_point.attempts[index]:
+                # In an ordered group a message stays where it is, so its CK counts its deliveries.
+                found[number] = stored._replace(attempts=check_point.attempts[index])
+        return found
+
+    def is_given_out(self, check_point: CheckPoint, index: int) -> bool:
+        """Whether a message of a CK is open, and not gone."""
+        return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
+
+    def place(self, check_point: CheckPoint, index: int) -> Place | None:
+        """Where a message of a CK stands, or its copy; None if it is gone."""
+        copy = check_point.copies.get(index)
+        if copy is None:
+            queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
+            offset = check_point.offsets[index]
+        else:
+            queue, offset = self._store.queue(self._topics.revive, check_point.revive_queue), copy
+        return None if queue is None or offset < queue.min_offset else (queue, offset)
+
+
+def side_by_side(places: Sequence[Place | None]) -> Iterator[tuple[Place | None, int]]:
+    """The first of those places that follow one another in a queue, and how many do."""
+    first = 0
+    for end in range(1, len(places) + 1):
+        here, behind = places[end - 1], places[end] if end < len(places) else None
+        if here is not None and behind is not None and behind == (here[0], here[1] + 1):
+            continue
+        yield places[first], end - first
+        first = end

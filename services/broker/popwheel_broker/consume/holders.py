@@ -1,0 +1,183 @@
+"""The clients that hold messages, and how many each: what the check points of this master's own pops say.
+
+It is in memory only. The log does not name clients, so of what was delivered before this master began to lead, and by
+masters before it, the holder is not known.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.check_point_orders import CheckPointSequence
+from popwheel_broker.consume.holder import Holder
+from popwheel_common.shares import room
+
+HOLDERS_MAX: Final = 50_000
+"""Pairs of a group and a client that are distinguished; groups share them."""
+_IDLE_MAX: Final = 1_000
+"""Among them those that hold nothing at the moment, and are kept as they will hold something soon."""
+
+
+class Unknown:
+    """What a group's clients hold that are not known."""
+
+    __slots__ = ("check_points", "client_id", "held")
+
+    def __init__(self) -> None:
+        self.client_id = ""
+        self.held = 0
+        self.check_points = CheckPointSequence()
+        """Recovery does not open them in the order of their ids."""
+
+    def oldest_popped_ms(self) -> int | None:
+        """As that of a `Holder`."""
+        first = self.check_points.first()
+        return None if first is None else first.pop_time_ms
+
+
+class GroupHolders:
+    """Those of one group."""
+
+    __slots__ = ("clients", "holding", "unknown")
+
+    def __init__(self) -> None:
+        self.clients: dict[str, Holder] = {}
+        """By client id, also those that hold nothing at the moment."""
+        self.holding = 0
+        """How many of them hold something."""
+        self.unknown: Unknown | None = None
+
+
+class Holders:
+    """All of them. What is counted here is never counted by a scan.
+
+    Args:
+        holders_max: see `HOLDERS_MAX`.
+    """
+
+    def __init__(self, holders_max: int = HOLDERS_MAX) -> None:
+        self._holders_max = holders_max
+        self._groups: dict[str, GroupHolders] = {}
+        self._idle: dict[Holder, None] = {}
+        """Those that hold nothing, the longest idle first."""
+        self._known = 0
+        self.unnamed = 0
+        """Pops whose client was not recorded, as there was no room for it."""
+        self.known_since_ms = 0
+        """When this master began to lead; wall clock."""
+
+    def __len__(self) -> int:
+        """How many clients hold something, in each group by itself."""
+        return self._known - len(self._idle)
+
+    def of(self, group: str, client_id: str) -> Holder | None:
+        """A client that is about to hold something; None if it is not named, or there is no room for it."""
+        of_group = self._groups.get(group)
+        holder = None if of_group is None else of_group.clients.get(client_id)
+        return self._new(group, client_id) if holder is None and client_id else holder
+
+    def _new(self, group: str, client_id: str) -> Holder | None:
+        of_group = self._of_group(group)
+        if not room(self._holders_max, self._known, len(of_group.clients)):
+            self.unnamed += 1
+            return None
+        holder = of_group.clients[client_id] = Holder(group, client_id)
+        self._known += 1
+        self._idle[holder] = None
+        return holder
+
+    def _of_group(self, group: str) -> GroupHolders:
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = GroupHolders()
+        return found
+
+    def opened(self, check_point: CheckPoint, messages: int) -> None:
+        """A check point was opened, and somebody has so many messages of it."""
+        holder = check_point.holder
+        if holder is None:
+            of_group = self._of_group(check_point.group)
+            if of_group.unknown is None:
+                of_group.unknown = Unknown()
+            of_group.unknown.held += messages
+            of_group.unknown.check_points.add(check_point)
+            return
+        if not holder.held:
+            del self._idle[holder]
+            self._groups[holder.group].holding += 1
+        holder.held += messages
+        holder.deliveries[check_point.id] = check_point
+
+    def ended(self, check_point: CheckPoint, messages: int, *, is_closed: bool) -> None:
+        """Somebody has so many messages of a check point no more.
+
+        Args:
+            check_point: whose.
+            messages: how many.
+            is_closed: it has no others.
+        """
+        holder = check_point.holder
+        if holder is None:
+            self._ended_unknown(check_point, messages, is_closed=is_closed)
+            return
+        holder.held -= messages
+        if is_closed:
+            del holder.deliveries[check_point.id]
+        if messages and not holder.held:
+            self._groups[holder.group].holding -= 1
+            self._idle[holder] = None
+            if len(self._idle) > _IDLE_MAX:
+                self._forget(next(iter(self._idle)))
+
+    def _ended_unknown(self, check_point: CheckPoint, messages: int, *, is_closed: bool) -> None:
+        of_group = self._groups[check_point.group]
+        unknown = of_group.unknown
+        assert unknown is not None, "a check point ends that was not opened"
+        unknown.held -= messages
+        if is_closed:
+            unknown.check_points.remove(check_point)
+        if not unknown.held:
+            of_group.unknown = None
+            if not of_group.clients:
+                del self._groups[check_point.group]
+
+    def _forget(self, holder: Holder) -> None:
+        """Forget one that holds nothing."""
+        del self._idle[holder]
+        self._known -= 1
+        of_group = self._groups[holder.group]
+        del of_group.clients[holder.client_id]
+        if not of_group.clients and of_group.unknown is None:
+            del self._groups[holder.group]
+
+    def clients_of(self, group: str) -> int:
+        """How many clients of a group hold something."""
+        of_group = self._groups.get(group)
+        return 0 if of_group is None else of_group.holding
+
+    def clients_of_each(self) -> dict[str, int]:
+        """The same of each group of which some do."""
+        return {group: each.holding for group, each in self._groups.items() if each.holding}
+
+    def of_group(self, group: str) -> list[Holder | Unknown]:
+        """Those of a group that hold something; last the one that stands for all that are not known."""
+        of_group = self._groups.get(group)
+        if of_group is None:
+            return []
+        found: list[Holder | Unknown] = [each for each in of_group.clients.values() if each.held]
+        return found if of_group.unknown is None else [*found, of_group.unknown]
+
+    def of_client(self, client_id: str, group: str) -> list[Holder]:
+        """What a client is in a group, or in all groups if none is named."""
+        groups: Iterable[str] = (group,) if group else self._groups
+        of_groups = (self._groups.get(each) for each in groups)
+        return [
+            holder
+            for each in of_groups
+            if each is not None and (holder := each.clients.get(client_id)) is not None and holder.held
+        ]
+
+
+def client_of(check_point: CheckPoint) -> str:
+    """Who has a check point, or had it; empty if that is not known."""
+    return "" if check_point.holder is None else check_point.holder.client_id

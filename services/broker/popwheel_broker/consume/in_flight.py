@@ -1,0 +1,267 @@
+"""Which messages groups were given and have not acknowledged, some at a time: there may be a million of them."""
+
+import re
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages, Place, side_by_side
+from popwheel_broker.consume.holders import client_of
+from popwheel_broker.consume.pop_state import stored_topic
+from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.log.consume_queue import Entry
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import StoredRecord
+from popwheel_broker.log.stored_records import check_place
+from popwheel_common.contract import names
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+
+_CHECK_POINTS_AT_ONCE = 2_048
+_MESSAGES_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 20
+_id_of = attrgetter("id")
+_PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,5})\.([0-9]{1,20})")
+
+
+def named_place(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    """The parts of a text that names a place to go on from.
+
+    Raises:
+        StatusError: BAD_REQUEST, it names none.
+    """
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise StatusError(Code.BAD_REQUEST, "this is no place to go on from; give what the list before has as `next`")
+    return match
+
+
+class InFlightPlace(NamedTuple):
+    """Where one goes on among the messages that are given out. As CKs, they stand in the order of their ids.
+
+    What is given out after one has begun is left out, or one would never come to an end. But what takes the place of
+    what was given out before is not.
+
+    Args:
+        check_point_id: at this CK, or the first behind it.
+        number: of that very CK at the message with this index, or the first behind it.
+        end: ids from here on were made after one had begun; 0 if one begins now.
+    """
+
+    check_point_id: int = 0
+    number: int = 0
+    end: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.check_point_id}.{self.number}.{self.end}"
+
+    @classmethod
+    def of(cls, text: str) -> "InFlightPlace":
+        """The place that a text names, as `str` has made it; the first of all for an empty one.
+
+        Raises:
+            StatusError: BAD_REQUEST, it names none.
+        """
+        if not text:
+            return cls()
+        match = named_place(_PLACE, text)
+        return cls(int(match[1]), int(match[2]), int(match[3]))
+
+
+class MessageFacts(NamedTuple):
+    """What a message says of itself.
+
+    Args:
+        message_id: its own; empty if it can't be read.
+        attempt: which delivery this is, from 1; 0 if it can't be read.
+        message_group: whose order it keeps; empty for none, or if it can't be read.
+        born_ms: when its sender made it, by the sender's clock; 0 if that is not known.
+    """
+
+    message_id: str = ""
+    attempt: int = 0
+    message_group: str = ""
+    born_ms: int = 0
+
+
+class InFlightMessage(NamedTuple):
+    """A message that is given out.
+
+    Args:
+        check_point: who has it, since when.
+        number: index of the message there.
+        message_id, attempt, message_group, born_ms: as in `MessageFacts`.
+        client_id: who has it; empty if that is not known.
+    """
+
+    check_point: CheckPoint
+    number: int
+    message_id: str
+    attempt: int
+    message_group: str
+    born_ms: int
+    client_id: str
+
+    @property
+    def topic(self) -> str:
+        """In which it has its offset: a topic, or a retry topic."""
+        return stored_topic(self.check_point)
+
+    @property
+    def due_ms(self) -> int:
+        """Until when it is hidden (`PopClock`)."""
+        return self.check_point.due_of(self.number)
+
+    @property
+    def queue_offset(self) -> int:
+        """In its queue, also if it was moved from there meanwhile."""
+        return self.check_point.offsets[self.number]
+
+
+class InFlight:
+    """Lists them.
+
+    Args:
+        table: the open CKs.
+        messages: those that are given out.
+        store: the messages.
+    """
+
+    def __init__(self, table: ReviveTable, messages: GivenOutMessages, store: MessageStore) -> None:
+        self._table = table
+        self._messages = messages
+        self._store = store
+
+    def step(
+        self, topic: str, group: str, begin: InFlightPlace, messages_max: int, client_id: str = ""
+    ) -> tuple[list[InFlightMessage], InFlightPlace | None]:
+        """Some messages in the order of their places, and where there may be more; None if these are the last.
+
+        What is given out all the while that somebody goes on from place to place is met, at least once. A step is over
+        within a few milliseconds, so it may find none and say where to go on. Messages that are gone, with their
+        segment or their topic, are none.
+
+        Args:
+            topic: for which they were asked; empty for all topics.
+            group: who has them; empty for all groups.
+            begin: the first place that is looked at.
+            messages_max: so many at the most.
+            client_id: which client of the group; empty for all clients.
+        """
+        if group and topic and (group, topic) not in self._table.in_flight:
+            return [], None
+        begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
+        messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
+        places = [self._messages.place(check_point, index) for check_point, index in messages]
+        entries = self._entries(places)
+        size, count = 0, 0
+        for entry in entries:
+            if size >= _BYTES_AT_ONCE:
+                rest = InFlightPlace(messages[count][0].id, messages[count][1], begin.end)
+                break
+            size += 0 if entry is None else entry.length
+            count += 1
+        records = self._records(places[:count], entries[:count])
+        found = [
+            InFlightMessage(
+                check_point,
+                index,
+                *message_facts(check_point, index, stored),
+                client_of(check_point),
+            )
+            for (check_point, index), place, stored in zip(messages, places, records, strict=False)
+            if place is not None
+        ]
+        return found, rest
+
+    def _given_out(
+        self, topic: str, group: str, begin: InFlightPlace, messages_max: int, client_id: str
+    ) -> tuple[list[GivenOut], InFlightPlace | None]:
+        messages: list[GivenOut] = []
+        looked_at = 0
+        of_client = self._few_of(client_id, group, begin.check_point_id) if client_id else None
+        check_points = self._table.begin_at(begin.check_point_id, group) if of_client is None else iter(of_client)
+        for check_point in check_points:
+            if looked_at == _CHECK_POINTS_AT_ONCE:
+                return messages, InFlightPlace(check_point.id, 0, begin.end)
+            looked_at += 1
+            if check_point.is_held or (group and check_point.group != group):
+                continue
+            if client_id and client_of(check_point) != client_id:
+                continue
+            asked_for = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+            if topic and asked_for != topic:
+                continue
+            if check_point.id >= begin.end and check_point.replaces is None:
+                continue
+            first = begin.number if check_point.id == begin.check_point_id else 0
+            for index in check_point.open_indexes():
+                if index >= first:
+                    if len(messages) == messages_max:
+                        return messages, InFlightPlace(check_point.id, index, begin.end)
+                    messages.append((check_point, index))
+        return messages, None
+
+    def _few_of(self, client_id: str, group: str, begin: int) -> list[CheckPoint] | None:
+        """The check points of a client from an id on, in their order; None if it has many."""
+        holders = self._table.holders.of_client(client_id, group)
+        if sum(len(each.deliveries) for each in holders) > _CHECK_POINTS_AT_ONCE:
+            return None
+        found = (self._table.get(identity) for each in holders for identity in each.deliveries if identity >= begin)
+        return sorted((each for each in found if each is not None), key=_id_of)
+
+    def _entries(self, places: Sequence[Place | None]) -> list[Entry | None]:
+        """Where each record stands in the log; None for what is gone, or of which a queue can't tell."""
+        found: list[Entry | None] = []
+        for place, count in side_by_side(places):
+            entries: list[Entry] = []
+            if place is not None:
+                queue, offset = place
+                try:
+                    entries = queue.read(offset, count)
+                except CorruptDataError:
+                    entries = []
+            found += [*entries, *[None] * (count - len(entries))]
+        return found
+
+    def _records(self, places: Sequence[Place | None], entries: Sequence[Entry | None]) -> list[StoredRecord | None]:
+        """The records; None for each that can't be read."""
+        try:
+            return self._read(places, entries)
+        except (CorruptDataError, RecordFaultError):
+            found: list[StoredRecord | None] = []
+            for place, entry in zip(places, entries, strict=True):
+                try:
+                    found += self._read([place], [entry])
+                except (CorruptDataError, RecordFaultError):
+                    found.append(None)
+            return found
+
+    def _read(self, places: Sequence[Place | None], entries: Sequence[Entry | None]) -> list[StoredRecord | None]:
+        found: list[StoredRecord | None] = [None] * len(entries)
+        known = [(number, entry) for number, entry in enumerate(entries) if entry is not None]
+        with RECORD_STEP:
+            records = self._store.records.read_many([entry for _, entry in known])
+            for (number, _), stored in zip(known, records, strict=True):
+                place = places[number]
+                if place is not None:
+                    check_place(*place, stored)
+                    found[number] = stored
+        return found
+
+
+def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> MessageFacts:
+    """What a message of a CK says of itself; `stored` is None if it can't be read."""
+    if stored is None:
+        return MessageFacts()
+    try:
+        properties = SystemProperties.FromString(stored.system_properties)
+    except DecodeError:
+        properties = SystemProperties()
+    attempts = check_point.attempts[index] if check_point.lines else stored.attempts
+    born_ms = properties.born_timestamp.ToMilliseconds()
+    return MessageFacts(properties.message_id, attempts + 1, properties.message_group, born_ms)

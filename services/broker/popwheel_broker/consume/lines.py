@@ -1,0 +1,240 @@
+"""The lines of ordered groups: which message of each message group a consumer group may have next (P6).
+
+A line is what a consumer group has read of one message group in one queue, and has not acknowledged. Its head is the
+message with the lowest offset. The head is given out, or ready: then a pop may take it. All others are held. So a
+message that is given out holds back its own line and no other. An acknowledgement makes the next message of its line
+ready at once, and nobody has to look for it.
+
+The lines follow from the open CKs, so they are the same wherever the log is folded (S6). A message without a message
+group is a line of its own: nothing waits for it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import islice
+from zlib import crc32
+
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+from popwheel_common.shares import Shares
+
+Member = tuple[CheckPoint, int]
+"""A message of a CK: that, and the message's index there."""
+
+_Pair = tuple[str, str]
+"""Consumer group and topic."""
+
+_RESUME_ONE_IN = 32
+
+
+class _Line:
+    """One line; it is not empty.
+
+    Args:
+        key: its hash; of a message without a message group its offset, as a negative number.
+    """
+
+    __slots__ = ("key", "members", "order")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.members: dict[int, Member] = {}
+        """By offset."""
+        self.order: list[int] = []
+        """A heap of offsets; those that are no members any more are passed over."""
+
+    def head(self) -> Member:
+        """The message that comes first."""
+        while (member := self.members.get(self.order[0])) is None:
+            heappop(self.order)
+        return member
+
+
+class Lines:
+    """All lines of a broker.
+
+    Args:
+        held_max: so many messages may be held; past it no more are read until some were given out.
+    """
+
+    def __init__(self, held_max: int) -> None:
+        self._held_max = held_max
+        self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
+        """By group and topic, queue, and key of the line."""
+        self._ready: dict[_Pair, dict[_Line, None]] = {}
+        self.held = Shares()
+        """Of each group: how many messages were read and are not given out."""
+        self.held_of: dict[_Pair, int] = {}
+        """The same by group and topic."""
+        self.paused: dict[_Pair, None] = {}
+        """Groups and topics of which no more is read, as too many messages are held."""
+        self.on_ready: Callable[[str, str], None] = _nobody
+        """Told of group and topic when a message has become ready that was not, or more may be read again."""
+        self.on_free: Callable[[str, str], None] = _nobody
+        """Told of group and topic when nothing stands in line any more."""
+
+    def __len__(self) -> int:
+        """How many lines there are."""
+        return sum(len(lines) for queues in self._lines.values() for lines in queues.values())
+
+    def has(self, group: str, topic: str) -> bool:
+        """Whether a group has read something of a topic in order and not acknowledged it."""
+        return (group, topic) in self._lines
+
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[int, _Line]:
+        """What stands in line in a queue, by hash of the message group. A message of a line that is not there is free:
+        when it is read it may be given out.
+        """
+        return self._lines.get((group, topic), _NO_QUEUES).get(queue_id, _NO_LINES)
+
+    def behind(self, check_point: CheckPoint, index: int) -> int:
+        """How many messages that were read stand behind one in its line."""
+        key = check_point.lines[index] or -1 - check_point.offsets[index] if check_point.lines else 0
+        line = self.of_queue(check_point.group, check_point.topic, check_point.queue_id).get(key)
+        return 0 if line is None else len(line.members) - 1
+
+    def ready(self, group: str, topic: str) -> int:
+        """How many messages a pop may take of those that were read."""
+        return len(self._ready.get((group, topic), ()))
+
+    def heads(self, group: str, topic: str, count: int) -> list[Member]:
+        """The first messages that are ready, those that have been for the longest time first."""
+        return [line.head() for line in islice(self._ready.get((group, topic), ()), count)]
+
+    def room(self, group: str, topic: str) -> int:
+        """How many messages more may be read for a group, each of which may have to be held.
+
+        Once there was no room, reading goes on only when a part of the limit is free again: else each message that is
+        given out would have one read, and a poll woken for it.
+        """
+        room = self.held.room(group, self._held_max)
+        if room and (group, topic) in self.paused and not self._resumes(group):
+            return 0
+        return room
+
+    def pause(self, group: str, topic: str) -> None:
+        """More waits to be read than there is room for: `on_ready` tells when there is."""
+        self.paused[group, topic] = None
+
+    # What changes them
+
+    def add(self, check_point: CheckPoint) -> None:
+        """A CK was opened; of a message that stands in its line already this CK takes over."""
+        pair = (check_point.group, check_point.topic)
+        queues = self._lines.setdefault(pair, {})
+        lines = queues.setdefault(check_point.queue_id, {})
+        is_held, hashes, offsets = check_point.is_held, check_point.lines, check_point.offsets
+        held = 0
+        for index in check_point.open_indexes():
+            offset = offsets[index]
+            key = hashes[index] or -1 - offset
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = _Line(key)
+                line.order.append(offset)
+                line.members[offset] = (check_point, index)
+                if is_held:
+                    held += 1
+                    self._ready.setdefault(pair, {})[line] = None
+                    if check_point.sources:
+                        self.on_ready(*pair)
+                continue
+            before = line.members.get(offset)
+            if before is None:
+                heappush(line.order, offset)
+            elif before[0].is_held:
+                held -= 1
+            line.members[offset] = (check_point, index)
+            held += is_held
+            if self._look(pair, line) and check_point.sources:
+                self.on_ready(*pair)
+        self._count(pair, held)
+
+    def remove(self, check_point: CheckPoint, bits: int) -> None:
+        """Messages of a CK are done with, or another CK has taken them over."""
+        pair = (check_point.group, check_point.topic)
+        queues = self._lines.get(pair, _NO_QUEUES)
+        lines = queues.get(check_point.queue_id)
+        if lines is None:
+            return
+        hashes, offsets = check_point.lines, check_point.offsets
+        held = 0
+        for index in bit_indexes(bits):
+            offset = offsets[index]
+            line = lines.get(hashes[index] or -1 - offset)
+            if line is None or (member := line.members.get(offset)) is None or member[0] is not check_point:
+                continue
+            del line.members[offset]
+            held += check_point.is_held
+            if line.members:
+                if self._look(pair, line):
+                    self.on_ready(*pair)
+            else:
+                del lines[line.key]
+                if check_point.is_held:
+                    self._not_ready(pair, line)
+        if not lines:
+            del queues[check_point.queue_id]
+            if not queues:
+                del self._lines[pair]
+        self._count(pair, -held)
+        if not queues:
+            self.on_free(*pair)
+
+    def _look(self, pair: _Pair, line: _Line) -> bool:
+        """Note whether a line's head is ready; whether it has become so."""
+        if not line.head()[0].is_held:
+            self._not_ready(pair, line)
+            return False
+        ready = self._ready.setdefault(pair, {})
+        if line in ready:
+            return False
+        ready[line] = None
+        return True
+
+    def _not_ready(self, pair: _Pair, line: _Line) -> None:
+        ready = self._ready.get(pair)
+        if ready is not None and line in ready:
+            del ready[line]
+            if not ready:
+                del self._ready[pair]
+
+    def _count(self, pair: _Pair, messages: int) -> None:
+        if not messages:
+            return
+        self.held.take(pair[0], messages)
+        held = self.held_of.get(pair, 0) + messages
+        if held:
+            self.held_of[pair] = held
+        else:
+            self.held_of.pop(pair, None)
+        if messages < 0 and self.paused:
+            for paused in [each for each in self.paused if self._resumes(each[0])]:
+                del self.paused[paused]
+                self.on_ready(*paused)
+
+    def _resumes(self, group: str) -> bool:
+        room = self.held.room(group, self._held_max)
+        return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.held(group))
+
+    def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
+        """Group and topic, queue and line, offset and CK of every message, for those who compare."""
+        for pair, queues in self._lines.items():
+            for queue_id, lines in queues.items():
+                for key, line in lines.items():
+                    for offset, (check_point, _) in line.members.items():
+                        yield pair, (queue_id, key), offset, check_point.id
+
+
+def revive_queue_of(group: str, topic: str, queue_id: int) -> int:
+    """The one revive queue of all CKs of an ordered group in a queue. A CK that takes messages over from others must
+    stand behind them wherever they are read, and recovery reads each revive queue by itself.
+    """
+    return (crc32(f"{group} {topic}".encode()) + queue_id) % REVIVE_QUEUES
+
+
+_NO_LINES: dict[int, _Line] = {}
+_NO_QUEUES: dict[int, dict[int, _Line]] = {}
+
+
+def _nobody(group: str, topic: str) -> None:
+    pass

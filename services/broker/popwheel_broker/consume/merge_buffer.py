@@ -1,0 +1,387 @@
+"""The merge buffer: how far each group has come in each queue.
+
+Each queue of a group has a *popped* offset, where the next pop goes on, and a *committed* offset, below which
+everything is done with or left to revive. A CK holds the committed offset up until it is done, until it has stayed
+for long enough, or until the buffer is full (PopBufferMergeService of the articles). Whether a message is acknowledged
+is not asked here but of `revive.ReviveTable`, which holds every open CK.
+
+There may be millions of pairs of a group and a queue. One that nothing holds up is a number; one whose group has read
+nothing of the queue is not there at all, as it follows from the queue where it would begin.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, KeysView
+from typing import NamedTuple
+
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_common.shares import room
+
+_LET_GO_AT_ONCE = 10_000
+_NEW_GROUPS_SHARE = 0.9
+_SET_BY_HAND_MAX = 10_000
+
+
+Offsets = int | tuple[int, int]
+"""Committed and popped offset as they are to be saved; one number if both are the same."""
+
+
+def pair_of(offsets: Offsets) -> tuple[int, int]:
+    """Committed and popped offset."""
+    return (offsets, offsets) if isinstance(offsets, int) else offsets
+
+
+class ProgressChanges:
+    """Gathers what changes in the progress of groups: who saves or tells it need not look at all of it.
+
+    Each pair of group and queue is there once, with the values of its last change. Once they are taken they can't
+    change any more: they are of one moment, and whoever has taken them may go through them at leisure.
+    """
+
+    def __init__(self) -> None:
+        self.gone_groups: set[str] = set()
+        """Of these all that there was is gone; what is in `offsets` came after."""
+        self.offsets: dict[str, dict[ConsumeQueue, Offsets | None]] = {}
+        """By group and queue; None if it is gone."""
+
+    def changed(self, group: str, queue: ConsumeQueue, offsets: Offsets | None) -> None:
+        """A pair has other offsets, or is gone."""
+        queues = self.offsets.get(group)
+        if queues is None:
+            queues = self.offsets[group] = {}
+        queues[queue] = offsets
+
+    def group_gone(self, group: str) -> None:
+        """A group has no progress any more."""
+        self.gone_groups.add(group)
+        self.offsets.pop(group, None)
+
+    def take(self) -> "ProgressChanges":
+        """What has changed up to now; the rest is gathered from here on."""
+        taken = ProgressChanges()
+        taken.gone_groups, self.gone_groups = self.gone_groups, taken.gone_groups
+        taken.offsets, self.offsets = self.offsets, taken.offsets
+        return taken
+
+
+class QueueProgress:
+    """One group in one queue, as it is now: to be used at once, unless a CK holds it up.
+
+    Args:
+        group: the group.
+        queue: the queue; its topic may be a retry topic.
+        offsets: how far the group is; None if it has read nothing: then it begins at the first message stored.
+    """
+
+    __slots__ = ("committed", "group", "is_new", "popped", "queue", "waiting")
+
+    def __init__(self, group: str, queue: ConsumeQueue, offsets: Offsets | None) -> None:
+        self.group = group
+        self.queue = queue
+        self.is_new = offsets is None
+        """Whether nothing is kept of it: the group has read nothing of the queue, nor set its offset."""
+        self.committed, self.popped = pair_of(queue.known_min_offset if offsets is None else offsets)
+        self.waiting: deque[CheckPoint] | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next pop reads on: pops and a commit by hand both move it, and so does retention."""
+        return max(self.popped, self.committed, self.queue.min_offset)
+
+    @property
+    def available(self) -> int:
+        """How many messages (of any tag) are ahead."""
+        read_to = max(self.popped, self.committed)
+        end = self.queue.max_offset
+        return end - max(read_to, self.queue.min_offset) if read_to < end else 0
+
+    @property
+    def available_at_most(self) -> int:
+        """As `available`, but nothing is read for it: what retention has taken since the queue was last looked at is
+        still counted.
+        """
+        return max(0, self.queue.max_offset - max(self.popped, self.committed, self.queue.known_min_offset))
+
+    @property
+    def offsets(self) -> Offsets:
+        """To be saved: after a restart no CK holds the committed offset up, those that are open are left to revive."""
+        committed = max(self.committed, self.popped) if self.waiting else self.committed
+        return committed if committed == self.popped else (committed, self.popped)
+
+
+class Popped(NamedTuple):
+    """A CK of a pop that has read on in a queue. It holds that up, unless its messages are held in their lines.
+
+    Args:
+        check_point: the CK.
+        progress: of the queue.
+    """
+
+    check_point: CheckPoint
+    progress: QueueProgress
+
+
+class MergeBuffer:
+    """The progress of all groups.
+
+    Args:
+        stay_ms: how long a CK holds up the committed offset at the most.
+        check_points_max: how many CKs do so at once at the most.
+        pairs_max: of how many pairs of a group and a queue progress is kept (see `has_room`).
+    """
+
+    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
+        self._stay_ms = stay_ms
+        self._check_points_max = check_points_max
+        self._pairs_max = pairs_max
+        self._offsets: dict[str, dict[ConsumeQueue, Offsets]] = {}
+        self._pairs = 0
+        self._held_up: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
+        self._of_check_point: OrderedDict[int, QueueProgress] = OrderedDict()
+        self._set_by_hand: OrderedDict[tuple[str, ConsumeQueue], int] = OrderedDict()
+        self._set_by_hand_before = -1
+        self._watched: list[ProgressChanges] = []
+
+    def __len__(self) -> int:
+        """How many CKs hold up an offset."""
+        return len(self._of_check_point)
+
+    def __iter__(self) -> Iterator[QueueProgress]:
+        for group, queues in self._offsets.items():
+            for queue in queues:
+                yield self.of(group, queue)
+
+    @property
+    def pairs(self) -> int:
+        """Of how many pairs of a group and a queue progress is kept."""
+        return self._pairs
+
+    @property
+    def groups(self) -> KeysView[str]:
+        """The groups that have any progress."""
+        return self._offsets.keys()
+
+    def of_group(self, group: str) -> list[ConsumeQueue]:
+        """The queues that a group has any progress in."""
+        return list(self._offsets.get(group, ()))
+
+    def get(self, group: str, queue: ConsumeQueue) -> QueueProgress | None:
+        """A group's progress in a queue, None if it has none."""
+        progress = self.of(group, queue)
+        return None if progress.is_new else progress
+
+    def of(self, group: str, queue: ConsumeQueue) -> QueueProgress:
+        """A group's progress in a queue; a new group begins at the first message still stored."""
+        held_up = self._held_up.get(group)
+        progress = None if held_up is None else held_up.get(queue)
+        if progress is None:
+            queues = self._offsets.get(group)
+            progress = QueueProgress(group, queue, None if queues is None else queues.get(queue))
+        return progress
+
+    def offsets(self, group: str, queue: ConsumeQueue) -> Offsets | None:
+        """What is to be saved of a pair; None if there is nothing."""
+        return self._offsets.get(group, {}).get(queue)
+
+    def has_room(self, progress: QueueProgress) -> bool:
+        """Return whether a group may read of a queue.
+
+        Groups share the limit, and the last tenth is for those that have read something before.
+        """
+        if not progress.is_new:
+            return True
+        held = self.pairs_of(progress.group)
+        if not held and self._pairs >= self._pairs_max * _NEW_GROUPS_SHARE:
+            return False
+        return room(self._pairs_max, self._pairs, held) > 0
+
+    def pairs_of(self, group: str) -> int:
+        """The number of queues in which a group has any progress."""
+        return len(self._offsets.get(group, ()))
+
+    def watch(self) -> ProgressChanges:
+        """What changes from now on, for one who takes it from time to time."""
+        changes = ProgressChanges()
+        self._watched.append(changes)
+        return changes
+
+    # What changes it
+
+    def popped(self, progress: QueueProgress, check_point: CheckPoint) -> None:
+        """A pop has read up to the CK's next offset and gave out messages, or has them wait in their lines."""
+        if check_point.is_held:
+            self.skipped(progress, check_point.next_offset)
+            return
+        assert check_point.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
+        progress.popped = check_point.next_offset
+        if progress.waiting is None:
+            progress.waiting = deque()
+        assert not progress.waiting or progress.waiting[-1].next_offset <= check_point.start_offset, "CKs overlap"
+        progress.waiting.append(check_point)
+        self._of_check_point[check_point.id] = progress
+        self._held_up.setdefault(progress.group, {})[progress.queue] = progress
+        self._keep(progress)
+        if len(self._of_check_point) > self._check_points_max:
+            self._let_go_first(progress)
+
+    def skipped(self, progress: QueueProgress, next_offset: int) -> None:
+        """A pop has read up to `next_offset` and its filter wanted nothing of it."""
+        assert next_offset >= progress.popped, "a pop has gone back (C4)"
+        progress.popped = next_offset
+        if progress.waiting:
+            progress.waiting[-1].next_offset = next_offset
+        else:
+            progress.committed = max(progress.committed, next_offset)
+        self._keep(progress)
+
+    def read_to(self, group: str, queue: ConsumeQueue, next_offset: int) -> None:
+        """The log says that a pop has read up to here: nothing more holds it up, what is open is left to revive."""
+        progress = self.of(group, queue)
+        if next_offset > progress.popped or progress.is_new:
+            self.skipped(progress, max(progress.popped, next_offset))
+
+    def move_on(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> bool:
+        """The group is said to be as far as this; whether that is further than was known."""
+        progress = self.of(group, queue)
+        if committed <= progress.committed and popped <= progress.popped:
+            return False
+        progress.committed = max(progress.committed, committed)
+        progress.popped = max(progress.popped, popped)
+        self._keep(progress)
+        return True
+
+    def commit(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
+        """The committed offset is set by hand.
+
+        Args:
+            group, queue: which.
+            offset: its new value, which may be lower.
+            position: in the log, of the record that says so, if it is one that is read.
+        """
+        progress = self.of(group, queue)
+        progress.committed = offset
+        self._keep(progress)
+        self._note_set(group, queue, position)
+
+    def reset(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
+        """A group goes on at an offset, whatever it has read before. No CK of the queue holds up its offset any more.
+
+        Args:
+            group, queue, offset, position: see `commit`.
+        """
+        held_up = self._held_up.get(group, {}).get(queue)
+        if held_up is not None:
+            self._release(held_up)
+            self._hold_up_no_more(held_up)
+        progress = self.of(group, queue)
+        progress.committed = progress.popped = offset
+        self._keep(progress)
+        self._note_set(group, queue, position)
+
+    def _note_set(self, group: str, queue: ConsumeQueue, position: int) -> None:
+        if position >= 0:
+            self._set_by_hand[group, queue] = position
+            self._set_by_hand.move_to_end((group, queue))
+            if len(self._set_by_hand) > _SET_BY_HAND_MAX:
+                _, self._set_by_hand_before = self._set_by_hand.popitem(last=False)
+
+    def set_at(self, group: str, queue: ConsumeQueue) -> int:
+        """Position in the log of the last record read by which the offset was set by hand, -1 if none was read; or
+        one that is not before it, as only the latest are remembered.
+        """
+        return self._set_by_hand.get((group, queue), self._set_by_hand_before)
+
+    def restore(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> None:
+        """Take up what was saved of a pair."""
+        queues = self._offsets.setdefault(group, {})
+        self._pairs += queue not in queues
+        queues[queue] = committed if committed == popped else (committed, popped)
+
+    def done(self, check_point: CheckPoint) -> None:
+        """All messages of a CK are done with."""
+        progress = self._of_check_point.get(check_point.id)
+        if progress is not None:
+            self._advance(progress)
+
+    def let_go(self, now_ms: int) -> bool:
+        """Let go of the CKs that have stayed for long enough (`PopClock`), some at a time; whether more may have."""
+        for _ in range(_LET_GO_AT_ONCE):
+            progress = next(iter(self._of_check_point.values()), None)
+            # The oldest of all is the oldest of its queue.
+            if progress is None or not progress.waiting or progress.waiting[0].pop_time_ms + self._stay_ms > now_ms:
+                return False
+            self._let_go_first(progress)
+        return True
+
+    def forget_group(self, group: str) -> None:
+        """Drop the progress of a deleted group."""
+        for progress in self._held_up.pop(group, {}).values():
+            self._release(progress)
+        self._pairs -= len(self._offsets.pop(group, ()))
+        assert self._pairs >= 0, "more pairs are gone than there were"
+        for changes in self._watched:
+            changes.group_gone(group)
+
+    def forget_queues(self, queues: Iterable[ConsumeQueue], groups: Iterable[str] | None = None) -> None:
+        """Drop the progress of groups in the queues of a deleted topic.
+
+        Args:
+            queues: the queues.
+            groups: these groups; None for all there are.
+        """
+        gone = dict.fromkeys(queues).keys()
+        # Of two views the smaller is gone through. Who has read a queue is kept nowhere else, as pairs are many.
+        for group in list(self._offsets if groups is None else groups):
+            offsets = self._offsets.get(group, {})
+            if offsets.keys().isdisjoint(gone):
+                continue
+            for queue in gone if len(gone) <= len(offsets) else [each for each in offsets if each in gone]:
+                if offsets.pop(queue, None) is not None:
+                    self._pairs -= 1
+                    progress = self._held_up.get(group, {}).pop(queue, None)
+                    if progress is not None:
+                        self._release(progress)
+                    for changes in self._watched:
+                        changes.changed(group, queue, None)
+            if not offsets:
+                del self._offsets[group]
+        assert self._pairs >= 0, "more pairs are gone than there were"
+
+    def _release(self, progress: QueueProgress) -> None:
+        for check_point in progress.waiting or ():
+            self._of_check_point.pop(check_point.id, None)
+
+    def _let_go_first(self, progress: QueueProgress) -> None:
+        if progress.waiting:
+            check_point = progress.waiting.popleft()
+            self._of_check_point.pop(check_point.id, None)
+            progress.committed = max(progress.committed, check_point.next_offset)
+        self._advance(progress)
+
+    def _advance(self, progress: QueueProgress) -> None:
+        """Move the committed offset on to where it is held up; what is to be saved does not change by that."""
+        waiting = progress.waiting
+        while waiting and not waiting[0].open_bits:
+            check_point = waiting.popleft()
+            self._of_check_point.pop(check_point.id, None)
+            progress.committed = max(progress.committed, check_point.next_offset)
+        if not waiting:
+            self._hold_up_no_more(progress)
+
+    def _hold_up_no_more(self, progress: QueueProgress) -> None:
+        held_up = self._held_up.get(progress.group, {})
+        held_up.pop(progress.queue, None)
+        if not held_up:
+            self._held_up.pop(progress.group, None)
+
+    def _keep(self, progress: QueueProgress) -> None:
+        group, queue, offsets = progress.group, progress.queue, progress.offsets
+        queues = self._offsets.get(group)
+        if queues is None:
+            queues = self._offsets[group] = {}
+        if progress.is_new:
+            progress.is_new = False
+            self._pairs += queue not in queues
+        queues[queue] = offsets
+        for changes in self._watched:
+            changes.changed(group, queue, offsets)

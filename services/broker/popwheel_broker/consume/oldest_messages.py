@@ -1,0 +1,161 @@
+"""How old the oldest message is that each group has yet to take, or to acknowledge: lag in time, for metrics.
+
+A round goes over what waits and what is given out, some of it at a time. It compares where messages stand in the log,
+which is in the order of time. At the end it reads the headers of the first ones.
+"""
+
+from collections.abc import Iterator, Mapping
+from heapq import nsmallest
+from typing import NamedTuple
+
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.group_queues import GroupQueues
+from popwheel_broker.consume.pop_state import PopState
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_common.contract import names
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.series import SERIES_MAX, Labels
+
+_AT_ONCE = 200
+
+
+class Ages(NamedTuple):
+    """How long ago the oldest messages of a group in a topic were stored; None if there are none, or nobody can tell.
+
+    Args:
+        waiting_ms: of those that have yet to be given out.
+        unacked_ms: of those that have yet to be acknowledged, whether they wait or are given out.
+    """
+
+    waiting_ms: int | None
+    unacked_ms: int | None
+
+
+class _Round:
+    """What one round has left to do, and what it has found.
+
+    Args:
+        groups: what it goes over.
+    """
+
+    def __init__(self, groups: list[str]) -> None:
+        self.groups = groups
+        self.queues: Iterator[ConsumeQueue | None] | None = None
+        """The rest of those of the last of `groups`."""
+        self.queue: ConsumeQueue | None = None
+        """The one that is looked at."""
+        self.revive_queues = list(range(REVIVE_QUEUES))
+        self.check_points: list[CheckPoint] = []
+        """Of one revive queue: there may be a million in all."""
+        self.waiting: dict[Labels, int] = {}
+        """Where the first message stands, by group and topic."""
+        self.unacked: dict[Labels, int] = {}
+        self.unread: list[int] | None = None
+        """Positions whose times are not known."""
+        self.times_ms: dict[int, int | None] = {}
+
+    def note(self, labels: Labels, position: int, *, waits: bool) -> None:
+        """A message was found."""
+        for firsts in (self.waiting, self.unacked) if waits else (self.unacked,):
+            firsts[labels] = min(position, firsts.get(labels, position))
+
+    def positions(self) -> set[int]:
+        """Of which times are wanted."""
+        self.unacked = dict(nsmallest(SERIES_MAX, self.unacked.items(), key=lambda each: each[1]))
+        self.waiting = {labels: position for labels, position in self.waiting.items() if labels in self.unacked}
+        return {*self.unacked.values(), *self.waiting.values()}
+
+    def result(self, now_ms: int) -> dict[Labels, Ages]:
+        """What was found, by the time that it is now."""
+        return {
+            labels: Ages(self._age(self.waiting.get(labels), now_ms), self._age(position, now_ms))
+            for labels, position in self.unacked.items()
+        }
+
+    def _age(self, position: int | None, now_ms: int) -> int | None:
+        stored_ms = None if position is None else self.times_ms[position]
+        return None if stored_ms is None else max(0, now_ms - stored_ms)
+
+
+class OldestMessages:
+    """Looks for the oldest messages.
+
+    Args:
+        store: the messages.
+        state: what waits for groups, and what is given out to them.
+        group_queues: which queues they read.
+    """
+
+    def __init__(self, store: MessageStore, state: PopState, group_queues: GroupQueues) -> None:
+        self._store = store
+        self._state = state
+        self._group_queues = group_queues
+        self._round: _Round | None = None
+        self._times_ms: Mapping[int, int | None] = {}
+        self.found: Mapping[Labels, Ages] = {}
+        """By group and topic as the last round saw them; only the oldest ones, if there are too many."""
+
+    def step(self, now_ms: int) -> bool:
+        """Look on for a few milliseconds; whether the round is not over. After NotInMemory the next call goes on.
+
+        Args:
+            now_ms: the wall clock.
+        """
+        if self._round is None:
+            self._round = _Round(self._group_queues.groups)
+        for _ in range(_AT_ONCE):
+            if self._is_over(self._round):
+                self._times_ms, self.found = self._round.times_ms, self._round.result(now_ms)
+                self._round = None
+                return False
+        return True
+
+    def end(self) -> None:
+        """Nobody looks any more: another broker leads."""
+        self._round, self._times_ms, self.found = None, {}, {}
+
+    def _is_over(self, now: _Round) -> bool:
+        """Do the next thing of a round, if there is one; what can't be read for now is done again."""
+        if now.queue is not None:
+            self._look_at_queue(now, now.groups[-1], now.queue)
+            now.queue = None
+        elif now.queues is not None:
+            try:
+                now.queue = next(now.queues)
+            except StopIteration:
+                now.queues = None
+                now.groups.pop()
+        elif now.groups:
+            now.queues = self._group_queues.queues_of(now.groups[-1])
+        elif now.check_points:
+            check_point = now.check_points.pop()
+            if check_point.open_bits:
+                waits = check_point.is_held
+                topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+                now.note((check_point.group, topic), check_point.first_position, waits=waits)
+        elif now.revive_queues:
+            now.check_points = self._state.table.in_queue(now.revive_queues.pop())
+        elif now.unread is None:
+            wanted = now.positions()
+            now.times_ms = {position: self._times_ms[position] for position in wanted if position in self._times_ms}
+            now.unread = list(wanted - now.times_ms.keys())
+        elif now.unread:
+            now.times_ms[now.unread[-1]] = self._store.records.stored_at_ms(now.unread[-1])
+            now.unread.pop()
+        else:
+            return True
+        return False
+
+    def _look_at_queue(self, now: _Round, group: str, queue: ConsumeQueue) -> None:
+        progress = self._state.merge_buffer.of(group, queue)
+        was_dropped = progress.is_new and self._store.queue(queue.topic, queue.queue_id) is not queue
+        if was_dropped or not progress.available_at_most:
+            return
+        try:
+            entries = queue.read(progress.next_offset, 1)
+        except CorruptDataError:
+            return  # the queue stands still, which is shown elsewhere
+        if entries:
+            topic = names.lite_parent(queue.topic) if queue.is_lite else queue.topic
+            now.note((group, topic), entries[0].position, waits=True)

@@ -1,0 +1,295 @@
+"""Pops of groups that consume in order: of each line the first message, and that only while nobody has it (P6).
+
+What such a pop reads of a queue and may not give out is held: a CK says so, which nobody has. So the log tells of each
+message that was read, and a message that is held is read no second time until it is given out.
+"""
+
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from popwheel_broker.consume.check_point import CheckPoint, Origin, check_point_record, close_record, renewal_record
+from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.lines import Lines, Member, revive_queue_of
+from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.pop_clock import PopClock
+from popwheel_broker.consume.pop_state import PopState
+from popwheel_broker.consume.receives import Receives
+from popwheel_broker.consume.taken import Budget, Taken
+from popwheel_broker.consume.wanted import Wanted
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import StoredRecord, hash_tag
+from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_common.contract import receipt
+from popwheel_common.errors import CorruptDataError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+
+_READ_MAX = 256
+"""So many messages one pop reads of queues at the most: some milliseconds, if all of them are to be held."""
+
+Take = Callable[[QueueProgress, int, Wanted, Budget, list[Taken]], None]
+"""Reads the next messages of one queue, and says nothing of their order."""
+
+
+class OrderedPops:
+    """Takes messages for ordered groups.
+
+    Args:
+        store: the messages.
+        state: who has what.
+        topics: where CK records go.
+        clock: for pop and due times.
+        take: reads a queue.
+    """
+
+    def __init__(self, store: MessageStore, state: PopState, topics: OwnTopics, clock: PopClock, take: Take) -> None:
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._take = take
+        self._messages = GivenOutMessages(store, topics)
+        self.receives = Receives()
+        """The receives that have what was given out."""
+
+    @property
+    def lines(self) -> Lines:
+        """What stands in line."""
+        return self._state.table.lines
+
+    def take_ready(self, group: str, topic: str, budget: Budget, taken: list[Taken]) -> None:
+        """Take those messages that were read before and are the first of their lines now.
+
+        Raises:
+            StatusError: the disk is full.
+        """
+        by_queue: dict[int, list[Member]] = {}
+        for member in self.lines.heads(group, topic, budget.messages):
+            by_queue.setdefault(member[0].queue_id, []).append(member)
+        gone: dict[CheckPoint, int] = {}
+        for queue_id, members in by_queue.items():
+            queue = self._store.queue(topic, queue_id)
+            begin = 0 if queue is None else queue.min_offset
+            for check_point, index in members:
+                is_copied = index in check_point.copies
+                if not is_copied and (queue is None or check_point.offsets[index] < begin):
+                    gone[check_point] = gone.get(check_point, 0) | 1 << index
+            there = [(each, index) for each, index in members if not gone.get(each, 0) >> index & 1]
+            if there and queue is not None and not budget.is_spent:
+                there.sort(key=_offset_of)
+                self._take_over(group, queue, there, budget, taken)
+        self._drop(gone)
+
+    def _take_over(
+        self,
+        group: str,
+        queue: ConsumeQueue,
+        members: list[Member],
+        budget: Budget,
+        taken: list[Taken],
+    ) -> None:
+        records = self._read(members)
+        if records is not None:
+            fitting = _fitting(records, budget.response_bytes)
+            records, members = records[:fitting], members[:fitting]
+            budget.response_bytes -= sum(each.length for each in records)
+        budget.messages -= len(members)
+        offsets = tuple(map(_offset_of, members))
+        taken.append(
+            Taken(
+                self._state.merge_buffer.of(group, queue),
+                receipt.FROM_TOPIC,
+                offsets,
+                records,
+                offsets[0],
+                offsets[-1] + 1,
+                min(check_point.first_position for check_point, _ in members),
+                lines=tuple(check_point.lines[index] for check_point, index in members),
+                attempts=tuple(check_point.attempts[index] for check_point, index in members),
+                sources=tuple(Origin(check_point.id, index) for check_point, index in members),
+                copies={
+                    number: check_point.copies[index]
+                    for number, (check_point, index) in enumerate(members)
+                    if index in check_point.copies
+                },
+            )
+        )
+
+    def _read(self, members: Sequence[Member]) -> list[StoredRecord] | None:
+        """The messages; None if one of them fails by itself or is damaged: then each is read by itself."""
+        try:
+            with RECORD_STEP:
+                found = self._messages.read(members)
+        except (RecordFaultError, CorruptDataError):
+            return None
+        records = [each for each in found if each is not None]
+        return records if len(records) == len(members) else None
+
+    def read_on(
+        self,
+        request: PopRequest,
+        progress: QueueProgress,
+        wanted: Wanted,
+        budget: Budget,
+        taken: list[Taken],
+    ) -> None:
+        """Read a queue until some of its messages can be given out; hold those whose lines are not free.
+
+        Raises:
+            StatusError: the disk is full.
+        """
+        group, topic = request.group, request.topic
+        budget.scan_entries = min(budget.scan_entries, _READ_MAX)
+        while not budget.is_spent:
+            room = self.lines.room(group, topic)
+            if not room:
+                if progress.available_at_most:
+                    self.lines.pause(group, topic)
+                return
+            before, asked = len(taken), budget.messages
+            budget.messages = min(asked, room)
+            self._take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+            budget.messages = asked
+            if len(taken) == before:
+                return
+            each = taken.pop()
+            free = self._find_lines(request, each)
+            budget.messages -= len(free)
+            if len(free) == len(each.offsets):
+                taken.append(each)
+                return
+            # All that was read is held first, so that there is no moment at which the log tells of a part of it only.
+            held = self._hold(request, each)
+            if free:
+                taken.append(_part(each, held, free))
+                return
+
+    def _find_lines(self, request: PopRequest, taken: Taken) -> list[int]:
+        """Say of messages in which lines they stand; the indexes of those that may be given out."""
+        taken.lines = tuple(self._lines_of(taken))
+        taken.attempts = (0,) * len(taken.lines)
+        lines = self.lines.of_queue(request.group, request.topic, taken.progress.queue.queue_id)
+        met: set[int] = set()
+        free: list[int] = []
+        for index, key in enumerate(taken.lines):
+            if not key:
+                free.append(index)
+            elif key not in met:
+                met.add(key)
+                if key not in lines:
+                    free.append(index)
+        return free
+
+    def _lines_of(self, taken: Taken) -> list[int]:
+        if taken.records is not None:
+            return [line_of(each) for each in taken.records]
+        lines: list[int] = []
+        for offset, entry in zip(taken.offsets, taken.entries, strict=True):
+            try:
+                with RECORD_STEP:
+                    lines.append(
+                        line_of(self._store.records.read_checked(taken.progress.queue, (offset,), (entry,))[0])
+                    )
+            except RecordFaultError:
+                lines.append(0)  # it is set aside as soon as it is given out
+        return lines
+
+    def _hold(self, request: PopRequest, taken: Taken) -> CheckPoint:
+        """Write down that messages were read and that nobody has them."""
+        group, topic, queue_id = request.group, request.topic, taken.progress.queue.queue_id
+        identity = self._state.table.make_id(revive_queue_of(group, topic, queue_id))
+        held = taken.check_point(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
+        self._store.put([check_point_record(self._topics.revive, held, Popped(held, taken.progress))])
+        return held
+
+    def _drop(self, gone: dict[CheckPoint, int]) -> None:
+        """Messages that are held are no more (retention): their lines go on (P4)."""
+        if gone:
+            revive = self._topics.revive
+            self._store.put([close_record(revive, each.id, bits) for each, bits in gone.items()])
+
+    def drop_before(self, group: str, queue: ConsumeQueue, offset: int) -> None:
+        """A group's offset was set by hand: what it holds before that is not given out any more.
+
+        Raises:
+            StatusError: the disk is full.
+        """
+        gone: dict[CheckPoint, int] = {}
+        for check_point in self._state.table.lasting_of(queue.topic):
+            if check_point.is_held and (check_point.group, check_point.queue_id) == (group, queue.queue_id):
+                bits = sum(1 << index for index in check_point.open_indexes() if check_point.offsets[index] < offset)
+                if bits:
+                    gone[check_point] = bits
+        self._drop(gone)
+
+    # The same try again
+
+    def again(self, request: PopRequest) -> list[tuple[CheckPoint, list[int], list[StoredRecord]]]:
+        """What this very try of a receive was given before and still has, now hidden for the whole time once more.
+
+        Raises:
+            StatusError: the disk is full.
+        """
+        found: list[tuple[CheckPoint, list[int], list[StoredRecord]]] = []
+        now_ms = self._clock.now_ms()
+        for identity in self.receives.given_before(request):
+            check_point = self._state.table.get(identity)
+            if check_point is None:
+                continue
+            indexes = [
+                index
+                for index in check_point.open_indexes()
+                if check_point.due_of(index) > now_ms and self._messages.place(check_point, index) is not None
+            ]
+            records = self._read([(check_point, index) for index in indexes])
+            if indexes and records is not None:
+                found.append((check_point, indexes, records))
+        if found:
+            due_ms = now_ms + request.invisible_ms
+            renewed = [(each, sum(1 << index for index in indexes)) for each, indexes, _ in found]
+            self._store.put([renewal_record(self._topics.revive, each.id, bits, due_ms) for each, bits in renewed])
+            self.receives.share(request, [each for each, _, _ in found])
+        return found
+
+
+def line_of(stored: StoredRecord) -> int:
+    """The line of a message: the hash of its message group, 0 if it has none."""
+    try:
+        return hash_tag(SystemProperties.FromString(stored.system_properties).message_group)
+    except DecodeError:
+        return 0
+
+
+def _part(taken: Taken, held: CheckPoint, indexes: Sequence[int]) -> Taken:
+    """Some of the messages that were just read and are held: those that are given out all the same."""
+    offsets = tuple(taken.offsets[index] for index in indexes)
+    return Taken(
+        taken.progress,
+        taken.origin,
+        offsets,
+        None if taken.records is None else [taken.records[index] for index in indexes],
+        offsets[0],
+        offsets[-1] + 1,
+        taken.first_position,
+        lines=tuple(taken.lines[index] for index in indexes),
+        attempts=(0,) * len(indexes),
+        sources=tuple(Origin(held.id, index) for index in indexes),
+    )
+
+
+def _offset_of(member: Member) -> int:
+    check_point, index = member
+    return check_point.offsets[index]
+
+
+def _fitting(records: Sequence[StoredRecord], bytes_max: int) -> int:
+    """How many messages fit, at least one."""
+    total = 0
+    for count, each in enumerate(records):
+        total += each.length
+        if total > bytes_max and count > 0:
+            return count
+    return len(records)

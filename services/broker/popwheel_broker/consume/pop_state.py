@@ -1,0 +1,260 @@
+"""The pop state of a broker: how far each group is, and which messages are hidden from it.
+
+It follows the records of the log (`log.fold`), as they are appended and as they are read again; a snapshot spares
+recovery all that came before (S6).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from popwheel_broker.consume import check_point as codec
+from popwheel_broker.consume.ack_memory import AckMemory
+from popwheel_broker.consume.check_point import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from popwheel_broker.consume.delivery_events import ENTRIES_MAX, DeliveryEvents
+from popwheel_broker.consume.merge_buffer import MergeBuffer, Popped
+from popwheel_broker.consume.pop_clock import LogTime
+from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.record import RecordKind, StoredRecord
+from popwheel_common.contract import names, receipt
+
+
+@dataclass(frozen=True, slots=True)
+class PopSnapshot:
+    """What a checkpoint saves of the pop state.
+
+    Args:
+        offsets: by group, topic and queue: committed and popped offset.
+        revive_offsets: of each revive queue: where its oldest open CK stands.
+        next_number: see `ReviveTable.next_number`.
+        time: when it was taken.
+    """
+
+    offsets: dict[str, dict[str, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    revive_offsets: tuple[int, ...] = (0,) * REVIVE_QUEUES
+    next_number: int = 1
+    time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
+
+
+class TakingBack(NamedTuple):
+    """CKs of a group and topic that a reset is taking back, some at a time.
+
+    Args:
+        below: those with lesser ids.
+        queue_id: of this queue alone; None for all of the topic, and its retries.
+    """
+
+    below: int
+    queue_id: int | None
+
+    def has(self, check_point: CheckPoint) -> bool:
+        """Say if a CK of the group and topic is one of those."""
+        return check_point.id < self.below and is_read_from(check_point, self.queue_id)
+
+
+def is_read_from(check_point: CheckPoint, queue_id: int | None) -> bool:
+    """Say if a CK's messages were read from a queue of its topic. None stands for any queue, and for retries."""
+    return queue_id is None or (check_point.origin == receipt.FROM_TOPIC and check_point.queue_id == queue_id)
+
+
+_ORIGINS = frozenset((ORIGIN_BYTES, REDRIVEN_BYTES))
+
+
+class PopState:
+    """Merge buffer and revive table, changed together: a `Fold`.
+
+    Args:
+        stay_ms: see `MergeBuffer`.
+        check_points_max: see `MergeBuffer`.
+        pairs_max: see `MergeBuffer`.
+        held_max: see `Lines`.
+        queue: gives a queue of the store by its topic and number.
+        events_max: see `DeliveryEvents`.
+    """
+
+    def __init__(
+        self,
+        stay_ms: int,
+        check_points_max: int,
+        pairs_max: int,
+        held_max: int,
+        queue: Callable[[str, int], ConsumeQueue | None],
+        events_max: int = ENTRIES_MAX,
+    ) -> None:
+        self._queue = queue
+        self._apply_by_kind: dict[int, Callable[[StoredRecord], None]] = {
+            RecordKind.MESSAGE: self._message,
+            RecordKind.CHECK_POINT: self._check_point,
+            RecordKind.ACK: self._ack,
+            RecordKind.RENEWAL: self._renew,
+            RecordKind.FORGET_TOPIC: self._forget_topic,
+            RecordKind.FORGET_GROUP: self._forget_group,
+            RecordKind.OFFSET: self._offset,
+            RecordKind.QUARANTINE: self._set_aside,
+        }
+        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
+        self.table = ReviveTable(held_max)
+        self.events = DeliveryEvents(events_max)
+        """What has happened to messages of late. This is a master's own, and not folded."""
+        self.acked = AckMemory()
+        self.taking_back: dict[tuple[str, str], TakingBack] = {}
+        """By group and topic: CKs that are being taken back, some at a time, and are nobody's any more. This is a
+        master's own, and not folded: for one that takes over those that are open are as all others.
+        """
+
+    @property
+    def kinds(self) -> frozenset[RecordKind]:
+        """Kinds that open, change or end a CK, or move an offset."""
+        return frozenset(map(RecordKind, self._apply_by_kind))
+
+    def is_taken_back(self, check_point: CheckPoint) -> bool:
+        """Whether a CK is one of those that are being taken back."""
+        taking_back = self.taking_back.get((check_point.group, check_point.topic))
+        return taking_back is not None and taking_back.has(check_point)
+
+    def begin_to_lead(self, wall_ms: int) -> None:
+        """From now on it is recorded who has what, and what happens to it."""
+        self.table.holders.known_since_ms = self.events.began_ms = wall_ms
+
+    def concerns(self, kind: int, origin: bytes) -> bool:
+        """Return whether a record is of a CK or an offset; a message is if it left a CK or the dead letters."""
+        if kind == RecordKind.MESSAGE:
+            return len(origin) in _ORIGINS
+        return kind != RecordKind.QUARANTINE or len(origin) == ORIGIN_BYTES
+
+    def apply(self, found: StoredRecord) -> None:
+        """Follow any record that is newer than the snapshot. At a replay it is in its queue of the store."""
+        self._apply_by_kind[found.kind](found)
+
+    def apply_before_snapshot(self, found: StoredRecord) -> None:
+        """Follow a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        if found.kind == RecordKind.CHECK_POINT:
+            self._open(found)
+        elif found.kind == RecordKind.ACK:
+            self._close(*codec.decode_ack(found.payload))
+        elif found.kind == RecordKind.RENEWAL:
+            self._renew(found)
+
+    def _check_point(self, found: StoredRecord) -> None:
+        """A pop, what is left of one, or a copy of it."""
+        check_point = self._open(found)
+        if isinstance(found.decoded, Popped):
+            self.merge_buffer.popped(found.decoded.progress, check_point)
+            return  # else it is read from the log, or was read before
+        queue = self._queue(stored_topic(check_point), check_point.queue_id)
+        if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
+            self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+
+    def _open(self, found: StoredRecord) -> CheckPoint:
+        decoded = found.decoded
+        if isinstance(decoded, Popped):
+            check_point = decoded.check_point
+        elif isinstance(decoded, CheckPoint):
+            check_point = decoded
+        else:
+            check_point = CheckPoint.decode(found.payload, found.queue_offset)
+        check_point.revive_offset = found.queue_offset
+        self._done(self.table.open(check_point))
+        if check_point.sources:
+            bits_of: dict[int, int] = {}
+            for source in check_point.sources:
+                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
+            for check_point_id, bits in bits_of.items():
+                self._close(check_point_id, bits)
+        return check_point
+
+    def _ack(self, found: StoredRecord) -> None:
+        """A client is done with messages; or they have left their CK otherwise, mostly by a record before this one."""
+        check_point_id, bits = codec.decode_ack(found.payload)
+        if found.origin == codec.CLOSED:
+            self._close(check_point_id, bits)
+        else:
+            self._finish(check_point_id, bits, codec.decode_call(found.origin))
+
+    def _renew(self, found: StoredRecord) -> None:
+        self.table.renew(*codec.decode_renewal(found.payload))
+
+    def _message(self, found: StoredRecord) -> None:
+        """A message of a CK comes again, or is a dead letter; or a dead letter has gone from its place."""
+        if len(found.origin) == ORIGIN_BYTES:
+            origin = Origin.decode(found.origin)
+            done = self._finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self._close
+            done(origin.check_point_id, 1 << origin.index)
+        elif (offset := codec.decode_redriven(found.origin)) is not None:
+            group = names.group_of_retry_topic(found.topic) or found.topic.removeprefix(names.DEAD_LETTER_PREFIX)
+            letters = self._queue(names.dead_letter_topic(group), 0)
+            if letters is not None:
+                self.merge_buffer.read_to(group, letters, offset + 1)
+
+    def _set_aside(self, found: StoredRecord) -> None:
+        origin = Origin.decode(found.origin)
+        self._close(origin.check_point_id, 1 << origin.index)
+
+    def _offset(self, found: StoredRecord) -> None:
+        """An offset was set by hand. What a reset takes back is closed by records behind it."""
+        commit = codec.OffsetCommit.decode(found.payload)
+        queue = self._queue(commit.topic, commit.queue_id)
+        if queue is not None:  # else nothing was there: a group begins at the first message
+            set_offset = self.merge_buffer.reset if found.origin == codec.RESET else self.merge_buffer.commit
+            set_offset(commit.group, queue, commit.offset, found.position)
+
+    def _forget_topic(self, found: StoredRecord) -> None:
+        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
+        copies stand elsewhere, and those that are held, do so at once.
+        """
+        for check_point in self.table.lasting_of(found.payload.decode()):
+            self._close(check_point.id, check_point.open_bits)
+
+    def _forget_group(self, found: StoredRecord) -> None:
+        """A group was deleted: nothing is hidden from it any more."""
+        group = found.payload.decode()
+        self.merge_buffer.forget_group(group)
+        for check_point in self.table.of_group(group):
+            self._close(check_point.id, check_point.open_bits)
+
+    def _close(self, check_point_id: int, bits: int) -> None:
+        """Messages are in a CK no more."""
+        self._done(self.table.close(check_point_id, bits))
+
+    def _finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+        """Messages of a CK are done with for good; those of them that were so before are none of this.
+
+        Args:
+            check_point_id: the CK.
+            bits: the messages.
+            call: which call of a client asked for it; 0 if that is not known.
+        """
+        check_point = self.table.get(check_point_id)
+        open_bits = 0 if check_point is None else check_point.open_bits & bits
+        if check_point is not None and open_bits:
+            self.acked.note(check_point, open_bits, call)
+            self._close(check_point_id, open_bits)
+        elif call:
+            self.acked.name(check_point_id, bits, call)
+
+    def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
+        """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
+        return PopSnapshot(
+            revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
+            next_number=self.table.next_number,
+            time=time,
+        )
+
+    def restore(self, snapshot: PopSnapshot, take_up: Callable[[str, int], ConsumeQueue]) -> None:
+        """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
+        for group, topics in snapshot.offsets.items():
+            for topic, queues in topics.items():
+                for queue_id, (committed, popped) in queues.items():
+                    self.merge_buffer.restore(group, take_up(topic, queue_id), committed, popped)
+
+    def _done(self, check_point: CheckPoint | None) -> None:
+        if check_point is not None:
+            self.merge_buffer.done(check_point)
+
+
+def stored_topic(check_point: CheckPoint) -> str:
+    """The topic that a CK's messages are stored in: the client's, or its retry topic."""
+    if check_point.origin == receipt.FROM_RETRY_TOPIC:
+        return names.stored_retry_topic(check_point.group, check_point.topic)
+    return check_point.topic

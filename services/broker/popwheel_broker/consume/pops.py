@@ -1,0 +1,490 @@
+"""The pop: takes messages for a group, writes down who has them until when, and hands them out."""
+
+import random
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from popwheel_broker.consume import delivery
+from popwheel_broker.consume.check_point import MESSAGES_MAX, CheckPoint, check_point_record
+from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
+from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.group_filters import GroupFilters
+from popwheel_broker.consume.lines import revive_queue_of
+from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.ordered_pops import OrderedPops
+from popwheel_broker.consume.pop_context import PopContext
+from popwheel_broker.consume.priority_pops import PriorityPops
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.consume.recent_polls import RecentPolls
+from popwheel_broker.consume.scan import Found, SqlScan, scan_tags
+from popwheel_broker.consume.sql_filter import SqlFilter
+from popwheel_broker.consume.taken import Budget, Taken
+from popwheel_broker.consume.wanted import Wanted, wanted_by
+from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.record import Record, StoredRecord
+from popwheel_broker.options import PopOptions
+from popwheel_common.clock import Clock
+from popwheel_common.cold_reads import NotInMemory
+from popwheel_common.contract import names, receipt
+from popwheel_common.contract.pop_answer import PopAnswer
+from popwheel_common.contract.priority import levels_of
+from popwheel_common.contract.receipt import HandleMaker
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.histogram import Histogram
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+
+_RETRY_FIRST_ONE_IN = 5
+_TURN_BITS = 32
+_ANY_QUEUE = -1
+QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
+
+
+class Standstill(NamedTuple):
+    """Where a queue stands still.
+
+    Args:
+        min_offset: the first offset it held when that was met; what is damaged may go with it.
+        why: what is damaged.
+    """
+
+    min_offset: int
+    why: str
+
+
+class Pops:
+    """Serves pops.
+
+    Args:
+        context: store, state and names.
+        options: limits.
+        random_source: which queue comes first.
+        wall_clock: by which messages are stored.
+    """
+
+    def __init__(
+        self, context: PopContext, options: PopOptions, random_source: random.Random, wall_clock: Clock
+    ) -> None:
+        self._store = store = context.store
+        self._state = state = context.state
+        self._view = context.view
+        self._topics = topics = context.topics
+        self._options = options
+        self._clock = clock = context.clock
+        self._random = random_source
+        self._broker_name = context.broker_name
+        self._quarantine = context.quarantine
+        self.sql_scan = SqlScan(store.records, store.reads)
+        self.group_filters = GroupFilters()
+        self.recent_polls = RecentPolls()
+        self._passed_over = 0
+        self._messages = GivenOutMessages(store, topics)
+        self.ordered = OrderedPops(store, state, topics, clock, self.take)
+        """For groups that consume in order."""
+        self.priorities = PriorityPops(
+            store, state.merge_buffer, options.priority_wait_ms, wall_clock, self.take, self.stands_still
+        )
+        """For topics of type PRIORITY."""
+        self.damaged: dict[ConsumeQueue, Standstill] = {}
+        self.queueing = Histogram(QUEUEING_BOUNDS_MS)
+        """How long messages waited until they were given out for the first time."""
+
+    def turn(self) -> int:
+        """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
+        device would seldom be the first of the last try.
+        """
+        return self._random.getrandbits(_TURN_BITS)
+
+    def pop(self, request: PopRequest, turn: int) -> PopAnswer:
+        """Give out up to `max_messages` messages and hide them from the group; never waits.
+
+        Args:
+            request: what is wanted.
+            turn: decides which queue comes first.
+
+        Raises:
+            StatusError: too much is given out already, the filter makes no sense, the controller was not heard of
+                yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
+                nothing was given out.
+        """
+        self.recent_polls.note(request.group, request.topic, request.client_id, self._clock.now_ms())
+        if self._view.is_paused(request.group, request.topic):
+            return self.again(request)  # whoever polls for more waits until it is resumed
+        if self._state.taking_back and (request.group, request.topic) in self._state.taking_back:
+            return PopAnswer()  # whoever polls is told when that has ended
+        room = self.room(request.group)
+        wanted = wanted_by(request.filter)
+        differ = self.group_filters.note(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
+        passed_over = self._passed_over
+        options = self._options
+        budget = Budget(
+            min(request.max_messages, room, MESSAGES_MAX), options.scan_entries_max, options.response_bytes_max
+        )
+        known = self._view.topics.get(request.topic)
+        levels = request.levels if known is None else levels_of(known)
+        count = max(1, levels) if known is None else known.queues
+        queue_id = _ANY_QUEUE if levels else request.queue_id
+        retries, queues = self._sources(request.group, request.topic, queue_id, turn, count)
+        is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
+        taken: list[Taken] = []
+        if is_ordered:
+            answer = self.again(request)
+            if answer.messages:
+                answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
+                return answer
+            self.ordered.take_ready(request.group, request.topic, budget, taken)
+        retries_first = turn % _RETRY_FIRST_ONE_IN == 0
+        priority_turn = None
+        if levels:
+            pair = (request.group, request.topic)
+            priority_turn = self.priorities.take(
+                pair, queues, retries, wanted, budget, taken, retries_first=retries_first
+            )
+        else:
+            if retries_first:
+                self._take_retries(retries, budget, taken)
+            for progress in queues:
+                if budget.is_spent:
+                    break
+                if is_ordered:
+                    self.ordered.read_on(request, progress, wanted, budget, taken)
+                else:
+                    self.take(progress, receipt.FROM_TOPIC, wanted, budget, taken)
+            if not retries_first:
+                self._take_retries(retries, budget, taken)
+        answer = PopAnswer()
+        if taken:
+            self.give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
+            if priority_turn is not None:
+                self.priorities.note(priority_turn)
+        else:
+            self.check_standstill(retries, queues)
+            if self._lacks_room(queues):
+                raise self.progress_full(request.group)
+        if differ:
+            self.group_filters.passed_over += self._passed_over - passed_over
+        if queue_id >= 0:
+            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn, count)
+        answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
+        return answer
+
+    def is_paused(self, group: str, topic: str) -> bool:
+        """Whether an operator has paused a group or a topic, so that nothing is given out."""
+        return self._view.is_paused(group, topic)
+
+    def _take_retries(self, retries: Sequence[QueueProgress], budget: Budget, taken: list[Taken]) -> None:
+        for progress in retries:
+            if not budget.is_spent:
+                self.take(progress, receipt.FROM_RETRY_TOPIC, None, budget, taken)
+
+    def _is_ordered(self, group: str, topic: str) -> bool:
+        """Whether a group consumes in order; also of one that is not known (any more) while something is in line."""
+        known = self._view.groups.get(group)
+        return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
+
+    def again(self, request: PopRequest) -> PopAnswer:
+        """What the very same try of a receive was given before and still has, if anything."""
+        answer = PopAnswer()
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        for check_point, indexes, records in self.ordered.again(request):
+            maker = self._maker(check_point)
+            handles = [maker.handle(check_point.offsets[index]) for index in indexes]
+            self._answer(check_point, indexes, records, common, handles, answer)
+        return answer
+
+    def room(self, group: str) -> int:
+        """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
+        shares = self._state.table.shares
+        room = shares.room(group, self._options.open_messages_max)
+        if not room:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{shares.held(group)} messages are given out to the group {group} and not acknowledged, and "
+                f"{shares.total} to all groups: that is its share of this broker's limit "
+                "(broker.pop.open_messages_max); acknowledge some, or wait until they come due",
+            )
+        return room
+
+    def check_standstill(self, retries: Sequence[QueueProgress], queues: Sequence[QueueProgress]) -> None:
+        """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
+        for progress in (*queues, *retries):
+            queue = progress.queue
+            if progress.available and self.stands_still(queue):
+                raise StatusError(
+                    Code.INTERNAL_ERROR,
+                    f"queue {queue.queue_id} of {queue.topic} stands still at a damaged record "
+                    f"({self.damaged[queue].why}); an operator has to restore it",
+                )
+
+    def waiting(self, group: str, topic: str, wanted: Wanted) -> int:
+        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
+
+        Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
+        brings finds out.
+        """
+        if (group, topic) in self._state.taking_back or self._view.is_paused(group, topic):
+            return 0
+        known = self._view.topics.get(topic)
+        retries, queues = self._sources(group, topic, _ANY_QUEUE, 0, 1 if known is None else known.queues)
+        return self._waiting(group, topic, retries, queues, wanted)
+
+    def _waiting(
+        self,
+        group: str,
+        topic: str,
+        retries: Sequence[QueueProgress],
+        queues: Sequence[QueueProgress],
+        wanted: Wanted,
+    ) -> int:
+        lines = self.ordered.lines
+        ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
+        if wanted is not None:
+            ahead = min(ahead, 1)
+        if (group, topic) in lines.paused and not lines.room(group, topic):
+            ahead = 0
+        ahead += lines.ready(group, topic)
+        for progress in retries:
+            ahead += progress.available_at_most
+        return ahead
+
+    def _sources(
+        self, group: str, topic: str, queue_id: int, turn: int, count: int
+    ) -> tuple[Sequence[QueueProgress], Sequence[QueueProgress]]:
+        """The queues of the group's retry topic: one, or one for each level; and the queue of the topic that is asked
+        for, or all `count` of them, beginning with the one whose turn it is.
+        """
+        progress_in = self._state.merge_buffer.of
+        store = self._store
+        retries = [progress_in(group, queue) for queue in store.queues.of_topic(names.retry_topic(group, topic))]
+        if queue_id >= 0:
+            numbers: Sequence[int] = (queue_id,)
+        else:
+            first = turn // _RETRY_FIRST_ONE_IN % count
+            numbers = (*range(first, count), *range(first))
+        queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
+        return retries, queues
+
+    def take(
+        self,
+        progress: QueueProgress,
+        origin: int,
+        wanted: Wanted,
+        budget: Budget,
+        taken: list[Taken],
+        start: int | None = None,
+    ) -> None:
+        """Read the next messages of one queue that the filter wants, from `start` on if there were some of it taken."""
+        queue = progress.queue
+        if start is None:
+            start = progress.next_offset
+        if start >= queue.max_offset or self.stands_still(queue):
+            return
+        # A retry queue is there only because its group has read something: what failed must come again.
+        if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
+            return
+        try:
+            records: list[StoredRecord] | None = None
+            if wanted is None:
+                entries: Sequence[Entry] = queue.read(start, min(budget.messages, budget.scan_entries))
+                offsets: tuple[int, ...] | range = range(start, start + len(entries))
+                next_offset = start + len(entries)
+                budget.scan_entries -= len(entries)
+            else:
+                entries, offsets, next_offset, _, records = self._scan(queue, start, wanted, budget)
+            if not entries:
+                before = [each for each in taken if each.progress is progress] if taken else ()
+                if before:
+                    before[-1].next_offset = next_offset  # what is passed over stands behind what is to be given out
+                else:
+                    self._state.merge_buffer.skipped(progress, next_offset)
+                return
+            fitting = _fitting(entries, budget.response_bytes)
+            if fitting < len(entries):
+                entries, offsets = entries[:fitting], offsets[:fitting]
+                next_offset = offsets[-1] + 1
+                records = None if records is None else records[:fitting]
+            if records is None:
+                with suppress(RecordFaultError), RECORD_STEP:
+                    records = self._store.records.read_checked(queue, offsets, entries)
+        except NotInMemory:
+            if not taken:
+                raise
+            return  # what is there is given out now; a pop that begins with this queue has it read
+        except CorruptDataError as error:
+            # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
+            self.damaged[queue] = Standstill(queue.min_offset, str(error))
+            return
+        assert len(entries) == len(offsets) <= budget.messages, "more messages are taken than were asked for"
+        assert start <= offsets[0] <= offsets[-1] < next_offset, "messages are taken that were not read"
+        budget.messages -= len(entries)
+        budget.response_bytes -= sum(entry.length for entry in entries)
+        first_position = entries[0].position
+        taken.append(Taken(progress, origin, offsets, records, start, next_offset, first_position, entries))
+
+    def forget(self, topics: Container[str]) -> None:
+        """Topics were deleted: none of their queues stands still any more."""
+        for queue in [queue for queue in self.damaged if queue.topic in topics]:
+            del self.damaged[queue]
+
+    def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
+        """Whether messages wait that are not given out, as there is no room for more progress."""
+        has_room = self._state.merge_buffer.has_room
+        return any(each.available and not has_room(each) and not self.stands_still(each.queue) for each in queues)
+
+    def progress_full(self, group: str) -> StatusError:
+        """The refusal of what would make more progress of a group to be kept."""
+        buffer = self._state.merge_buffer
+        return StatusError(
+            Code.TOO_MANY_REQUESTS,
+            f"this broker keeps the progress of {buffer.pairs} pairs of a group and a queue, {buffer.pairs_of(group)} "
+            f"of them of the group {group}: that is its share of the limit (broker.pop.progress_max), the last tenth "
+            "for groups that have read before; delete groups or topics",
+        )
+
+    def stands_still(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
+        met = self.damaged.get(queue)
+        if met is not None and met.min_offset != queue.known_min_offset:
+            del self.damaged[queue]
+            return False
+        return met is not None
+
+    def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: Budget) -> Found:
+        """Look for what a filter lets through, and take that from the budget."""
+        if isinstance(wanted, SqlFilter):
+            found = self.sql_scan.run(queue, start, wanted, budget.messages, budget.scan_entries)
+        else:
+            found = scan_tags(queue, start, wanted, budget.messages, budget.scan_entries)
+        budget.scan_entries -= found.cost
+        self._passed_over += found.next_offset - start - len(found.entries)
+        return found
+
+    def give_out(
+        self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool = False
+    ) -> None:
+        """Write down who has what was taken, and put it into the answer.
+
+        Args:
+            request: what was asked for.
+            taken: what was taken.
+            answer: gets the messages.
+            is_remembered: whether the same try gets all of it again, and not only what stands in line.
+
+        Raises:
+            StatusError: the controller was not heard of yet, or the disk is full; nothing was given out.
+        """
+        self._view.receipt_key  # noqa: B018 - without it nothing may be given out
+        now_ms = self._clock.now_ms()
+        check_points = [self._check_point(request, each, now_ms) for each in taken]
+        holder = self._state.table.holders.of(request.group, request.client_id)
+        records: list[Record] = []
+        for each, check_point in zip(taken, check_points, strict=True):
+            check_point.holder = holder
+            popped = None if each.sources else Popped(check_point, each.progress)  # else it was read before
+            records.append(check_point_record(self._topics.revive, check_point, popped))
+        appended = self._store.put(records)
+        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        add_event, stored_ms = self._state.events.add, appended.store_time_ms
+        for each, check_point, position in zip(taken, check_points, appended.positions, strict=True):
+            add_event(stored_ms, position, DELIVERED, check_point, check_point.open_bits, _attempts_of(each))
+            if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
+                self._count_queueing(each.records, appended.store_time_ms)
+            maker = self._maker(check_point)
+            given = [maker.handle(offset) for offset in each.offsets]
+            self._answer(check_point, range(len(given)), each.records, common, given, answer)
+        if request.attempt_id:
+            self.ordered.receives.add(request, [each for each in check_points if each.lines or is_remembered])
+        assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
+
+    def _maker(self, check_point: CheckPoint) -> HandleMaker:
+        return delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
+
+    def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
+        if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together
+            self.queueing.observe(max(0, now_ms - records[0].store_time_ms), len(records))
+        else:
+            for each in records:
+                self.queueing.observe(max(0, now_ms - each.store_time_ms))
+
+    def _answer(
+        self,
+        check_point: CheckPoint,
+        indexes: Sequence[int],
+        records: Sequence[StoredRecord] | None,
+        common: bytes,
+        handles: Sequence[str],
+        answer: PopAnswer,
+    ) -> None:
+        """Put messages of a CK into an answer; `records` is None if one of them could not be read with the others."""
+        try:
+            with RECORD_STEP:
+                messages = None if records is None else delivery.popped_messages(records, common, handles)
+        except RecordFaultError:
+            messages = None
+        if messages is None:
+            self._answer_one_by_one(check_point, indexes, common, handles, answer)
+        else:
+            answer.handles += handles
+            answer.messages += messages
+
+    def _answer_one_by_one(
+        self,
+        check_point: CheckPoint,
+        indexes: Sequence[int],
+        common: bytes,
+        handles: Sequence[str],
+        answer: PopAnswer,
+    ) -> None:
+        """Put those messages of a CK into an answer of which one can be made, and set the others aside."""
+        for index, handle in zip(indexes, handles, strict=True):
+            stored = None
+            try:
+                with RECORD_STEP:
+                    stored = self._messages.message(check_point, index)
+                    messages = [] if stored is None else delivery.popped_messages([stored], common, [handle])
+            except RecordFaultError as fault:
+                with suppress(StatusError):  # it comes again when it is due
+                    self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+                continue
+            except (CorruptDataError, NotInMemory):
+                # It comes again when it is due, and whoever redelivers it waits for the device, or for repair.
+                self._suspend(check_point, index)
+                continue
+            if messages:
+                answer.handles.append(handle)
+                answer.messages += messages
+
+    def _suspend(self, check_point: CheckPoint, index: int) -> None:
+        """Write down that a delivery is no attempt: nobody was given a message that stands in line (P5)."""
+        if check_point.lines:
+            identity = self._state.table.make_id(check_point.revive_queue)
+            hidden_ms = check_point.due_of(index) - check_point.pop_time_ms
+            new = check_point.changed(index, identity, check_point.pop_time_ms, hidden_ms, suspends=True)
+            new.holder = None
+            with suppress(StatusError):  # the disk is full: it counts
+                self._store.put([check_point_record(self._topics.revive, new)])
+
+    def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
+        group, topic = request.group, taken.progress.queue.topic if request.lite else request.topic
+        revive_queue = revive_queue_of(group, topic, taken.progress.queue.queue_id) if taken.lines else None
+        identity = self._state.table.make_id(revive_queue)
+        return taken.check_point(identity, group, topic, now_ms, request.invisible_ms)
+
+
+def _attempts_of(taken: Taken) -> int | tuple[int, ...]:
+    """How many deliveries of what was taken had failed before; of those that stand in line their CK says it."""
+    if taken.origin == receipt.FROM_TOPIC:
+        return 0
+    return UNKNOWN_ATTEMPTS if taken.records is None else tuple(each.attempts for each in taken.records)
+
+
+def _fitting(entries: Sequence[Entry], bytes_max: int) -> int:
+    """How many entries fit, at least one: a message larger than the limit must still be deliverable."""
+    total = 0
+    for count, entry in enumerate(entries):
+        total += entry.length
+        if total > bytes_max and count > 0:
+            return count
+    return len(entries)

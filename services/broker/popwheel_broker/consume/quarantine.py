@@ -1,0 +1,225 @@
+"""Sets records aside: writes down what failed for itself alone, so that all others go on.
+
+Only a master writes. What a slave, or a start, meets as it folds the log is the same wherever the log is folded, so it
+goes into the table without a record.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from popwheel_broker.consume.check_point import CheckPoint, Origin, close_record
+from popwheel_broker.consume.pop_state import PopState, stored_topic
+from popwheel_broker.consume.quarantine_entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
+from popwheel_broker.consume.quarantine_table import QuarantineTable, holder_of
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
+from popwheel_broker.log.timer_record import Delay, fired_origin
+from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+_log = structlog.get_logger()
+
+_HEADERS_BYTES_MAX = 4096
+"""Of a QUARANTINE record, besides the message: at least what its names and its reason can take."""
+
+
+class Quarantine:
+    """What a broker has set aside.
+
+    Args:
+        store: where the records go.
+        state: who has what; a message that is set aside leaves its CK.
+        topics: where records stand.
+        entries_max: how many records may be set aside at once.
+        leads: whether this replica writes the log now.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: PopState,
+        topics: OwnTopics,
+        entries_max: int,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._entries_max = entries_max
+        self._leads = leads
+        self.table = QuarantineTable()
+        self.faults: Counter[Step] = Counter()
+        """How often a step failed for a record, also where nothing was set aside for it."""
+
+    @property
+    def topic(self) -> str:
+        """Where the records stand."""
+        return self._topics.quarantine
+
+    def set_aside_delivery(
+        self,
+        check_point: CheckPoint,
+        index: int,
+        stored: StoredRecord | None,
+        step: Step,
+        fault: RecordFaultError,
+        *,
+        attempted: bool,
+    ) -> None:
+        """Take a message out of its CK.
+
+        Args:
+            check_point, index: which one.
+            stored: the message; None if it could not be read: then it stays where it is, and so does its segment.
+            step: what failed.
+            fault: how.
+            attempted: whether the delivery that ends counts as an attempt.
+
+        Raises:
+            StatusError: the quarantine or the disk is full; nothing has changed.
+        """
+        position = self._position(check_point, index) if stored is None else stored.position
+        entry = QuarantineEntry(
+            step,
+            EntryFlag.ATTEMPTED if attempted and not check_point.is_suspended else EntryFlag(0),
+            Origin(check_point.id, index).encode(),
+            position,
+            position,
+            check_point.group,
+            check_point.topic,
+            check_point.queue_id,
+            check_point.offsets[index],
+            str(fault),
+        )
+        bits = 1 << index
+        revive_topic = self._topics.revive
+        # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
+        self._put(entry, stored, [close_record(revive_topic, check_point.id, bits)])
+
+    def _position(self, check_point: CheckPoint, index: int) -> int:
+        """Where a message that could not be read stands, or one before it."""
+        queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
+        entries = [] if queue is None else queue.read(check_point.offsets[index], 1)
+        return entries[0].position if entries else check_point.first_position
+
+    def set_aside_timer(
+        self,
+        position: int,
+        stored: StoredRecord | None,
+        delay: Delay | None,
+        queue_offset: int,
+        step: Step,
+        fault: RecordFaultError,
+    ) -> None:
+        """Take a delayed message out of the timer; the caller keeps the timer's own account.
+
+        Args:
+            position: of its record.
+            stored: that record; None if it could not be read.
+            delay: what it says; None if that could not be told.
+            queue_offset: in the timer queue; 0 if it is not known.
+            step, fault: what failed, and how.
+
+        Raises:
+            StatusError: the quarantine or the disk is full; nothing has changed.
+        """
+        root = position if delay is None else delay.root_at(position)
+        topic, queue_id = ("", 0) if delay is None else (delay.topic, delay.queue_id)
+        origin = fired_origin(position)
+        entry = QuarantineEntry(
+            step, EntryFlag(0), origin, position, root, "", topic, queue_id, queue_offset, str(fault)
+        )
+        self._put(entry, stored, [])
+
+    def note(
+        self, step: Step, position: int, topic: str, queue_id: int, queue_offset: int, fault: RecordFaultError
+    ) -> None:
+        """Tell of a record that failed and stays where it is; once for as long as that is known, and at a master only.
+
+        Args:
+            step, fault: what failed, and how.
+            position, topic, queue_id, queue_offset: where the record stands.
+        """
+        entry = QuarantineEntry(
+            step, EntryFlag(0), b"", position, position, "", topic, queue_id, queue_offset, str(fault)
+        )
+        if self.table.get(entry.key) is not None or not self._leads():
+            self.count(step, position, fault)
+            return
+        try:
+            self._put(entry, None, [])
+        except StatusError as error:
+            _log.error("a failing record could not be written down", position=position, why=str(error))
+
+    def fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
+        """A record of the log could not be folded in; it is passed over by whoever folds it."""
+        self.count(Step.FOLD, found.position, fault)
+        if len(self.table) < self._entries_max:
+            self.table.note_fault(
+                QuarantineEntry(
+                    Step.FOLD,
+                    EntryFlag(0),
+                    b"",
+                    found.position,
+                    found.position,
+                    "",
+                    found.topic,
+                    found.queue_id,
+                    found.queue_offset,
+                    str(fault),
+                    found.store_time_ms,
+                )
+            )
+
+    def count(self, step: Step, position: int, fault: RecordFaultError) -> None:
+        """A step failed for a record."""
+        self.faults[step] += 1
+        _log.error("a record fails by itself, all others go on", step=step.label, position=position, why=str(fault))
+
+    def end(self, entry: QuarantineEntry) -> None:
+        """Have nothing more done about an entry.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        record = Record(RecordKind.QUARANTINE_END, self.topic, QUARANTINE_QUEUE, encode_end(entry.key))
+        self._store.put([record])
+
+    def _put(self, entry: QuarantineEntry, stored: StoredRecord | None, more: list[Record]) -> None:
+        self.count(entry.step, entry.position, RecordFaultError(entry.reason))
+        holder, shares = holder_of(entry), self.table.shares
+        if not shares.room(holder, self._entries_max):
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{len(self.table)} records are set aside, {shares.held(holder)} of them of {holder or 'no topic'}: "
+                "that is its share of the limit (broker.quarantine_max); popwheel admin quarantine list shows them, "
+                "retry or drop some",
+            )
+        if stored is not None and stored.length + _HEADERS_BYTES_MAX <= RECORD_BYTES_MAX:
+            try:
+                with RECORD_STEP:
+                    copied = replace(entry, flags=entry.flags | EntryFlag.COPIED)
+                    self._store.put([self._copy(copied, stored), *more])
+                return
+            except RecordFaultError as fault:
+                self.count(entry.step, entry.position, fault)  # it stays where it is
+        body = entry.encode(0, b"", b"")
+        record = Record(RecordKind.QUARANTINE, self.topic, QUARANTINE_QUEUE, body, origin=entry.origin)
+        self._store.put([record, *more])
+
+    def _copy(self, entry: QuarantineEntry, stored: StoredRecord) -> Record:
+        return Record(
+            RecordKind.QUARANTINE,
+            self.topic,
+            QUARANTINE_QUEUE,
+            entry.encode(stored.kind, stored.origin, stored.payload),
+            stored.system_properties,
+            stored.tag_hash,
+            stored.attempts,
+            entry.origin,
+        )

@@ -1,0 +1,106 @@
+"""The receives that hold what ordered groups were given: one that is tried again shares it with its earlier tries.
+
+Each try is a receive of its own at some proxy, and the end of one releases nothing that another one has too.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
+from popwheel_common.shares import Shares
+
+ATTEMPTS_MAX = 10_000
+"""Tries of receives that are kept in mind, the latest ones of each group; groups share them. Also deliveries that
+several tries have.
+"""
+
+_SHARERS_MAX = 16
+"""Receives of one delivery that are distinguished; with more it is not released, and comes again when its time is over.
+"""
+
+
+class Receives:
+    """Receives of ordered groups, by attempt id and by delivery. In memory only."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, OrderedDict[bytes, tuple[int, tuple[int, ...]]]] = {}
+        """By group and by what names a try, the oldest first: the latest receive of it, and the ids of its CKs."""
+        self._counts = Shares()
+        self._shared: OrderedDict[int, set[int]] = OrderedDict()
+        """By id of a CK that several receives were given: those that still have it."""
+        self._first: int | None = None
+        """The first CK of whose receives all are known."""
+
+    def __len__(self) -> int:
+        """The number of tries that are kept in mind, of `ATTEMPTS_MAX`."""
+        return self._counts.total
+
+    @property
+    def shared(self) -> int:
+        """The number of deliveries that several receives were given, of `ATTEMPTS_MAX`."""
+        return len(self._shared)
+
+    def given_before(self, request: PopRequest) -> tuple[int, ...]:
+        """The ids of the CKs that this very try was given before, open or not."""
+        if not request.attempt_id:
+            return ()
+        tries = self._attempts.get(request.group)
+        return () if tries is None else tries.get(_key(request), (0, ()))[1]
+
+    def add(self, request: PopRequest, check_points: Sequence[CheckPoint]) -> None:
+        """Record that a try was given messages for the first time; none of groups that do not consume in order."""
+        if not request.attempt_id or not check_points:
+            return
+        self._put(request, tuple(each.id for each in check_points))
+        if self._first is None:
+            self._first = check_points[0].id
+
+    def share(self, request: PopRequest, check_points: Sequence[CheckPoint]) -> None:
+        """Record that a try was given what an earlier receive has, who keeps it as well."""
+        earlier, identities = self._attempts[request.group][_key(request)]
+        for each in check_points:
+            sharers = self._shared.setdefault(each.id, {earlier})
+            if len(sharers) < _SHARERS_MAX:
+                sharers.add(request.receive)
+            else:
+                sharers.add(0)  # which never ends
+        while len(self._shared) > ATTEMPTS_MAX:
+            forgotten, _ = self._shared.popitem(last=False)
+            self._first = max(self._first or 0, forgotten + 1)
+        self._put(request, identities)
+
+    def ended(self, check_point: CheckPoint, receive: int) -> bool:
+        """Take a delivery from a receive that has ended.
+
+        Returns:
+            Whether no other receive has it, as far as is known: then it may be released.
+        """
+        sharers = self._shared.get(check_point.id)
+        if sharers is not None:
+            sharers.discard(receive)
+            return not sharers
+        # Deliveries of an earlier master may be shared, and only that master knew; so may what is forgotten here.
+        return not check_point.lines or (self._first is not None and check_point.id >= self._first)
+
+    def _put(self, request: PopRequest, identities: tuple[int, ...]) -> None:
+        group, key = request.group, _key(request)
+        if key not in self._attempts.get(group, ()):
+            if not self._counts.room(group, ATTEMPTS_MAX):
+                self._forget_try(group if group in self._attempts else next(iter(self._attempts)))
+            self._counts.take(group)
+        tries = self._attempts.setdefault(group, OrderedDict())
+        tries[key] = request.receive, identities
+        tries.move_to_end(key)
+
+    def _forget_try(self, group: str) -> None:
+        tries = self._attempts[group]
+        tries.popitem(last=False)
+        self._counts.give(group)
+        if not tries:
+            del self._attempts[group]
+
+
+def _key(request: PopRequest) -> bytes:
+    return blake2b(f"{request.topic} {request.attempt_id}".encode(), digest_size=16).digest()

@@ -1,0 +1,166 @@
+"""Moves what is hidden for long to the end of the log, so that no segment has to stay because somebody holds a message.
+
+A message that an open CK needs is copied into the CK's revive queue, where nobody reads but whoever looks for it; then
+the CK is written again, and says where the copies stand. Handles, attempts and due times stay as they are. If a crash
+comes between the two, the copies mean nothing and are made once more.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from popwheel_broker.consume.acks import Acks
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.quarantine import Quarantine
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_common.errors import CorruptDataError
+
+_BYTES_AT_ONCE = 1 << 20
+_CHECK_POINTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One CK whose messages were copied.
+
+    Args:
+        check_point: the CK.
+        copies: by index of a message: where in the revive queue its copy stands.
+        first_position: of those copies in the log; where the log ended, if there are none.
+    """
+
+    check_point: CheckPoint
+    copies: dict[int, int]
+    first_position: int
+
+
+class Relocation:
+    """Moves open CKs.
+
+    Args:
+        store: where all records are.
+        table: the open CKs.
+        acks: writes them again, and reads their messages.
+        quarantine: told of what fails by itself.
+
+    Attributes:
+        messages: how many were copied.
+    """
+
+    def __init__(self, store: MessageStore, table: ReviveTable, acks: Acks, quarantine: Quarantine) -> None:
+        self._store = store
+        self._quarantine = quarantine
+        self._table = table
+        self._acks = acks
+        self._given_out = acks.messages
+        self.messages = 0
+
+    def standing_before(self, position: int, revive_topic: str) -> deque[CheckPoint]:
+        """The open CKs of which a message, or the record of the CK itself, stands before a position of the log."""
+        before = [0] * REVIVE_QUEUES
+        for number in range(REVIVE_QUEUES):
+            queue = self._store.queue(revive_topic, number)
+            if queue is not None:
+                before[number] = queue.first_at_or_after(position)
+        return deque(self._table.standing_before(position, before))
+
+    def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
+        """How many bytes of messages they hold that can be copied."""
+        return sum(stored.length for each in check_points for _, stored in self._messages(each) or ())
+
+    def copy(
+        self, waiting: deque[CheckPoint], revive_topic: str, check_points_max: int = _CHECK_POINTS_AT_ONCE
+    ) -> list[Copied]:
+        """Copy the messages of the first CKs that wait, a bounded number of them; then they are to be made durable.
+
+        Those of which a message is damaged stay where they are: it has to be restored there. So do those of which a
+        message fails by itself, until they are done with.
+
+        Raises:
+            StatusError: the disk is full; nothing was copied.
+        """
+        taken: list[tuple[CheckPoint, list[tuple[int, StoredRecord]]]] = []
+        size = 0
+        looked_at = 0
+        for check_point in waiting:
+            if size >= _BYTES_AT_ONCE or len(taken) >= check_points_max:
+                break
+            looked_at += 1
+            if self._table.get(check_point.id) is not check_point:
+                continue
+            messages = self._messages(check_point)
+            if messages is None:
+                continue
+            size += sum(stored.length for _, stored in messages)
+            taken.append((check_point, messages))
+        end = self._store.log.end_position
+        numbered = [(each.revive_queue, stored) for each, messages in taken for _, stored in messages]
+        try:
+            with RECORD_STEP:
+                appended = self._store.put([_copy(stored, revive_topic, number) for number, stored in numbered])
+        except RecordFaultError as fault:
+            if len(taken) > 1:
+                return self.copy(waiting, revive_topic, 1)
+            self._failed(taken[0][0], fault)
+            taken = []
+        for _ in range(looked_at):
+            waiting.popleft()
+        if not taken:
+            return []
+        self.messages += len(appended.positions)
+        places = iter(zip(appended.queue_offsets, appended.positions, strict=True))
+        copied: list[Copied] = []
+        for check_point, messages in taken:
+            stands = {index: next(places) for index, _ in messages}
+            copies = {index: offset for index, (offset, _) in stands.items()}
+            first_position = min((position for _, position in stands.values()), default=end)
+            copied.append(Copied(check_point, copies, first_position))
+        return copied
+
+    def _messages(self, check_point: CheckPoint) -> list[tuple[int, StoredRecord]] | None:
+        """The messages that a CK holds; None if one is damaged, or fails by itself."""
+        try:
+            with RECORD_STEP:
+                found = [(index, self._given_out.message(check_point, index)) for index in check_point.open_indexes()]
+        except CorruptDataError:
+            return None
+        except RecordFaultError as fault:
+            self._failed(check_point, fault)
+            return None
+        return [(index, stored) for index, stored in found if stored is not None]
+
+    def _failed(self, check_point: CheckPoint, fault: RecordFaultError) -> None:
+        self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+
+    def rewrite(self, copied: Sequence[Copied]) -> None:
+        """The copies are durable: have their CKs count on them, as far as these are what they were.
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        moved: list[CheckPoint] = []
+        for each in copied:
+            check_point = each.check_point
+            if self._table.get(check_point.id) is check_point:
+                # What was deleted meanwhile, with its topic, does not come again by its copy.
+                copies = {
+                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(check_point, index)
+                }
+                moved.append(replace(check_point, copies=copies, first_position=each.first_position))
+        self._acks.rewrite(moved)
+
+
+def _copy(stored: StoredRecord, revive_topic: str, revive_queue: int) -> Record:
+    return Record(
+        RecordKind.COPY,
+        revive_topic,
+        revive_queue,
+        stored.payload,
+        stored.system_properties,
+        stored.tag_hash,
+        stored.attempts,
+    )

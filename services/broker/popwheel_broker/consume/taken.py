@@ -1,0 +1,90 @@
+"""What a pop has taken of one queue, before it is given out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.merge_buffer import QueueProgress
+from popwheel_broker.log.consume_queue import Entry
+from popwheel_broker.log.record import StoredRecord
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one pop may still take."""
+
+    messages: int
+    scan_entries: int
+    response_bytes: int
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the pop is to end."""
+        return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was read from one queue and is to be given out.
+
+    Args:
+        progress: the queue, and how far its group is there.
+        origin: `receipt.FROM_TOPIC` or `receipt.FROM_RETRY_TOPIC`.
+        offsets: of the messages.
+        records: the messages; None if one of them failed as it was read: then each is read by itself.
+        start_offset, next_offset: from where to where the queue was read.
+        first_position: as in `CheckPoint`.
+        entries: where the messages stand; nothing for those that were read by an earlier pop.
+        lines, attempts, sources, copies: as in `CheckPoint`, for a group that consumes in order.
+    """
+
+    progress: QueueProgress
+    origin: int
+    offsets: tuple[int, ...] | range
+    records: list[StoredRecord] | None
+    start_offset: int
+    next_offset: int
+    first_position: int
+    entries: Sequence[Entry] = ()
+    lines: tuple[int, ...] = ()
+    attempts: tuple[int, ...] = ()
+    sources: tuple[Origin, ...] = ()
+    copies: dict[int, int] = field(default_factory=dict)
+
+    def shorten(self, count: int) -> None:
+        """Keep the first messages only, one at least; the others are as if they had not been read."""
+        self.offsets, self.entries = self.offsets[:count], self.entries[:count]
+        self.records = None if self.records is None else self.records[:count]
+        self.next_offset = self.offsets[-1] + 1
+
+    def check_point(
+        self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_held: bool = False
+    ) -> CheckPoint:
+        """The CK of these messages.
+
+        Args:
+            identity: its id.
+            group, topic: who asked, and for what.
+            now_ms: when (`PopClock`).
+            invisible_ms: for how long they are hidden from the others of the group.
+            is_held: whether they are not given out yet.
+        """
+        return CheckPoint(
+            id=identity,
+            group=group,
+            topic=topic,
+            origin=self.origin,
+            queue_id=self.progress.queue.queue_id,
+            start_offset=self.start_offset,
+            next_offset=self.next_offset,
+            pop_time_ms=now_ms,
+            invisible_ms=invisible_ms,
+            due_ms=now_ms + invisible_ms,
+            first_position=self.first_position,
+            offsets=self.offsets,
+            lines=self.lines,
+            attempts=self.attempts,
+            sources=self.sources,
+            copies=self.copies,
+            is_held=is_held,
+        )

@@ -1,0 +1,126 @@
+"""Which of the log's oldest segments may go, and what has to be moved so that they can."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.pop_context import PopContext
+from popwheel_broker.consume.quarantine_entry import Step
+from popwheel_broker.consume.relocation import Relocation
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.retention import SegmentAges, delete_before
+from popwheel_broker.options import RetentionOptions
+from popwheel_common.clock import Clock
+from popwheel_common.disk import DiskUsage
+
+
+class NeedsRecords(Protocol):
+    """State by which records of the log are needed."""
+
+    def needed_from(self) -> int | None:
+        """The least position that is needed; None if none is. Raises CorruptDataError: it can't be told."""
+
+
+class Expiry:
+    """The end of records. Decides, and deletes nothing.
+
+    Args:
+        context: the log, and open CKs, which need messages.
+        relocation: moves what open CKs need.
+        needs: what else needs records: delayed messages, open transactions, what was set aside without a copy.
+        options: how long records are held.
+        wall_clock: the time.
+        usage: how full the disk is.
+    """
+
+    def __init__(
+        self,
+        context: PopContext,
+        relocation: Relocation,
+        needs: Sequence[NeedsRecords],
+        options: RetentionOptions,
+        wall_clock: Clock,
+        usage: Callable[[], DiskUsage],
+    ) -> None:
+        self._store = context.store
+        self._table = context.state.table
+        self._topics = context.topics
+        self._quarantine = context.quarantine
+        self._relocation = relocation
+        self._needs = needs
+        self._options = options
+        self._clock = wall_clock
+        self._usage = usage
+        self._ages = SegmentAges(context.store, self._failed)
+
+    def expired_before(self) -> int:
+        """The position before which segments are past their time, and not needed by what there is now.
+
+        Raises:
+            CorruptDataError: as `needed_from` does.
+        """
+        return self._past_time(self.needed_from(), disk_is_short=self._disk_is_short())
+
+    def to_relocate(self) -> deque[CheckPoint]:
+        """The open CKs that keep segments which are past their time: what they need is to be moved (`Relocation`).
+
+        Where the disk is short, and the oldest segment is to go before its time, only if that frees half of it: else
+        one would be written for each that goes.
+
+        Raises:
+            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
+        """
+        start, relocation, topic = self._store.log.start_position, self._relocation, self._topics.revive
+        not_moved = min(self._needed(), default=None)
+        position = self._past_time(not_moved, disk_is_short=False)
+        if position > start:
+            return relocation.standing_before(position, topic)
+        position = self._past_time(not_moved, disk_is_short=self._disk_is_short())
+        if position <= start:
+            return deque()
+        found = relocation.standing_before(position, topic)
+        return found if 2 * relocation.open_bytes(found) <= position - start else deque()
+
+    def needed_from(self) -> int | None:
+        """The least position that an open CK needs, of its message or of its own record, or that anything else needs.
+
+        Raises:
+            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
+        """
+        positions = self._needed()
+        first = self._table.first_position()
+        positions += [] if first is None else [first]
+        topic = self._topics.revive
+        for number in range(REVIVE_QUEUES):
+            queue = self._store.queue(topic, number)
+            if queue is not None:
+                positions += self._position_of(queue, self._table.oldest_offset(number, queue.max_offset))
+        return min(positions, default=None)
+
+    def _needed(self) -> list[int]:
+        """The least positions that are needed of what can't be moved."""
+        return [position for each in self._needs if (position := each.needed_from()) is not None]
+
+    def _position_of(self, queue: ConsumeQueue, offset: int) -> list[int]:
+        """Where the record of an offset stands; the log's start if it fails by itself: then nothing may go."""
+        try:
+            with RECORD_STEP:
+                position = self._store.records.position_of(queue, offset)
+                return [] if position is None else [position]
+        except RecordFaultError as fault:
+            start = self._store.log.start_position
+            self._failed(start, fault)
+            return [start]
+
+    def _failed(self, position: int, fault: RecordFaultError) -> None:
+        self._quarantine.note(Step.RETENTION, position, "", 0, 0, fault)
+
+    def _past_time(self, needed_from: int | None, *, disk_is_short: bool) -> int:
+        # The more careful of both clocks: a wall clock that is set forward deletes nothing before its time.
+        now_ms = min(self._clock.wall_ms(), self._clock.steady_ms())
+        return delete_before(self._ages.all(), now_ms, self._options.hours, disk_is_short, needed_from)
+
+    def _disk_is_short(self) -> bool:
+        return self._usage().used_share > self._options.disk_used_share_max

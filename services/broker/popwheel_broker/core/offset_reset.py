@@ -1,0 +1,154 @@
+"""Sets a group back or forward in a topic, as an operator asks for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from popwheel_broker.consume.check_point import RESET, REVIVE_QUEUES, CheckPoint, OffsetCommit, close_records
+from popwheel_broker.consume.pop_state import PopState, TakingBack, is_read_from
+from popwheel_broker.consume.pops import Pops
+from popwheel_broker.core.notification import Interests, tell_again
+from popwheel_broker.log.consume_queue import ConsumeQueue
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind
+from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_common.contract import names
+from popwheel_common.errors import StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+_AT_ONCE_MAX = 512
+"""So many check points are taken back by the write that sets the offsets."""
+_STEP = 128
+"""So many by each further one: a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset changes.
+
+    Args:
+        group: whose offsets.
+        topic: of which topic.
+        queues: where the group is to go on in each of the topic's queues.
+        retries: the queues of the group's retry topic, which are passed over.
+        retries_kept: those that are not: a retry does not say which queue it came from.
+        given_out: CKs of the group that have messages of the topic, or of its retries; also of those that wait in line.
+        in_flight: how many messages are given out.
+        queue_id: the only queue that is reset; None for all of the topic.
+    """
+
+    group: str
+    topic: str
+    queues: Mapping[ConsumeQueue, int]
+    retries: Sequence[ConsumeQueue]
+    retries_kept: Sequence[ConsumeQueue]
+    given_out: list[CheckPoint]
+    in_flight: int
+    queue_id: int | None
+
+
+class OffsetReset:
+    """Resets offsets. A group gets all messages from its new offsets on as if it had never read them.
+
+    So nothing else of the topic is left to it: what is given out is taken back, and what waits to be tried again is
+    passed over. Both come anew if they stand behind the new offset. Dead letters stay.
+
+    A reset of one queue takes back what was read from it alone. Retries stay as they are, given out or not: one retry
+    queue serves all queues of a topic, and a retry does not say which of them it came from.
+
+    One write does it. Where very much is given out, the offsets are set by one, and the rest is taken back some at a
+    time: cut off in between, what is left comes once more, as always.
+
+    Args:
+        store: where records are put.
+        state: who has what.
+        topics: where a reset is written down.
+        pops: knows whether there is room for more progress, and which queues stand still.
+        interests: whose polls are told of what can be read again.
+    """
+
+    def __init__(
+        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, interests: Interests
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._pops = pops
+        self._interests = interests
+
+    def plan(
+        self, group: str, topic: str, queues: Mapping[ConsumeQueue, int], queue_id: int | None = None
+    ) -> ResetPlan:
+        """What would be changed now.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            queues: queues of the topic, and where the group is to go on there. Nothing is to be said of an empty one:
+                whoever reads it begins at its end.
+            queue_id: the only queue that is reset; None for all of the topic.
+        """
+        given_out = [
+            each for each in self._state.table.of_group(group) if each.topic == topic and is_read_from(each, queue_id)
+        ]
+        retries = self._store.queues.of_topic(names.stored_retry_topic(group, topic))
+        return ResetPlan(
+            group,
+            topic,
+            {queue: offset for queue, offset in queues.items() if queue.min_offset < queue.max_offset},
+            retries if queue_id is None else (),
+            () if queue_id is None else retries,
+            given_out,
+            sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
+            queue_id,
+        )
+
+    def begin(self, plan: ResetPlan) -> None:
+        """Set the offsets. To be called at once: nothing may have happened since it was planned.
+
+        From here on nothing that was given out before is anybody's: no handle is good, and nothing of it comes again.
+        Nothing is given out to the group either until `end`, so it gets no message before all is as it is to be.
+
+        Raises:
+            StatusError: the disk is full, there is no room for more progress, or another reset of the group in this
+                topic is under way; nothing has changed.
+        """
+        pair = (plan.group, plan.topic)
+        if pair in self._state.taking_back:
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS, f"a reset of {plan.group} in {plan.topic} is under way; wait until it has ended"
+            )
+        buffer = self._state.merge_buffer
+        offsets = dict(plan.queues)
+        for queue in plan.retries:
+            # Those among them that can't be read yet stand before the reset, too.
+            offsets[queue] = self._store.next_offset(queue.topic, queue.queue_id)
+        if not all(buffer.has_room(buffer.of(plan.group, queue)) for queue in offsets):
+            raise self._pops.progress_full(plan.group)
+        revive = self._topics.revive
+        commits = (OffsetCommit(plan.group, each.topic, each.queue_id, at) for each, at in offsets.items())
+        records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
+        at_once = plan.given_out if len(plan.given_out) <= _AT_ONCE_MAX else []
+        self._store.put([*records, *close_records(revive, at_once)])
+        for queue in offsets:
+            self._pops.damaged.pop(queue, None)
+        plan.given_out[:] = [each for each in plan.given_out if each.open_bits]
+        self._state.taking_back[pair] = TakingBack(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
+
+    def go_on(self, plan: ResetPlan) -> bool:
+        """Take back some of what was given out; whether there may be more.
+
+        Raises:
+            StatusError: the disk is full. What is left is given out as before: the reset is to be made again.
+        """
+        some = plan.given_out[-_STEP:]
+        del plan.given_out[-_STEP:]
+        there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
+        if there:
+            self._store.put(close_records(self._topics.revive, there))
+        return bool(plan.given_out)
+
+    def end(self, plan: ResetPlan) -> None:
+        """All is taken back, or can't be: tell of what can be read again."""
+        self._state.taking_back.pop((plan.group, plan.topic), None)
+        polled = [each for each in self._interests.of_topic(plan.topic) if each.group == plan.group]
+        tell_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))

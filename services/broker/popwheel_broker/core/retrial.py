@@ -1,0 +1,177 @@
+"""What operators have done with what was set aside: looked at, given back to where it was on its way, or dropped.
+
+What gives a message back is the very record that failed before. It names what it comes from, so it ends the entry by
+itself, and a crash can neither lose nor double it.
+"""
+
+from collections.abc import Callable
+
+from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.quarantine import Quarantine
+from popwheel_broker.consume.quarantine_entry import EntryFlag, Kept, QuarantineEntry, decode_kept, key_of
+from popwheel_broker.consume.redelivery import redelivered
+from popwheel_broker.delay.message_timer import MessageTimer
+from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_common.clock import Clock
+from popwheel_common.contract import receipt
+from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+
+
+class Retrial:
+    """Gives back and drops entries.
+
+    Args:
+        store: where records are put.
+        quarantine: what is set aside.
+        view: groups.
+        knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
+        timer: where delayed messages go back to.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        quarantine: Quarantine,
+        view: ClusterView,
+        knows_group: Callable[[str], bool],
+        timer: MessageTimer,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._quarantine = quarantine
+        self._view = view
+        self._knows_group = knows_group
+        self._timer = timer
+        self._clock = clock
+
+    def entry(self, entry_id: str) -> QuarantineEntry | None:
+        """An entry; None if there is none (any more).
+
+        Raises:
+            StatusError: BAD_REQUEST: that is no id.
+        """
+        key = key_of(entry_id)
+        if key is None:
+            raise StatusError(
+                Code.BAD_REQUEST, f"{entry_id!r} is no id of the quarantine; popwheel admin quarantine list shows them"
+            )
+        return self._quarantine.table.get(key)
+
+    def message(self, entry: QuarantineEntry) -> StoredRecord:
+        """The message of an entry, as it was stored.
+
+        Raises:
+            StatusError: MESSAGE_NOT_FOUND: retention has taken it. INTERNAL_ERROR: it can't be read.
+            CorruptDataError: it is damaged, and will be mended if another replica has it.
+        """
+        is_copied = bool(entry.flags & EntryFlag.COPIED)
+        try:
+            with RECORD_STEP:
+                found = self._read(entry.record_position if is_copied else entry.position)
+                return _message_of(decode_kept(found), found) if is_copied else found
+        except RecordFaultError as fault:
+            raise StatusError(Code.INTERNAL_ERROR, f"it can't be read: {fault}") from fault
+
+    def _read(self, position: int) -> StoredRecord:
+        log = self._store.log
+        if not log.start_position <= position < log.end_position:
+            raise StatusError(
+                Code.MESSAGE_NOT_FOUND, "retention has taken the message; only the entry is left, drop it"
+            )
+        try:
+            return self._store.records.record_at(position)
+        except CorruptDataError:
+            log.note_damage(position)
+            raise
+
+    def retry(self, entry_id: str) -> bool:
+        """Give a message back to where it was on its way; False if nothing is set aside under that id (any more).
+
+        What stayed where it was, or has no topic or group any more, is just let go.
+
+        Raises:
+            StatusError: INTERNAL_ERROR: it fails again, and stays set aside. Or the disk is full.
+            CorruptDataError: it is damaged.
+        """
+        entry = self.entry(entry_id)
+        if entry is None:
+            return False
+        if not entry.origin:
+            self._quarantine.end(entry)
+            return True
+        stored = self.message(entry)
+        try:
+            with RECORD_STEP:
+                record = self._redelivery(entry, stored) if entry.is_delivery else self._timed(entry, stored)
+                if record is not None:
+                    self._store.put([record])
+        except RecordFaultError as fault:
+            raise StatusError(Code.INTERNAL_ERROR, f"it fails again ({fault}), and stays set aside") from fault
+        if record is None:
+            self._quarantine.end(entry)
+            return True
+        return True
+
+    def drop(self, entry_id: str) -> bool:
+        """Have nothing more done about a message; False if nothing is set aside under that id (any more).
+
+        Raises:
+            StatusError: the disk is full; nothing has changed.
+        """
+        entry = self.entry(entry_id)
+        if entry is not None:
+            self._quarantine.end(entry)
+        return entry is not None
+
+    def _redelivery(self, entry: QuarantineEntry, stored: StoredRecord) -> Record | None:
+        """As `Acks.redeliver` makes it; None if the group is gone."""
+        group = self._view.groups.get(entry.group)
+        if group is None and not self._knows_group(entry.group):
+            return None
+        origin = Origin.decode(entry.origin)
+        check_point = CheckPoint(
+            id=origin.check_point_id,
+            group=entry.group,
+            topic=entry.topic,
+            origin=receipt.FROM_TOPIC,
+            queue_id=entry.queue_id,
+            start_offset=entry.queue_offset,
+            next_offset=entry.queue_offset + 1,
+            pop_time_ms=0,
+            invisible_ms=0,
+            due_ms=0,
+            first_position=entry.position,
+            offsets=(entry.queue_offset,),
+        )
+        return redelivered(
+            check_point,
+            origin.index,
+            stored,
+            attempted=bool(entry.flags & EntryFlag.ATTEMPTED) and group is not None,
+            attempts_max=stored.attempts + 1 if group is None else group.max_attempts,
+        )
+
+    def _timed(self, entry: QuarantineEntry, stored: StoredRecord) -> Record | None:
+        """As the timer makes it: of its topic if it is due, else of the timer queue; None if nothing is to be put."""
+        if stored.kind != RecordKind.TIMER:
+            return None
+        return self._timer.given_back(entry.position, stored, self._clock.wall_ms())
+
+
+def _message_of(kept: Kept, found: StoredRecord) -> StoredRecord:
+    """The record that failed, as far as its copy tells."""
+    entry = kept.entry
+    return found._replace(
+        kind=kept.kind,
+        topic=entry.topic,
+        queue_id=entry.queue_id,
+        payload=kept.payload,
+        origin=kept.inner_origin,
+        position=entry.position,
+        queue_offset=entry.queue_offset,
+    )

@@ -1,0 +1,286 @@
+"""What senders ask of the timer: to take delayed messages in, within limits, and to take them back."""
+
+from collections import Counter, OrderedDict
+
+from popwheel_broker.consume.quarantine_table import QuarantineTable
+from popwheel_broker.delay.timer_state import SLOT_MS, TimerState
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.log.record import Record, RecordKind, hash_tag
+from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
+from popwheel_broker.options import TimerOptions
+from popwheel_broker.topics.known_names import KnownNames
+from popwheel_common.clock import Clock
+from popwheel_common.contract.put import MessageRun
+from popwheel_common.contract.recall_handle import RecallHandle
+from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
+from popwheel_common.shares import room
+
+_SECONDS_MAX = 1000
+
+
+class CrowdedSeconds:
+    """What topics hold of the latter half of a second's limit: the first half is anybody's.
+
+    Only that half is counted by topic, or there would be a count for each second of a year. A second that was not
+    touched for longest is forgotten past a thousand, as all are by a start: then its topics are as new ones.
+
+    Args:
+        limit: how many messages may be due within one second.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free_for_all = limit // 2
+        self._held: OrderedDict[int, Counter[str]] = OrderedDict()
+
+    def has_room(self, topic: str, second: int, due: int, taken: int) -> bool:
+        """Whether one more message of a topic may be due in a second.
+
+        Args:
+            topic: the topic.
+            second: since 1970.
+            due: how many are due in it, with those that `taken` counts.
+            taken: how many of them the topic is about to take.
+        """
+        crowd = due - self._free_for_all
+        if crowd < 0:
+            return True
+        held = self._held.get(second)
+        of_topic = min(taken, crowd) if held is None else held[topic] + min(taken, crowd)
+        return room(self._limit - self._free_for_all, crowd, of_topic) > 0
+
+    def take(self, topic: str, second: int, due: int) -> None:
+        """A message of a topic has come, in a second in which so many were due."""
+        if due < self._free_for_all:
+            return
+        self._held.setdefault(second, Counter())[topic] += 1
+        self._held.move_to_end(second)
+        if len(self._held) > _SECONDS_MAX:
+            self._held.popitem(last=False)
+
+
+class IntakeBatch:
+    """Delayed runs that are to be appended in one write. They count for the limits of those behind them.
+
+    Args:
+        intake: it says what may be taken.
+
+    Attributes:
+        records: what is to be appended: of the timer queue, or of the topic itself where the time has come already.
+        delays: what each of them says; None for those that are not delayed any more.
+        of_topics, in_seconds, of_topics_in_seconds: how many are delayed.
+    """
+
+    def __init__(self, intake: "TimerIntake") -> None:
+        self._intake = intake
+        self.of_topics = Counter[str]()
+        self.in_seconds = Counter[int]()
+        self.of_topics_in_seconds = Counter[tuple[str, int]]()
+        self.records: list[Record] = []
+        self.delays: list[Delay | None] = []
+
+    def accept(self, run: MessageRun) -> None:
+        """Take a run.
+
+        Raises:
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
+        """
+        delays = self._intake.delays(run, self)
+        records = [
+            Record(RecordKind.MESSAGE, run.topic, run.queue_id, payload, properties, hash_tag(tag))
+            if delay is None
+            else Record(
+                RecordKind.TIMER,
+                TIMER_TOPIC,
+                TIMER_QUEUE,
+                payload,
+                properties,
+                hash_tag(tag),
+                origin=delay.encode(),
+                decoded=delay,
+            )
+            for payload, properties, tag, delay in zip(
+                run.payloads, run.system_properties, run.tags, delays, strict=True
+            )
+        ]
+        # Only now: a run that fails is none of it.
+        seconds = [delay.due_ms // SLOT_MS for delay in delays if delay is not None]
+        self.of_topics[run.topic] += len(seconds)
+        self.in_seconds.update(seconds)
+        self.of_topics_in_seconds.update((run.topic, second) for second in seconds)
+        self.records += records
+        self.delays += delays
+
+
+class TimerIntake:
+    """Says what is to be appended for delayed messages and recalls, within the limits.
+
+    Args:
+        state: what the stages share.
+        store: where all messages are.
+        options: limits.
+        clock: the time.
+        topics: which topics are known.
+        quarantine: what is set aside; it can't be recalled.
+    """
+
+    def __init__(
+        self,
+        state: TimerState,
+        store: MessageStore,
+        options: TimerOptions,
+        clock: Clock,
+        topics: KnownNames,
+        quarantine: QuarantineTable,
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._options = options
+        self._clock = clock
+        self._topics = topics
+        self._quarantine = quarantine
+        self._crowded = CrowdedSeconds(options.timers_per_slot_max)
+
+    def batch(self) -> IntakeBatch:
+        """Begin a write of delayed runs; to be followed by `stored`, if it succeeds."""
+        return IntakeBatch(self)
+
+    def delays(self, run: MessageRun, batch: IntakeBatch) -> list[Delay | None]:
+        """What the messages of a delayed run say, in their order; None for those whose time has come already.
+
+        Args:
+            run: they are of one topic.
+            batch: others that are about to be stored.
+
+        Raises:
+            StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS.
+        """
+        now_ms = self._clock.wall_ms()
+        options, pending = self._options, self._state.pending
+        topic_id = self.topic_id(run.topic)
+        delays: list[Delay | None] = []
+        delayed = 0
+        in_second: dict[int, int] = {}
+        total = pending.total + batch.of_topics.total()
+        held_before = pending.of_topic(run.topic) + batch.of_topics[run.topic]
+        for due_ms in run.times_ms:
+            if due_ms <= now_ms:
+                delays.append(None)
+                continue
+            if due_ms - now_ms > options.delay_ms_max:
+                raise StatusError(
+                    Code.ILLEGAL_DELIVERY_TIME,
+                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
+                    "(broker.timer.delay_ms_max)",
+                )
+            held = held_before + delayed
+            if not room(options.timers_max, total + delayed, held):
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{total} delayed messages are pending, {held} of the topic {run.topic}: that is its share "
+                    f"of {options.timers_max} (broker.timer.timers_max); send later",
+                )
+            second = due_ms // SLOT_MS
+            before = in_second.get(second, 0)
+            due = pending.at(due_ms) + batch.in_seconds[second]
+            taken = batch.of_topics_in_seconds[run.topic, second] + before
+            if not self._crowded.has_room(run.topic, second, due + before, taken):
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{due} messages are due within that second, {options.timers_per_slot_max} may be, and the topic "
+                    f"{run.topic} has its share of them (broker.timer.timers_per_slot_max); choose another delivery "
+                    "time",
+                )
+            in_second[second] = before + 1
+            delayed += 1
+            delays.append(Delay(run.topic, run.queue_id, topic_id, due_ms))
+        return delays
+
+    def topic_id(self, topic: str) -> int:
+        """Of the topic that has this name now; 0 if none is known."""
+        return self._topics.topic_ids.get(topic, 0)
+
+    def stored(self, batch: IntakeBatch) -> None:
+        """A batch was appended: its topics hold more of their seconds."""
+        left = Counter(each.due_ms // SLOT_MS for each in batch.delays if each is not None)
+        for each in batch.delays:
+            if each is not None:
+                second = each.due_ms // SLOT_MS
+                self._crowded.take(each.topic, second, self._state.pending.at(each.due_ms) - left[second])
+                left[second] -= 1
+
+    def recall(self, topic: str, handle: RecallHandle) -> Record | None:
+        """The record that recalls a message, to be appended. None if it is recalled already.
+
+        Args:
+            topic: where it would go.
+            handle: which message.
+
+        Raises:
+            StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
+                TOO_MANY_REQUESTS. UNSUPPORTED.
+            CorruptDataError: its first record is damaged, so it can't be told.
+        """
+        state = self._state
+        root, due_ms = handle.position, handle.due_ms
+        if not self._options.recall:
+            raise StatusError(Code.UNSUPPORTED, "recalling delayed messages is switched off (broker.timer.recall)")
+        if root in state.recalled:
+            return None
+        if due_ms <= max(self._clock.wall_ms(), state.fired_until_ms):
+            raise StatusError(
+                Code.PRECONDITION_FAILED,
+                "it is too late, its delivery time has come: the message has been delivered or is being delivered, "
+                "unless it was recalled before",
+            )
+        if self._quarantine.holds_message(root):
+            raise StatusError(
+                Code.MESSAGE_NOT_FOUND,
+                "the message was set aside, as it failed by itself; popwheel admin quarantine drop takes it away",
+            )
+        if not self._holds(topic, handle):
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
+        if not state.recalls.room(topic, self._options.recalls_max):
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
+                "is its share of the limit (broker.timer.recalls_max); try again later",
+            )
+        return recall_record(Delay(topic, 0, 0, due_ms, root=root))
+
+    def _holds(self, topic: str, handle: RecallHandle) -> bool:
+        """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
+        may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
+        Then it must be of the topic that has the name now: one that rolled as its topic was gone went without a trace,
+        and what recalled it would wait for it.
+        """
+        log, root = self._store.log, handle.position
+        if root < log.start_position:
+            is_alive = self._topics.is_topic(topic, handle.topic_id)
+            return is_alive and self._state.pending.may_hold(topic, handle.due_ms)
+        if root >= log.end_position:
+            return False
+        try:
+            stored = self._store.records.record_at(root)
+        except CorruptDataError:
+            if not self._stands_at(root):
+                return False
+            log.note_damage(root)
+            raise
+        if stored.kind != RecordKind.TIMER:
+            return False
+        delay = decode_delay(stored.origin)
+        return (
+            (delay.topic, delay.due_ms, delay.root) == (topic, handle.due_ms, NONE)
+            and self._topics.is_topic(topic, delay.topic_id)
+            and SystemProperties.FromString(stored.system_properties).message_id == handle.message_id
+        )
+
+    def _stands_at(self, position: int) -> bool:
+        """Whether a record of the timer queue begins there: after a power loss others may have been written over it."""
+        queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
+        if queue is None:
+            return False
+        entries = queue.read(queue.first_at_or_after(position), 1)
+        return bool(entries) and entries[0].position == position

@@ -1,0 +1,37 @@
+"""Where a broker's own records stand: topics whose names hold that of the cluster."""
+
+from popwheel_broker.log.message_store import MessageStore
+from popwheel_common.contract import names
+from popwheel_common.contract.cluster_view import ClusterView
+
+
+class OwnTopics:
+    """The names of those topics.
+
+    Before a broker has heard of its controller, the log tells the cluster's name: what stands there is needed already.
+
+    Args:
+        view: what the controller says.
+        store: the messages.
+    """
+
+    def __init__(self, view: ClusterView, store: MessageStore) -> None:
+        self._view = view
+        self._store = store
+
+    @property
+    def revive(self) -> str:
+        """Of CK and ACK records, and of copies of messages."""
+        return names.revive_topic(self._cluster())
+
+    @property
+    def quarantine(self) -> str:
+        """Of what is set aside."""
+        return names.quarantine_topic(self._cluster())
+
+    def _cluster(self) -> str:
+        if not self._view.ready:
+            for name in self._store.queues.system_topics:
+                if name.startswith(names.REVIVE_PREFIX):
+                    return name.removeprefix(names.REVIVE_PREFIX)
+        return self._view.name
