@@ -410,7 +410,9 @@ class Steered(Checker):
         return bool(self._dead[key]) and len(kinds) == 2
 
     def _is_in_queue(self, key: Key, order: Order) -> bool:
-        return any(order.is_of(each.queue_id) for each in self._originals[key[1]])
+        """Whether an order may be about a message; where a disaster took it from the log, nobody knows its queue."""
+        originals = self._originals.get(key[1])
+        return not originals or any(order.is_of(each.queue_id) for each in originals)
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
         key = (earlier.group, earlier.message_id)

@@ -405,7 +405,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
     # All three say the same, so they all fail, as each record that a newer release's fault has spoilt would.
     with monkeypatch.context() as patch:
         for module in ("recovery", "enqueue_stages", "dequeue_stages", "fold", "timer_faults"):
-            patch.setattr(f"popwheel_broker.timer.{module}.decode_delay", failing(decode_delay))
+            patch.setattr(f"popwheel_broker.delay.{module}.decode_delay", failing(decode_delay))
         world.crash("process")
         world.pass_to(3000)
     assert [entry.step for entry in entries(world)] == [Step.SCHEDULING] * 3

@@ -67,11 +67,11 @@ def naming_trouble(
     async def answer(call: Call, request: Request) -> Response:
         try:
             return await handler(call, request)
-        except CorruptDataError as error:
+        except CorruptDataError as damage:
             raise StatusError(
                 Code.INTERNAL_ERROR,
-                f"{error}; nothing was changed: restore the segment file from a replica or a backup",
-            ) from error
+                f"{damage}; nothing was changed: restore the segment file from a replica or a backup",
+            ) from damage
         except OSError as error:
             raise StatusError(
                 Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}), nothing was changed; try again"

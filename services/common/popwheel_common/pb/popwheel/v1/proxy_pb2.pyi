@@ -31,7 +31,7 @@ class PullRecordsResponse(_message.Message):
     """Where to go on: beyond what a filter kept back."""
     records: _builtins.bytes
     """The records, one after another, in the order of their offsets, checked by the broker. Their layout is that of the
-    log (services/broker/popwheel_broker/records/record.py); each says which version of it is its own.
+    log (services/broker/popwheel_broker/log/record.py); each says which version of it is its own.
     """
     @_builtins.property
     def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
