@@ -7,7 +7,7 @@ from popwheel_broker.log.record import RecordKind
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
-from popwheel_proxy.protocol import SERVICE
+from popwheel_proxy.protocol.client_methods import SERVICE
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.subject import FoundError, Subject
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from popwheel_proxy.protocol import SERVICE
+from popwheel_proxy.protocol.client_methods import SERVICE
 from tests.fuzz.admin import AdminFuzzer
 from tests.fuzz.calls import FILTERING, GROUPS, OF_KINDS, TOPICS, CallFuzzer
 from tests.fuzz.filters import FilterFuzzer

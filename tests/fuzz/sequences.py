@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hpack import Encoder
 
-from popwheel_proxy.protocol import SERVICE
+from popwheel_proxy.protocol.client_methods import SERVICE
 from popwheel_rpc.http2 import frames, hpack
 from popwheel_rpc.http2.frames import ErrorCode
 from tests.fuzz.garbage import Garbage

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
-from popwheel_proxy.protocol import REQUEST_BYTES_MAX, SERVICE
+from popwheel_proxy.protocol.client_methods import REQUEST_BYTES_MAX, SERVICE
 from tests.fuzz.memory_socket import MemoryClient
 from tests.fuzz.subject import FoundError, Subject
 from tests.harness.client import make_message

@@ -18,10 +18,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from popwheel_common.clock import SystemClock
-from popwheel_proxy.poll_counts.redis_counts import PREFIX, RedisCounts
-from popwheel_proxy.poll_counts.shared_count import SharedCount
 from popwheel_proxy.receive.long_poll import Mode
 from popwheel_proxy.receive.mode_choice import WINDOW_S, ModeChoice
+from popwheel_proxy.receive.redis_counts import PREFIX, RedisCounts
+from popwheel_proxy.receive.shared_count import SharedCount
 from tests.harness.metrics import metric
 from tests.harness.ports import free_ports
 from tests.harness.standalone import StandaloneProcess

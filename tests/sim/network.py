@@ -11,7 +11,7 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     ReceiveMessageResponse,
     TelemetryCommand,
 )
-from popwheel_proxy.protocol import RECEIVE_MESSAGE, TELEMETRY
+from popwheel_proxy.protocol.client_methods import RECEIVE_MESSAGE, TELEMETRY
 from popwheel_rpc.service import Call, Channel, ClientStream, Method, Service, StreamClosedError
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.loop import SimLoop

@@ -22,7 +22,7 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     SendMessageResponse,
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import Delays

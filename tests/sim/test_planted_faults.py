@@ -40,7 +40,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from popwheel_common.shares import Shares
-from popwheel_proxy.ack.renewal import RenewalBook
+from popwheel_proxy.receive.renewal import RenewalBook
 from tests.sim import guests, lite, passing_group, steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING

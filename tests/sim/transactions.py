@@ -21,7 +21,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, Subscription
 from tests.sim.history import History, Sent

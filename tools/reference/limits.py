@@ -20,8 +20,9 @@ class Limit:
 
     Args:
         what: what it bounds.
-        source: a setting, `proxy.message.body_bytes_max`, or a constant, `popwheel_proxy.filters:WAITING_MAX`, or a
-            field of the transport's limits, `rpc:connections_max`.
+        source: a setting (`proxy.message.body_bytes_max`), a constant
+            (`popwheel_proxy.protocol.filters:WAITING_MAX`), or a field of the transport's limits
+            (`rpc:connections_max`).
         past: the status past it, or what happens then.
         label: as metrics count it, where that is not the setting's name.
         unit: of a constant whose name does not say it.
@@ -50,7 +51,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             Limit("length of a message id", "proxy.message.id_length_max", "ILLEGAL_MESSAGE_ID"),
             Limit(
                 "length of a message group",
-                "popwheel_proxy.validation:_MESSAGE_GROUP_LENGTH_MAX",
+                "popwheel_proxy.protocol.validation:_MESSAGE_GROUP_LENGTH_MAX",
                 "ILLEGAL_MESSAGE_GROUP",
                 "message_group_length_max",
             ),
@@ -74,7 +75,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             ),
             Limit(
                 "length of a filter of tags, and of a tag",
-                "popwheel_proxy.validation:_EXPRESSION_LENGTH_MAX",
+                "popwheel_proxy.protocol.validation:_EXPRESSION_LENGTH_MAX",
                 "ILLEGAL_FILTER_EXPRESSION, ILLEGAL_MESSAGE_TAG",
                 "filter_expression_length_max",
             ),
@@ -91,13 +92,13 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             ),
             Limit(
                 "time until a transaction is checked first",
-                "popwheel_proxy.validation:_FIRST_CHECK_MS_MAX",
+                "popwheel_proxy.protocol.validation:_FIRST_CHECK_MS_MAX",
                 "BAD_REQUEST",
                 "first_check_ms_max",
             ),
             Limit(
                 "fields of a message, and of a send beside its messages",
-                "popwheel_proxy.payload:_FIELDS_MAX",
+                "popwheel_proxy.protocol.payload:_FIELDS_MAX",
                 "BAD_REQUEST",
                 "message_fields_max",
             ),
@@ -115,13 +116,13 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             ),
             Limit(
                 "bytes of a client's settings",
-                "popwheel_proxy.protocol:REQUEST_BYTES_MAX",
+                "popwheel_proxy.protocol.client_methods:REQUEST_BYTES_MAX",
                 "INVALID_CLIENT_PROPERTIES",
                 "settings_bytes_max",
             ),
             Limit(
                 "bytes of other requests without messages that have very many fields",
-                "popwheel_proxy.protocol:REQUEST_BYTES_MAX",
+                "popwheel_proxy.protocol.client_methods:REQUEST_BYTES_MAX",
                 "PAYLOAD_TOO_LARGE",
                 "plain_request_bytes_max",
             ),
@@ -192,13 +193,13 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             Limit("their bytes", "proxy.send.waiting_bytes_max", _BUSY, shared="topic"),
             Limit(
                 "calls parked while a broker group has no master",
-                "popwheel_proxy.failover.parked_calls:HELD_CALLS_MAX",
+                "popwheel_proxy.brokers.parked_calls:HELD_CALLS_MAX",
                 _BUSY,
                 "held_calls_max",
             ),
             Limit(
                 "their bytes",
-                "popwheel_proxy.failover.parked_calls:HELD_BYTES_MAX",
+                "popwheel_proxy.brokers.parked_calls:HELD_BYTES_MAX",
                 _BUSY,
                 "held_bytes_max",
             ),
@@ -211,7 +212,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             ),
             Limit(
                 "new SQL92 filters that wait to be read",
-                "popwheel_proxy.filters:WAITING_MAX",
+                "popwheel_proxy.protocol.filters:WAITING_MAX",
                 _BUSY,
                 "waiting_filters_max",
                 shared="client",

@@ -16,7 +16,8 @@ from popwheel_controller.activity.activity_book import ActivityBook
 from popwheel_controller.activity.findings import Findings
 from popwheel_controller.activity.history import History
 from popwheel_controller.activity.troubles import Troubles
-from popwheel_controller.activity_sampler import ActivitySampler
+from popwheel_controller.broker_groups.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.decommission import Decommission
 from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.broker_groups.group_keeper import GroupKeeper
@@ -25,34 +26,33 @@ from popwheel_controller.broker_groups.master_lines import master_lines
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.probe import ReplicaProbe
+from popwheel_controller.broker_groups.replica_streams import ReplicaStreams
 from popwheel_controller.broker_groups.roles import Roles
-from popwheel_controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_controller.cluster.admission import Admission
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
+from popwheel_controller.cluster.inspection_streams import InspectionStreams
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.metrics import ClusterMetrics
 from popwheel_controller.cluster.processes import Processes
+from popwheel_controller.cluster.server import ControllerServer
 from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.cluster.stored_cluster import StoredCluster
 from popwheel_controller.cluster.watchers import Watchers
+from popwheel_controller.http.activity_sampler import ActivitySampler
 from popwheel_controller.http.inquiry import Inquiry
 from popwheel_controller.http.tails import Tails
 from popwheel_controller.http.timers import Timers
 from popwheel_controller.http.use_checks import UseChecks
-from popwheel_controller.inspection_streams import InspectionStreams
 from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
 from popwheel_controller.kubernetes.mirror import KubernetesMirror
 from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
-from popwheel_controller.leadership.leadership import Leadership
-from popwheel_controller.leadership.lease import LeaseHolder
 from popwheel_controller.options import ControllerOptions
-from popwheel_controller.replica_streams import ReplicaStreams
-from popwheel_controller.server import ControllerServer
 from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.leadership import Leadership
+from popwheel_controller.store.lease import LeaseHolder
 from popwheel_controller.store.private_disk import PrivateDisk, folder_lock
 from popwheel_controller.store.state_store import CLUSTER, StateStore
 from popwheel_rpc.cluster_guard import guard_by_cluster

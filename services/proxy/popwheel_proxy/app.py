@@ -20,23 +20,20 @@ from popwheel_proxy.access.access import Access
 from popwheel_proxy.access.demands import Demand
 from popwheel_proxy.access.metrics import AccessMetrics
 from popwheel_proxy.access.users import Sort, Users
-from popwheel_proxy.ack.ack_handler import AckHandler
-from popwheel_proxy.ack.renewal import Renewal, RenewalBook
-from popwheel_proxy.background import Background
-from popwheel_proxy.client_list import ClientList
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.master_calls import MasterCalls
-from popwheel_proxy.failover.metrics import FailoverMetrics, MasterMetrics
-from popwheel_proxy.failover.parked_calls import ParkedCalls
-from popwheel_proxy.filters import Filters
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.brokers.master_calls import MasterCalls
+from popwheel_proxy.brokers.metrics import FailoverMetrics, MasterMetrics
+from popwheel_proxy.brokers.parked_calls import ParkedCalls
 from popwheel_proxy.lite.lite_subscriptions import TOTAL_MAX, LiteSubscriptions
 from popwheel_proxy.lite.lite_sync import LiteSync
-from popwheel_proxy.metrics import ClientLibraries, ProxyMetrics
 from popwheel_proxy.options import ProxyOptions
-from popwheel_proxy.poll_counts.redis_counts import RedisCounts
-from popwheel_proxy.poll_counts.shared_count import CountStore, SharedCount
-from popwheel_proxy.poll_list import PollList
+from popwheel_proxy.protocol.filters import Filters
+from popwheel_proxy.protocol.metrics import ClientLibraries, ProxyMetrics
+from popwheel_proxy.protocol.turns import Turns
+from popwheel_proxy.receive.ack_handler import AckHandler
+from popwheel_proxy.receive.client_list import ClientList
 from popwheel_proxy.receive.interest_book import FILTER_BYTES_MAX, InterestBook
 from popwheel_proxy.receive.long_poll import Mode
 from popwheel_proxy.receive.metrics import PollMetrics
@@ -45,7 +42,13 @@ from popwheel_proxy.receive.notifications import Notifications
 from popwheel_proxy.receive.offsets import Offsets
 from popwheel_proxy.receive.poll import PollTools
 from popwheel_proxy.receive.poll_limits import PollLimits
+from popwheel_proxy.receive.poll_list import PollList
 from popwheel_proxy.receive.receive_handler import ReceiveHandler
+from popwheel_proxy.receive.redis_counts import RedisCounts
+from popwheel_proxy.receive.renewal import Renewal, RenewalBook
+from popwheel_proxy.receive.shared_count import CountStore, SharedCount
+from popwheel_proxy.send.check_links import CheckLinks
+from popwheel_proxy.send.end_handler import EndHandler
 from popwheel_proxy.send.recall_handler import RecallHandler
 from popwheel_proxy.send.send_handler import SendHandler
 from popwheel_proxy.server import Handlers, MessagingServer
@@ -54,14 +57,11 @@ from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.producer_book import ProducerBook
 from popwheel_proxy.session.routes import Routes
 from popwheel_proxy.session.telemetry import LITE_SUBSCRIPTIONS_MAX, Telemetry
-from popwheel_proxy.transactions.check_links import CheckLinks
-from popwheel_proxy.transactions.end_handler import EndHandler
-from popwheel_proxy.turns import Turns
 from popwheel_rpc.membership.follower import ControllerFollower
 from popwheel_rpc.service import Call, Channel, Service
 
 if TYPE_CHECKING:
-    from popwheel_proxy.spans import Exporting
+    from popwheel_proxy.protocol.spans import Exporting
 
 _TICK_S = 0.1
 _TICKS_PER_ROUND = 10
@@ -358,7 +358,7 @@ def _export_spans(service: Service, options: ProxyOptions) -> "Exporting":
         MissingExtraError: what is needed for that is not installed.
     """
     with needs_extra("otel.traces", "must be false", "otel"):
-        from popwheel_proxy.spans import Exporting, trace_calls
+        from popwheel_proxy.protocol.spans import Exporting, trace_calls
     spans = Exporting()
     trace_calls(service, spans.tracer, options.message.batch_messages_max)
     return spans

@@ -15,16 +15,19 @@ from google.protobuf.message import Message
 from popwheel_common.errors import StatusError, forget_frames
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from popwheel_proxy import protocol
 from popwheel_proxy.access.access import Access
 from popwheel_proxy.access.guarded_stream import GuardedStream
-from popwheel_proxy.ack.ack_handler import AckHandler
-from popwheel_proxy.ack.renewal import Renewal
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.brokers.context import ProxyContext
 from popwheel_proxy.lite.lite_sync import LiteSync
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.statuses import OK, downgrade, for_client, is_old, of_rpc_error
+from popwheel_proxy.protocol.turns import Turns
+from popwheel_proxy.receive.ack_handler import AckHandler
 from popwheel_proxy.receive.offsets import Offsets
 from popwheel_proxy.receive.receive_handler import ReceiveHandler
+from popwheel_proxy.receive.renewal import Renewal
+from popwheel_proxy.send.end_handler import EndHandler
 from popwheel_proxy.send.recall_handler import RecallHandler
 from popwheel_proxy.send.send_answer import refused_send
 from popwheel_proxy.send.send_handler import SendHandler
@@ -32,9 +35,6 @@ from popwheel_proxy.session.clients import Clients, foreign_client
 from popwheel_proxy.session.resources import check_group_if_said
 from popwheel_proxy.session.routes import Routes
 from popwheel_proxy.session.telemetry import LITE_CLIENTS, Telemetry
-from popwheel_proxy.statuses import OK, downgrade, for_client, is_old, of_rpc_error
-from popwheel_proxy.transactions.end_handler import EndHandler
-from popwheel_proxy.turns import Turns
 from popwheel_rpc.service import Call, Method, Service, Stream, StreamClosedError
 from popwheel_rpc.status import RpcError
 

@@ -1,4 +1,4 @@
-"""A store where proxies add up their polls (`popwheel_proxy.poll_counts.shared_count.CountStore`), honest or lying."""
+"""A store where proxies add up their polls (`popwheel_proxy.receive.shared_count.CountStore`), honest or lying."""
 
 import asyncio
 import random
@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Literal
 
-from popwheel_proxy.poll_counts.shared_count import CountStoreError, Sums
 from popwheel_proxy.receive.mode_choice import WINDOW_S, Key
+from popwheel_proxy.receive.shared_count import CountStoreError, Sums
 from tests.sim.loop import SimLoop
 
 Mood = Literal["honest", "wrong", "slow", "away", "wiped", "hanging"]

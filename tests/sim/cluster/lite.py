@@ -18,7 +18,7 @@ from popwheel_common.errors import code_name
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptionAction as Action
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.cluster.clients import ClientNetwork
 from tests.sim.cluster.swarm import ClusterSwarm

@@ -21,7 +21,7 @@ from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.state_store import StateStore
 from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
-from popwheel_proxy.poll_counts.shared_count import CountStore
+from popwheel_proxy.receive.shared_count import CountStore
 from popwheel_rpc.membership.controller_channel import ControllerChannel
 from popwheel_rpc.service import Channel, Service
 from tests.sim.cluster.network import (

@@ -14,7 +14,7 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from popwheel_proxy.app import ProxyApp
-from popwheel_proxy.protocol import SEND_MESSAGE
+from popwheel_proxy.protocol.client_methods import SEND_MESSAGE
 from popwheel_rpc.service import Call
 from tests.sim.history import Handle
 from tests.sim.loop import SimLoop

@@ -11,13 +11,13 @@ from popwheel_broker.consume.merge_buffer import MergeBuffer, QueueProgress
 from popwheel_broker.core.notification import Interests, Subscriber
 from popwheel_broker.core.settlement import Settlement
 from popwheel_common.contract import names
-from popwheel_proxy.ack.renewal import RenewalBook
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.master_calls import MasterCalls
 from popwheel_proxy.lite.lite_sync import LiteSync
 from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.notifications import Notifications, _Link
 from popwheel_proxy.receive.poll import Poll
+from popwheel_proxy.receive.renewal import RenewalBook
 from popwheel_proxy.send.lanes import Lanes
 from popwheel_proxy.session.telemetry import Telemetry
 from popwheel_rpc.membership.registrar import BrokerRegistrar

@@ -13,7 +13,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.popwheel.v1.broker_pb2 import NotifyEvents
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.methods import NOTIFY, SAMPLE_ACTIVITY
 from tests.sim.clients import Producer
 from tests.sim.cluster.clients import ClientNetwork

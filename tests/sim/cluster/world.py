@@ -8,7 +8,7 @@ from popwheel_cli.options import ClusterOptions
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.alteration import TopicSettings, alter_topic
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_proxy.poll_counts.shared_count import CountStore
+from popwheel_proxy.receive.shared_count import CountStore
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Network, Tamper

@@ -30,9 +30,9 @@ from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from popwheel_controller.broker_groups import broker_group, group_policy
 from popwheel_controller.broker_groups.broker_group import GroupState
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointAge, CheckpointSync
 from popwheel_controller.broker_groups.election import most_complete
 from popwheel_controller.broker_groups.roles import Roles
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointAge, CheckpointSync
 from tests.sim import transactions
 from tests.sim.replicas.run import run_seed
 

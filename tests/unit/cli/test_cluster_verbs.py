@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from popwheel_controller.leadership import leadership
+from popwheel_controller.store import leadership
 from tests.unit.cli.fake_admin_api import GROUP, REPLICAS, STATUS, FakeAdminApi
 from tests.unit.cli.test_main import call, sentence_of
 

@@ -12,9 +12,9 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
+from popwheel_controller.broker_groups.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace, Roles
-from popwheel_controller.checkpoints.checkpoint_carrier import CheckpointCarrier, CheckpointMetrics
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 from popwheel_rpc.service import Call, Channel, Service

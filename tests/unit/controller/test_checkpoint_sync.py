@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
+from popwheel_controller.broker_groups.checkpoint_sync import Action, CheckpointSync, Fetch, Give
 from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
-from popwheel_controller.checkpoints.checkpoint_sync import Action, CheckpointSync, Fetch, Give
 
 
 def place(number: int, life: int = 0) -> ReplicaPlace:

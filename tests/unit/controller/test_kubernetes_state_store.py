@@ -27,9 +27,9 @@ from popwheel_controller.broker_groups.group_keeper import GroupKeeper
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
-from popwheel_controller.leadership.lease import Lease
 from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.file_state_store import FileStateStore
+from popwheel_controller.store.lease import Lease
 from popwheel_controller.store.private_disk import folder_lock
 from popwheel_controller.store.state_store import CLUSTER, LEASE, ConflictError, StateStore, group_document_name
 from tests.unit.controller.changes import document_of, state_of

@@ -8,8 +8,8 @@ import pytest
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_controller.leadership.leadership import Leadership
-from popwheel_controller.leadership.lease import LeaseHolder
+from popwheel_controller.store.leadership import Leadership
+from popwheel_controller.store.lease import LeaseHolder
 from popwheel_controller.store.state_store import LEASE, Document
 from tests.unit.controller.fake_replicas import until
 from tests.unit.controller.memory_store import MemoryStore

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_controller.leadership.lease import Lease, LeaseHolder
+from popwheel_controller.store.lease import Lease, LeaseHolder
 
 LEASE_S = 2.0
 

@@ -26,7 +26,7 @@ from popwheel_controller.broker_groups.broker_group import (
     group_document,
     group_of,
 )
-from popwheel_controller.leadership.lease import Lease
+from popwheel_controller.store.lease import Lease
 from popwheel_controller.store.state_store import CLUSTER, group_document_name
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.methods import ENSURE_TOPIC, WATCH

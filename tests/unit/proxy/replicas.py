@@ -12,8 +12,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from popwheel_proxy import protocol
 from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.methods import PUT
 from popwheel_rpc.service import Call, Channel, ClientStream, Method, Service

@@ -17,11 +17,11 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.settings.access_options import AccessOptions
-from popwheel_proxy import protocol
 from popwheel_proxy.access.access_file import access_file
 from popwheel_proxy.access.demands import DEMANDS
 from popwheel_proxy.access.document import users_of
 from popwheel_proxy.access.users import Right, Sort
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.service import Method
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.test_telemetry import PRODUCER, answer_to, consumer, open_stream

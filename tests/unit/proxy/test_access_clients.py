@@ -9,7 +9,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.service import ClientStream
 from tests.unit.proxy.test_access import ORDERS, Rules, change, denials, document, guarded, signed
 from tests.unit.proxy.world import World, message, poll_request, turns, until

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from popwheel_proxy.background import Background
+from popwheel_proxy.brokers.background import Background
 
 
 async def test_what_never_waits_has_ended_when_start_at_once_returns() -> None:

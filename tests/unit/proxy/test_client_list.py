@@ -2,7 +2,7 @@
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClientInfo, ClientListRequest
-from popwheel_proxy.client_list import ClientList
+from popwheel_proxy.receive.client_list import ClientList
 from popwheel_proxy.session import clients as clients_module
 from popwheel_proxy.session.client_facts import FILTER_LENGTH_MAX, NAMES_MAX, facts_of
 from popwheel_proxy.session.clients import Clients

@@ -4,7 +4,7 @@ from hashlib import md5
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-from popwheel_proxy.payload import ClientMessage, messages_of
+from popwheel_proxy.protocol.payload import ClientMessage, messages_of
 from popwheel_proxy.send.system_properties import missing_properties
 
 PEER = "127.0.0.1:40000"

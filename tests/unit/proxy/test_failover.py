@@ -11,9 +11,9 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from popwheel_proxy import protocol
-from popwheel_proxy.failover.brokers import CLOSE_AFTER_S
-from popwheel_proxy.failover.retry_policy import LEFT_S
+from popwheel_proxy.brokers.brokers import CLOSE_AFTER_S
+from popwheel_proxy.brokers.retry_policy import LEFT_S
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.receive.long_poll import SLICE_S, SLICES_MAX
 from popwheel_rpc.methods import PUT
 from tests.unit.proxy.replicas import Groups, groups, names, popped, send
@@ -391,7 +391,7 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
 
 def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 3)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 3)
         async with groups("a") as w:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(5)]
@@ -402,7 +402,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
-        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 1)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 1)
         async with groups("a") as w:
             await w.kill_master("a")
             held = asyncio.create_task(send(w, "held"))
@@ -419,7 +419,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
         monkeypatch.undo()
-        monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
         async with groups("a") as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()

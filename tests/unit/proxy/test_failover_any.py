@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.replicas import Groups, groups
 from tests.unit.proxy.virtual import now, run

@@ -10,7 +10,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import AckRequest
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from tests.unit.proxy.fake_broker import Timer
 from tests.unit.proxy.fake_controller import KEY
 from tests.unit.proxy.replicas import groups, names, popped, send

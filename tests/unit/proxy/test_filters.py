@@ -10,10 +10,10 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
-from popwheel_proxy import filters as module
-from popwheel_proxy import protocol
-from popwheel_proxy.filters import Filters
-from popwheel_proxy.turns import PIECE, Turns, pieces
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol import filters as module
+from popwheel_proxy.protocol.filters import Filters
+from popwheel_proxy.protocol.turns import PIECE, Turns, pieces
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.world import CLIENT, world
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from popwheel_proxy.failover.group_gate import ANYWHERE, PAUSE_FIRST_S, PAUSE_LONGEST_S, Gates
+from popwheel_proxy.brokers.group_gate import ANYWHERE, PAUSE_FIRST_S, PAUSE_LONGEST_S, Gates
 
 KEYS = ("a", "b", ANYWHERE)
 

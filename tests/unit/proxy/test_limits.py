@@ -11,8 +11,8 @@ from google.protobuf.duration_pb2 import Duration
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy import protocol
 from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.protocol import client_methods as protocol
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, until, world
 
 NEW = "made-on-first-use"

@@ -15,7 +15,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Cod
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptionAction as Action
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.send.lanes import place_of
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, turns, until, world

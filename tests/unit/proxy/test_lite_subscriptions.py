@@ -6,8 +6,8 @@ from collections import defaultdict
 import pytest
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.errors import LimitError
 from popwheel_proxy.lite.lite_subscriptions import PAIRS_OF_CLIENT_MAX, LiteSubscriptions, Reader
+from popwheel_proxy.protocol.errors import LimitError
 
 ANNA = Reader("chat", "Sessions", "anna")
 BERT = Reader("chat", "Sessions", "bert")

@@ -13,7 +13,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_proxy.options import ProxyOptions
-from popwheel_proxy.payload import messages_of
+from popwheel_proxy.protocol.payload import messages_of
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, Channel
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError

@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
-from popwheel_proxy.background import Background
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.metrics import FailoverMetrics
-from popwheel_proxy.failover.parked_calls import ParkedCalls
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.metrics import FailoverMetrics
+from popwheel_proxy.brokers.parked_calls import ParkedCalls
 from popwheel_proxy.options import FailoverOptions
+from popwheel_proxy.protocol.errors import LimitError
 from tests.unit.proxy.virtual import LoopClock, run
 
 
@@ -21,8 +21,8 @@ def no_way(info: BrokerInfo) -> NoReturn:
 
 
 def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_CALLS_MAX", 2)
-    monkeypatch.setattr("popwheel_proxy.failover.parked_calls.HELD_BYTES_MAX", 100)
+    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 2)
+    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_BYTES_MAX", 100)
 
     async def scenario() -> None:
         view, registry = ClusterView(), CollectorRegistry()

@@ -12,8 +12,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.payload import ClientMessage, messages_of
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage, messages_of
 
 texts = st.text(max_size=20)
 system_properties = st.builds(

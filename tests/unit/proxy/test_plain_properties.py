@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from popwheel_common.contract.times import NANOS_PER_S, is_time
 from popwheel_common.contract.wire_format import field
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from popwheel_proxy.plain_properties import plain_properties
+from popwheel_proxy.protocol.plain_properties import plain_properties
 
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=40)
 timestamps = st.builds(Timestamp, seconds=st.integers(0, 2**35), nanos=st.integers(0, 999_999_999))

@@ -1,7 +1,7 @@
 """The polls of a proxy, as operators are shown them: how they wait, and what came of them."""
 
 from popwheel_common.pb.popwheel.v1.controller_pb2 import PollInfo, PollListRequest
-from popwheel_proxy.poll_list import PollList
+from popwheel_proxy.receive.poll_list import PollList
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.world import World, message, poll_request, until, world
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
-from popwheel_proxy.poll_counts.shared_count import Sums
 from popwheel_proxy.receive.long_poll import SLICE_S, SLICES_MAX
 from popwheel_proxy.receive.mode_choice import PATIENCE_S, Key
+from popwheel_proxy.receive.shared_count import Sums
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
 from tests.unit.proxy.world import CLIENT, World, poll_request, until, world

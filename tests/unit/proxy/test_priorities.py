@@ -10,7 +10,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from tests.unit.proxy.replicas import groups
 from tests.unit.proxy.test_failover import runs_of
 from tests.unit.proxy.virtual import run

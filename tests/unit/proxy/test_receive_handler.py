@@ -10,7 +10,8 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
-from popwheel_proxy import app, protocol
+from popwheel_proxy import app
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.service import Call
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns

@@ -3,8 +3,8 @@
 import pytest
 
 from popwheel_common.errors import StatusError
-from popwheel_proxy.ack.renewal import RenewalBook
 from popwheel_proxy.options import RenewalOptions
+from popwheel_proxy.receive.renewal import RenewalBook
 
 
 def due_handles(book: RenewalBook, now: float) -> list[str]:

@@ -5,8 +5,8 @@ import pytest
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy import protocol
-from popwheel_proxy.protocol import REQUEST_BYTES_MAX, SERVICE
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.client_methods import REQUEST_BYTES_MAX, SERVICE
 from popwheel_rpc.limits import Limits
 from popwheel_rpc.server.server import Server
 from tests.fuzz.memory_socket import Answer, MemoryClient

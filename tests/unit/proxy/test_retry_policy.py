@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.errors import NoMasterError
-from popwheel_proxy.failover.group_gate import ANYWHERE, for_sends
-from popwheel_proxy.failover.retry_policy import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from popwheel_proxy.brokers.group_gate import ANYWHERE, for_sends
+from popwheel_proxy.brokers.retry_policy import LEFT_S, NOBODY_S, Fault, SendTries, Step, fault_of, give_up_at
+from popwheel_proxy.protocol.errors import NoMasterError
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 GROUPS = ("a", "b", "c")

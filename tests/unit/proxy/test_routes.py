@@ -6,8 +6,8 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import AddressScheme, Code, MessageType, Permission
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
 from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.session.routes import advertised_endpoints
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.proxy.world import CLIENT, World, until, world

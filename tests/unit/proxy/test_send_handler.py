@@ -15,8 +15,8 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
-from popwheel_proxy.validation import _check_tag, filter_of
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.validation import _check_tag, filter_of
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker, decoded
 from tests.unit.proxy.world import CLIENT, message, turns, until, world

@@ -8,8 +8,8 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, QueryOffsetPolicy
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
-from popwheel_proxy import protocol
-from popwheel_proxy.statuses import is_old
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.statuses import is_old
 from tests.unit.proxy.fake_broker import RECORDS
 from tests.unit.proxy.world import CLIENT, World, message, world
 

@@ -3,7 +3,7 @@
 import pytest
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import DeadLetterQueue, SystemProperties
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.send.system_properties import has_server_fields, without_server_fields
 
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from popwheel_proxy.poll_counts.redis_counts import RedisCounts
-from popwheel_proxy.poll_counts.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
 from popwheel_proxy.receive.long_poll import Mode
 from popwheel_proxy.receive.mode_choice import WINDOW_S, Key, ModeChoice
+from popwheel_proxy.receive.redis_counts import RedisCounts
+from popwheel_proxy.receive.shared_count import TIMEOUT_S, CountStoreError, SharedCount, Sums
 from tests.unit.proxy.virtual import LoopClock, now, run
 from tests.unit.proxy.world import poll_request, until, world
 

@@ -12,7 +12,7 @@ from popwheel_common.errors import ConfigurationError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.settings.otel_options import OtelOptions
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Call, StreamClosedError
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, world
@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from popwheel_proxy.spans import context_of, trace_calls
+from popwheel_proxy.protocol.spans import context_of, trace_calls
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -151,7 +151,7 @@ def test_a_proxy_that_does_not_trace_loads_nothing_of_it() -> None:
 
 
 async def test_tracing_without_its_library_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "popwheel_proxy.spans", None)
+    monkeypatch.setitem(sys.modules, "popwheel_proxy.protocol.spans", None)
     with pytest.raises(ConfigurationError, match=r'otel.traces.*pip install "popwheel\[otel\]"'):
         async with world(otel=OtelOptions(traces=True)):
             pass

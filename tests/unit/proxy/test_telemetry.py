@@ -13,7 +13,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group
 from popwheel_common.settings.otel_options import OtelOptions
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.session import telemetry
 from popwheel_rpc.service import ClientStream
 from tests.unit.proxy.world import CLIENT, World, until, world

@@ -10,7 +10,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import ClientType, Code, MessageType
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.session import producer_book as book_module
 from popwheel_proxy.session import telemetry
 from popwheel_proxy.session.producer_book import Producer, ProducerBook

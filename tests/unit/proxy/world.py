@@ -16,10 +16,10 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_common.runtime import Runtime
 from popwheel_common.settings.access_options import AccessOptions
 from popwheel_common.settings.otel_options import OtelOptions
-from popwheel_proxy import protocol
 from popwheel_proxy.app import ProxyApp, ProxyChannels
 from popwheel_proxy.options import ProxyOptions
-from popwheel_proxy.poll_counts.shared_count import CountStore
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.receive.shared_count import CountStore
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Channel, ClientStream
 from tests.unit.proxy.fake_broker import FakeBroker

@@ -10,7 +10,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.service import Channel
 
 CALL_S_MAX = 10.0

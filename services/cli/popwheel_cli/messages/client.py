@@ -15,7 +15,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Message, MessageQueue
-from popwheel_proxy import protocol
+from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.limits import MIB, Limits
 from popwheel_rpc.service import Channel, Method

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from popwheel_common.clock import Clock
 from popwheel_controller.activity.activity_book import ActivityBook
 from popwheel_controller.activity.troubles import Finding
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.group_policy import trouble
 from popwheel_controller.broker_groups.overseer import Overseer
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.processes import Processes
 

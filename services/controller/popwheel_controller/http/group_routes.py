@@ -7,6 +7,7 @@ from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaLag
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, in_short, unknown_group
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.decommission import Decommission
 from popwheel_controller.broker_groups.failure_detector import Standing
@@ -15,7 +16,6 @@ from popwheel_controller.broker_groups.group_policy import trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.replicas import NUMBER_MAX
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_controller.cluster.processes import Registration
 from popwheel_controller.http.guard import DryRun, Note
 from popwheel_controller.http.refusal import refusal

@@ -16,11 +16,11 @@ import structlog
 from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.broker_groups.broker_group import GroupState, in_short
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.group_policy import master_is_gone, trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
-from popwheel_controller.checkpoints.checkpoint_sync import CheckpointSync
 from popwheel_controller.cluster.changes import refused
 from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.kubernetes.api import BROKER_GROUPS, PODS, ApiRefusalError, KubernetesApi

@@ -18,9 +18,9 @@ from popwheel_common.contract.names import (
 )
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Resource
-from popwheel_proxy import protocol
 from popwheel_proxy.access.users import Right, Sort
-from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.payload import ClientMessage
 from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_proxy.session.telemetry import check_entries
 

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 from popwheel_common.errors import StatusError
 from popwheel_proxy.access.access import Access, Caller
-from popwheel_proxy.turns import Turns, is_large
+from popwheel_proxy.protocol.turns import Turns, is_large
 from popwheel_rpc.service import Stream, StreamClosedError
 
 Incoming = TypeVar("Incoming", bound=Message)

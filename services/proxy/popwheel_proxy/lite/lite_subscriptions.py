@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 
 TOTAL_MAX = 1_000_000
 """Readers of a proxy and the lite topics that they read. Fixed: who needs more has more proxies."""

@@ -20,18 +20,18 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, LiteSubsc
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SyncLiteSubscriptionRequest, SyncLiteSubscriptionResponse
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.brokers.master_calls import MasterCalls
 from popwheel_proxy.lite.lite_subscriptions import LiteSubscriptions, Reader, too_many
 from popwheel_proxy.lite.metrics import LiteMetrics
+from popwheel_proxy.protocol.statuses import OK
+from popwheel_proxy.protocol.validation import check_lite_name, check_reader
 from popwheel_proxy.send.lanes import place_of
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_proxy.session.telemetry import Telemetry
-from popwheel_proxy.statuses import OK
-from popwheel_proxy.validation import check_lite_name, check_reader
 from popwheel_rpc.methods import SYNC_LITE
 from popwheel_rpc.service import Call
 

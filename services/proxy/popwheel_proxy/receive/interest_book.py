@@ -24,7 +24,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.receive.interest import Interest, Key, Ticket, Waiter, Waiting
 from popwheel_proxy.receive.refused_interests import RefusedInterests
 

@@ -16,8 +16,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import NotifyEvents, NotifyInterest
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from popwheel_proxy.background import Background
-from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
 from popwheel_proxy.lite.lite_subscriptions import Reader
 from popwheel_proxy.lite.lite_sync import LiteSync
 from popwheel_proxy.receive.interest import Interest

@@ -10,14 +10,14 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
-from popwheel_proxy.errors import NoMasterError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.master_calls import MasterCalls
+from popwheel_proxy.protocol.errors import NoMasterError
+from popwheel_proxy.protocol.statuses import OK
+from popwheel_proxy.protocol.validation import refuse_lite, tag_filter_of
 from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, PollLimits
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.resources import group_name, topic_name
-from popwheel_proxy.statuses import OK
-from popwheel_proxy.validation import refuse_lite, tag_filter_of
 from popwheel_rpc.methods import GET_OFFSET, PULL, PULL_RECORDS, QUERY_OFFSET, UPDATE_OFFSET
 from popwheel_rpc.service import Call, Method, Stream
 

@@ -9,9 +9,9 @@ from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest, ReleaseRequest
-from popwheel_proxy.background import Background
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.master_calls import MasterCalls
 from popwheel_proxy.lite.lite_sync import LiteSync
 from popwheel_proxy.receive.interest import Interest, Ticket
 from popwheel_proxy.receive.interest_book import InterestBook

@@ -8,9 +8,9 @@ from typing import Final
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.metrics import ProxyMetrics
 from popwheel_proxy.options import ProxyOptions, ReceiveOptions
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.metrics import ProxyMetrics
 
 ANSWER_RESERVE_MS: Final = 300
 """A poll or pull is answered this long before the client's deadline."""

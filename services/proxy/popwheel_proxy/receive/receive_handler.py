@@ -11,19 +11,19 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ALL, Filter, PopRequest
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy.ack.renewal import RenewalBook
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.filters import Filters
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.protocol.filters import Filters
+from popwheel_proxy.protocol.statuses import OK
+from popwheel_proxy.protocol.validation import check_invisible, check_reader
 from popwheel_proxy.receive.absent_names import AbsentName, AbsentNames, Waiter
 from popwheel_proxy.receive.interest import Interest
 from popwheel_proxy.receive.long_poll import LongPoll, Mode
 from popwheel_proxy.receive.poll import Found, Poll, PollTools, release
 from popwheel_proxy.receive.poll_limits import ANSWER_RESERVE_MS, PollLimits
+from popwheel_proxy.receive.renewal import RenewalBook
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.resources import group_name, topic_name
-from popwheel_proxy.statuses import OK
-from popwheel_proxy.validation import check_invisible, check_reader
 from popwheel_rpc.service import Call, Stream
 
 _ANY_QUEUE: Final = -1

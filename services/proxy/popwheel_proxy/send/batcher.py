@@ -10,10 +10,10 @@ from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
-from popwheel_proxy.background import Background
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.brokers.background import Background
 from popwheel_proxy.options import SendOptions
-from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage
 from popwheel_rpc.http2.grpc_messages import status_error
 from popwheel_rpc.methods import PUT
 from popwheel_rpc.service import Channel

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import structlog
 
 from popwheel_common.clock import Clock
-from popwheel_proxy.background import Background
-from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
 from popwheel_proxy.options import SendOptions
 from popwheel_proxy.send.batcher import Batcher, Outcome
 from popwheel_proxy.send.broker_health import BrokerHealth, Change

@@ -13,8 +13,8 @@ from typing import TypeVar
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.retry_policy import Place
+from popwheel_proxy.brokers.retry_policy import Place
+from popwheel_proxy.protocol.errors import LimitError
 
 Result = TypeVar("Result")
 

@@ -11,9 +11,9 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import RecallMessageRequest, RecallMessageResponse
 from popwheel_common.pb.popwheel.v1.broker_pb2 import RecallRequest
-from popwheel_proxy.failover.master_calls import MasterCalls, RetryRefusedError
+from popwheel_proxy.brokers.master_calls import MasterCalls, RetryRefusedError
+from popwheel_proxy.protocol.statuses import OK
 from popwheel_proxy.session.resources import topic_name
-from popwheel_proxy.statuses import OK
 from popwheel_rpc.methods import RECALL
 from popwheel_rpc.service import Call
 

@@ -7,8 +7,8 @@ from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, VARINT, field, varint
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Status
-from popwheel_proxy.payload import ClientMessage
-from popwheel_proxy.statuses import OK, status
+from popwheel_proxy.protocol.payload import ClientMessage
+from popwheel_proxy.protocol.statuses import OK, status
 
 _STATUS: Final = 1
 _ENTRY_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))

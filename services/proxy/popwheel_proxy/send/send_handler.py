@@ -11,12 +11,13 @@ from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.parked_calls import ParkedCalls
-from popwheel_proxy.failover.retry_policy import Place, SendTries
-from popwheel_proxy.payload import ClientMessage, messages_of
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.brokers.parked_calls import ParkedCalls
+from popwheel_proxy.brokers.retry_policy import Place, SendTries
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage, messages_of
+from popwheel_proxy.protocol.validation import check_message
 from popwheel_proxy.send.batcher import NotSentError
 from popwheel_proxy.send.batchers import Batchers
 from popwheel_proxy.send.lanes import Lanes, place_of
@@ -27,7 +28,6 @@ from popwheel_proxy.send.system_properties import has_server_fields, missing_pro
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.resources import topic_name
-from popwheel_proxy.validation import check_message
 from popwheel_rpc.service import Call
 from popwheel_rpc.status import RpcError
 

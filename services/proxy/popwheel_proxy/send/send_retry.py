@@ -7,15 +7,15 @@ from popwheel_common.contract.cluster_view import incarnation_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.parked_calls import ParkedCalls
-from popwheel_proxy.failover.retry_policy import Fault, Place, SendTries, Step, fault_of, give_up_at
-from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.parked_calls import ParkedCalls
+from popwheel_proxy.brokers.retry_policy import Fault, Place, SendTries, Step, fault_of, give_up_at
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage
+from popwheel_proxy.protocol.statuses import of_rpc_error
 from popwheel_proxy.send.batcher import NotSentError, size_of
 from popwheel_proxy.send.batchers import Batchers
 from popwheel_proxy.send.metrics import SendMetrics
-from popwheel_proxy.statuses import of_rpc_error
 from popwheel_rpc.status import RpcError
 
 _ANSWER_RESERVE_S = 0.3

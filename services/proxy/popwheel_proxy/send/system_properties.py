@@ -16,8 +16,8 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
     Digest,
     SystemProperties,
 )
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage
 
 _NO_ENCODING: Final = 0  # ENCODING_UNSPECIFIED; enum wrappers are slow
 _PORT_SEPARATOR: Final = ":"

@@ -24,7 +24,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     TopicType,
 )
 from popwheel_proxy.options import ProxyOptions
-from popwheel_proxy.statuses import of_rpc_error
+from popwheel_proxy.protocol.statuses import of_rpc_error
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC
 from popwheel_rpc.service import Channel, Method
 from popwheel_rpc.status import RpcError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.session.client_facts import FILTER_LENGTH_MAX, NAMES_MAX, UNKNOWN, ClientFacts
 
 GONE_AT_ONCE_MAX = 5_000

@@ -9,7 +9,7 @@ from popwheel_common.contract import names
 from popwheel_common.contract.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, GroupName, NameTooLongError, TopicName, Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 
 _NAMESPACE_MARK = "%"
 

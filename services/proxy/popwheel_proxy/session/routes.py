@@ -24,14 +24,14 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
     QueryRouteResponse,
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.brokers.brokers import Brokers
 from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.statuses import OK
+from popwheel_proxy.protocol.turns import PIECE, Turns, pieces
+from popwheel_proxy.protocol.validation import ACCEPTED_TYPES
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.resources import group_name, topic_name
-from popwheel_proxy.statuses import OK
-from popwheel_proxy.turns import PIECE, Turns, pieces
-from popwheel_proxy.validation import ACCEPTED_TYPES
 from popwheel_rpc.service import Call
 
 _ANY_QUEUE = -1

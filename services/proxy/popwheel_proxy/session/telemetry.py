@@ -35,18 +35,18 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, TopicType
 from popwheel_common.shares import Shares
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.filters import Filters
-from popwheel_proxy.protocol import REQUEST_BYTES_MAX
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.protocol.client_methods import REQUEST_BYTES_MAX
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.filters import Filters
+from popwheel_proxy.protocol.statuses import OK, for_client
+from popwheel_proxy.protocol.turns import Turns, pieces
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.client_facts import facts_of
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.producer_book import Producer, ProducerBook
 from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_proxy.session.routes import address_scheme
-from popwheel_proxy.statuses import OK, for_client
-from popwheel_proxy.turns import Turns, pieces
 from popwheel_rpc.service import Call, Stream, StreamClosedError
 
 TelemetryStream = Stream[TelemetryCommand, TelemetryCommand]

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.retry_policy import Fault
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.retry_policy import Fault
 
 _BOUNDS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from popwheel_common.contract.put import PutKind
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, garbled, read_varint, skip
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.plain_properties import PlainProperties, plain_properties
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.plain_properties import PlainProperties, plain_properties
 
 _SYSTEM_PROPERTIES: Final = 3
 _BODY: Final = 4

@@ -22,8 +22,8 @@ from popwheel_common.contract.wire_format import LENGTH_DELIMITED, read_varint, 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, SystemProperties
-from popwheel_proxy import protocol
-from popwheel_proxy.payload import messages_of
+from popwheel_proxy.protocol import client_methods as protocol
+from popwheel_proxy.protocol.payload import messages_of
 from popwheel_rpc.service import Call, Service, Stream
 
 _NAME: Final = "popwheel"

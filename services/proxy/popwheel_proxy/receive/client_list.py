@@ -10,7 +10,7 @@ from popwheel_common.contract import receipt
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
-from popwheel_proxy.ack.renewal import RenewalBook, RenewedHandle
+from popwheel_proxy.receive.renewal import RenewalBook, RenewedHandle
 from popwheel_proxy.session.client_facts import NAMES_MAX
 from popwheel_proxy.session.clients import Clients, KnownClient
 from popwheel_proxy.session.telemetry import Telemetry

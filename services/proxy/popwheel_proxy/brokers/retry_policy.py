@@ -17,8 +17,8 @@ from math import inf
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.errors import NoMasterError
-from popwheel_proxy.failover.group_gate import ANYWHERE, for_sends
+from popwheel_proxy.brokers.group_gate import ANYWHERE, for_sends
+from popwheel_proxy.protocol.errors import NoMasterError
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 NOBODY_S = 3.0

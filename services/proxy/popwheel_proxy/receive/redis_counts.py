@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from popwheel_common.clock import Clock
-from popwheel_proxy.poll_counts.shared_count import TIMEOUT_S, CountStoreError, Sums
 from popwheel_proxy.receive.mode_choice import WINDOW_S, Key
+from popwheel_proxy.receive.shared_count import TIMEOUT_S, CountStoreError, Sums
 
 PREFIX: Final = "popwheel:polls:"
 _GENERATION = PREFIX + "generation"

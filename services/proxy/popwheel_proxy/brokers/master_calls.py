@@ -5,11 +5,11 @@ from typing import TypeVar
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.errors import NoMasterError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.parked_calls import ParkedCall, ParkedCalls
-from popwheel_proxy.failover.retry_policy import Fault, fault_of, give_up_at
-from popwheel_proxy.statuses import of_rpc_error
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.parked_calls import ParkedCall, ParkedCalls
+from popwheel_proxy.brokers.retry_policy import Fault, fault_of, give_up_at
+from popwheel_proxy.protocol.errors import NoMasterError
+from popwheel_proxy.protocol.statuses import of_rpc_error
 from popwheel_rpc.service import Method
 from popwheel_rpc.status import RpcError
 

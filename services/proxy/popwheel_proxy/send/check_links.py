@@ -11,8 +11,8 @@ import structlog
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.broker_pb2 import TransactionCheck, TransactionProducers
-from popwheel_proxy.background import Background
-from popwheel_proxy.failover.brokers import Brokers
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import Brokers
 from popwheel_proxy.session.producer_book import ProducerBook
 from popwheel_proxy.session.telemetry import Telemetry
 from popwheel_rpc.methods import CHECK_TRANSACTIONS

@@ -10,12 +10,12 @@ from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.brokers import Brokers
-from popwheel_proxy.failover.group_gate import ANYWHERE, Gates, Timer, for_sends, group_of
-from popwheel_proxy.failover.metrics import FailoverMetrics
-from popwheel_proxy.failover.retry_policy import Fault
+from popwheel_proxy.brokers.brokers import Brokers
+from popwheel_proxy.brokers.group_gate import ANYWHERE, Gates, Timer, for_sends, group_of
+from popwheel_proxy.brokers.metrics import FailoverMetrics
+from popwheel_proxy.brokers.retry_policy import Fault
 from popwheel_proxy.options import FailoverOptions
+from popwheel_proxy.protocol.errors import LimitError
 
 HELD_CALLS_MAX: Final = 20_000
 """Calls parked at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and

@@ -13,8 +13,8 @@ from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import FetchCheckpointRequest
+from popwheel_controller.broker_groups.checkpoint_sync import Action, CheckpointSync, Fetch, Give
 from popwheel_controller.broker_groups.roles import Roles
-from popwheel_controller.checkpoints.checkpoint_sync import Action, CheckpointSync, Fetch, Give
 from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 from popwheel_rpc.status import RpcError
 

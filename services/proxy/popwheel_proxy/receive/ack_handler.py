@@ -33,13 +33,13 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import (
     EntryResult,
 )
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_proxy.ack.renewal import RenewalBook
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.errors import LimitError, NoMasterError
-from popwheel_proxy.failover.master_calls import MasterCalls, RetryRefusedError
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.brokers.master_calls import MasterCalls, RetryRefusedError
+from popwheel_proxy.protocol.errors import LimitError, NoMasterError
+from popwheel_proxy.protocol.statuses import OK, status
+from popwheel_proxy.protocol.validation import check_changed_invisible
+from popwheel_proxy.receive.renewal import RenewalBook
 from popwheel_proxy.session.resources import group_name, topic_name
-from popwheel_proxy.statuses import OK, status
-from popwheel_proxy.validation import check_changed_invisible
 from popwheel_rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
 from popwheel_rpc.service import Call
 

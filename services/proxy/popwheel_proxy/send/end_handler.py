@@ -10,9 +10,9 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, TransactionResolution
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import EndTransactionRequest, EndTransactionResponse
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker_pb
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.master_calls import MasterCalls
+from popwheel_proxy.protocol.statuses import OK
 from popwheel_proxy.session.resources import topic_name
-from popwheel_proxy.statuses import OK
 from popwheel_rpc.methods import END_TRANSACTION
 from popwheel_rpc.service import Call
 

@@ -18,9 +18,9 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
 )
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
-from popwheel_proxy.errors import LimitError
 from popwheel_proxy.options import MessageLimits, ReceiveOptions
-from popwheel_proxy.payload import ClientMessage
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.payload import ClientMessage
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_IN_TAGS: Final = re.compile(r"[\x00-\x1f\x7f|]")

@@ -21,10 +21,10 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReleaseRequest, RenewEntry, RenewRequest
 from popwheel_common.shares import Shares
-from popwheel_proxy.context import ProxyContext
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.failover.master_calls import MasterCalls
+from popwheel_proxy.brokers.context import ProxyContext
+from popwheel_proxy.brokers.master_calls import MasterCalls
 from popwheel_proxy.options import RenewalOptions
+from popwheel_proxy.protocol.errors import LimitError
 from popwheel_rpc.methods import RELEASE, RENEW
 
 _BATCH_MAX = 1_000

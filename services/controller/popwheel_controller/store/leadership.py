@@ -13,7 +13,7 @@ import structlog
 
 from popwheel_common.clock import Clock
 from popwheel_common.errors import ConfigurationError, CorruptDataError, NotLeadingError, UnknownFormatError
-from popwheel_controller.leadership.lease import Lease, LeaseHolder
+from popwheel_controller.store.lease import Lease, LeaseHolder
 from popwheel_controller.store.state_store import LEASE, ConflictError, StateStore
 
 _LOOKS_PER_LEASE = 8

@@ -13,8 +13,8 @@ import structlog
 
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate
-from popwheel_proxy.background import Background
-from popwheel_proxy.errors import NoMasterError
+from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.protocol.errors import NoMasterError
 from popwheel_rpc.service import Channel
 
 Listener = Callable[[], None]

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_proxy.errors import LimitError
+from popwheel_proxy.protocol.errors import LimitError
 from popwheel_rpc.service import RAW, Codec, Method, protobuf
 
 REQUEST_BYTES_MAX: Final = 256 * 1024

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
-from popwheel_proxy.background import Background
-from popwheel_proxy.metrics import ProxyMetrics
+from popwheel_proxy.brokers.background import Background
 from popwheel_proxy.options import ProxyOptions
+from popwheel_proxy.protocol.metrics import ProxyMetrics
 
 
 @dataclass(frozen=True, slots=True)

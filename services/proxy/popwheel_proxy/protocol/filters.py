@@ -9,9 +9,9 @@ from popwheel_common.filter.parser import SHORT
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.shares import Shares
-from popwheel_proxy.errors import LimitError
-from popwheel_proxy.turns import Turns
-from popwheel_proxy.validation import filter_of
+from popwheel_proxy.protocol.errors import LimitError
+from popwheel_proxy.protocol.turns import Turns
+from popwheel_proxy.protocol.validation import filter_of
 
 REFUSED_MAX = 256
 """SQL92 filters whose refusal is kept in mind, the latest: who sends a bad one sends it again and again."""
