@@ -258,6 +258,22 @@ def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged
     assert codes(expired) == [void]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_expired_for_the_last_time_was_acknowledged_by_no_try(restarts: bool) -> None:
+    """A try after a failover was answered OK, as the dead letter was taken for what an earlier try had asked for."""
+    world = world_of(max_attempts=1)
+    world.put("t", b"1")
+    (handle,) = handles(world.pop("g", "t"))
+    world.clock.advance(INVISIBLE_MS)
+    world.revive()
+    world.flush()
+    assert world.bodies(world.pop("g", names.dead_letter_topic("g"))) == [b"1"]
+    if restarts:
+        world.crash("process")
+    (result,) = world.core.acks.ack("g", "t", [handle], call=7, is_retry=True)
+    assert result.code == Code.INVALID_RECEIPT_HANDLE
+
+
 def test_all_messages_of_many_change_their_time_at_once() -> None:
     """Revive does not stall on them."""
     world = world_of()

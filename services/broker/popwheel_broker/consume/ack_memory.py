@@ -10,6 +10,9 @@ from typing import Final
 
 from popwheel_broker.consume.check_point import CheckPoint
 
+NOBODY: Final = -1
+"""No client's call: messages were done with by the broker, as dead letters."""
+
 CHECK_POINTS_MAX: Final = 8192
 """As many CKs are remembered; who asks again does so at once, or at the next master, before much else has happened."""
 
@@ -63,7 +66,7 @@ class AckMemory:
         return found
 
     def name(self, check_point_id: int, bits: int, call: int) -> None:
-        """It turns out which call asked for what was noted without."""
+        """Say which call asked for what was noted without one; `NOBODY` if none did."""
         found = self._acked.get(check_point_id)
         if found is not None:
             offsets, calls = found

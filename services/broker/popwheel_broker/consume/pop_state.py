@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from popwheel_broker.consume import check_point as codec
-from popwheel_broker.consume.ack_memory import AckMemory
+from popwheel_broker.consume.ack_memory import NOBODY, AckMemory
 from popwheel_broker.consume.check_point import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
 from popwheel_broker.consume.delivery_events import ENTRIES_MAX, DeliveryEvents
 from popwheel_broker.consume.merge_buffer import MergeBuffer, Popped
@@ -169,6 +169,7 @@ class PopState:
         check_point_id, bits = codec.decode_ack(found.payload)
         if found.origin == codec.CLOSED:
             self._close(check_point_id, bits)
+            self.acked.name(check_point_id, bits, NOBODY)
         else:
             self._finish(check_point_id, bits, codec.decode_call(found.origin))
 

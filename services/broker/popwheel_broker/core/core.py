@@ -16,7 +16,7 @@ from popwheel_broker.consume.check_point import (
     REVIVE_QUEUES,
     OffsetCommit,
     Origin,
-    close_record,
+    ack_record,
     decode_ack,
 )
 from popwheel_broker.consume.consumer_lag import ConsumerLag
@@ -318,9 +318,11 @@ class BrokerCore:
                 closed[identity] = left
 
     def _acknowledge(self, closed: dict[int, int]) -> None:
-        """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue."""
+        """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue. Whether a
+        client had asked for them is not known.
+        """
         if closed:
-            self.store.put([close_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
+            self.store.put([ack_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
 
     def _replay_revive_queue(self, topic: str, number: int, begin: int, end: int) -> None:
         queue = self.store.queue(topic, number)
