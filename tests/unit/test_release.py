@@ -61,7 +61,9 @@ VERSIONS = {
     "spark/Dockerfile": r'image\.version="(.+?)"|spark:(\d\S+?)`',
     "compose.yaml": r":-popwheel:([^}]+)",
     "compose.cluster.yaml": r":-popwheel:([^}]+)",
+    "helm/popwheel/README.md": r"popwheel:(\d[\d.]+\d)",
     "docs/start/kubernetes.md": r"popwheel:(\d\S+)",
+    "docs/use/testing.md": r"popwheel:(\d[^\"]+)",
     "docs/operate/failures.md": r"popwheel:(\d\S+)",
 }
 """File -> where it says which version this is."""
