@@ -59,6 +59,8 @@ VERSIONS = {
     "helm/popwheel/Chart.yaml": r"(?:^(?:version|appVersion): |image: popwheel:)(.+)$",
     "Dockerfile": r'image\.version="(.+?)"|popwheel:(\d\S+)',
     "spark/Dockerfile": r'image\.version="(.+?)"|spark:(\d\S+?)`',
+    "Makefile": r"popwheel-spark:(\d[\d.]+\d)",
+    "tests/e2e/conftest.py": r"popwheel:(\d[\d.]+\d)",
     "compose.yaml": r":-popwheel:([^}]+)",
     "compose.cluster.yaml": r":-popwheel:([^}]+)",
     "helm/popwheel/README.md": r"popwheel:(\d[\d.]+\d)",
