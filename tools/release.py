@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "popwheel"
 SPARK = ROOT / "spark"
 """The project of popwheel-spark."""
+NOTES = ROOT / "packaging" / "notes"
+"""The notes of each release's tag."""
 MINORS = (11, 12, 13, 14)
 """Of Python 3: those that all libraries have wheels for."""
 EXTRAS = "grpcio,kubernetes,redis,compile"
@@ -131,6 +134,26 @@ def build_chart(folder: Path) -> Path:
     return Path(helm_python.package(CHART, destination=folder))
 
 
+def check_notes(version: str, changelog: str, notes: Path = NOTES) -> None:
+    """See that a release is written down: its section of the changelog, and the notes of its tag.
+
+    Args:
+        version: `0.1.0`.
+        changelog: the text of CHANGELOG.md.
+        notes: the folder with the notes of all releases.
+
+    Raises:
+        ReleaseError: one of them is missing; says what to do.
+    """
+    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
+        raise ReleaseError(
+            f"CHANGELOG.md has no heading `## [{version}] - YYYY-MM-DD`: put it below [Unreleased], over what is new"
+        )
+    path = notes / f"{version}.txt"
+    if not path.is_file() or not path.read_text(encoding="utf-8").startswith(f"Popwheel {version}\n"):
+        raise ReleaseError(f"write the notes of the tag into {path}; the first line is `Popwheel {version}`")
+
+
 def check_contents(wheel: Path) -> None:
     """See that a wheel has the packages and nothing that is for those who change them.
 
@@ -157,10 +180,12 @@ def release(folder: Path, given: Sequence[str], scratch: Path) -> None:
         scratch: an empty folder.
 
     Raises:
-        ReleaseError: a part is not as it should be.
+        ReleaseError: a part is not as it should be, or is not written down.
         InstallError: a wheel does not work in a clean environment.
         CalledProcessError: a tool failed; it has said why.
     """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    check_notes(project["version"], (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     found = pythons(given)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -19,13 +19,20 @@ from tests.harness.standalone import ROOT
 pytest_plugins = ["popwheel_testing.plugin"]
 
 ADDRESS = "127.0.0.1:8081"
-GUIDES = (*sorted((ROOT / "docs/use").glob("*.md")), ROOT / "docs/start/first-message.md")
+GUIDES = sorted(page for kind in ("start", "use") for page in (ROOT / "docs" / kind).glob("*.md"))
 AT_ONCE = 4
 """Pages at one time; most of a page is waiting."""
 
 _EXAMPLE = re.compile(
     r"(?:^<!-- (not run|run): (.+?) -->\n)?^```(sh|python)\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.M
 )
+
+
+_WHOLE_PAGE = re.compile(r"^<!-- not run on this page: .+ -->$", re.M)
+_FENCES = re.compile(r"^( *)```(\w*)\n.*?^\1```$", re.DOTALL | re.M)
+_MARK = re.compile(r"<!-- (?:not run|run): .+ -->\n$")
+PRINTED = "text"
+"""Fences of this language are what an example prints."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,9 @@ class Example:
 
 def examples(page: Path) -> Iterator[Example]:
     """The examples that this test runs: all but those that say who else does, or why nobody can."""
-    for how, _, language, code, printed in _EXAMPLE.findall(page.read_text(encoding="utf-8")):
-        if not how:
+    text = page.read_text(encoding="utf-8")
+    for how, _, language, code, printed in _EXAMPLE.findall(text):
+        if not (how or _WHOLE_PAGE.search(text)):
             yield Example(language, code, printed or None)
 
 
@@ -101,6 +109,29 @@ def runs(popwheel: PopwheelServer, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_the_examples_of_a_page_do_what_it_says(name: str, runs: dict[str, "Future[list[str]]"]) -> None:
     wrong = runs[name].result()
     assert not wrong, "\n".join(wrong)
+
+
+def silent(text: str) -> list[str]:
+    """Examples of a page that no test runs, without a word beside them that says why or who does."""
+    if _WHOLE_PAGE.search(text):
+        return []
+    return [
+        fence[0]
+        for fence in _FENCES.finditer(text)
+        if fence[2] != PRINTED and not _MARK.search(text[: fence.start()])
+        if fence[1] or fence[2] not in ("sh", "python")
+    ]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_an_example_runs_or_says_why_not(page: Path) -> None:
+    assert silent(page.read_text(encoding="utf-8")) == []
+
+
+def test_an_example_that_says_nothing_is_noticed() -> None:
+    assert silent("```go\nx\n```\n") == ["```go\nx\n```"]
+    assert silent("- a\n\n  ```python\n  x\n  ```\n") == ["  ```python\n  x\n  ```"]
+    assert silent("<!-- not run: why -->\n```go\nx\n```\n```text\ny\n```\n") == []
 
 
 @pytest.mark.parametrize("name", ["delayed", "ordered", "transactions", "priority", "lite", "filters", "retries"])

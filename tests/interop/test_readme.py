@@ -27,7 +27,7 @@ def test_the_first_message_of_the_readme(tmp_path: Path) -> None:
 def test_the_commands_of_the_readme(tmp_path: Path) -> None:
     (lines,) = re.findall(r"```sh\n(make run.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     commands = [shlex.split(line, comments=True) for line in lines.splitlines() if line.startswith("popwheel ")]
-    assert [words[1:3] for words in commands] == [["message", "send"]] * 2 + [["message", "receive"]]
+    assert [words[1:3] for words in commands] == [["message", "send"]] * 2 + [["message", "receive"]] * 2
     with StandaloneProcess(tmp_path / "data") as server:
         environment = {**os.environ, "POPWHEEL_SERVER": server.http_url, "XDG_CONFIG_HOME": str(tmp_path)}
         outputs = [
@@ -41,9 +41,10 @@ def test_the_commands_of_the_readme(tmp_path: Path) -> None:
             ).stdout
             for words in commands
         ]
-    sent, delayed, received = outputs
+    sent, delayed, received, last = outputs
     assert "message_id" in sent and "recall" in delayed
     assert "hello, world" in received and "and again" not in received, "ten seconds are not over"
+    assert "and again" in last
 
 
 def test_the_demonstration(tmp_path: Path) -> None:

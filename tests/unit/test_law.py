@@ -91,6 +91,24 @@ def test_files_that_documents_name_are_there() -> None:
     assert gone == []
 
 
+def answers() -> list[tuple[str, str]]:
+    """(file, name) of each answer of CONTRIBUTING, "Where is what", that names more than a file."""
+    _, _, table = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Where is what\n")
+    return re.findall(r"\| `([\w./-]+)` \(`([\w.]+)`\) \|$", table, re.MULTILINE)
+
+
+def defines(path: str, name: str) -> bool:
+    """Whether a file has a function, a class or a template of this name."""
+    begins = rf'^\s*(?:(?:async )?def |class |{{{{- define "){re.escape(name)}\b'
+    return re.search(begins, (ROOT / path).read_text(), re.MULTILINE) is not None
+
+
+def test_what_decides_is_where_the_guide_says() -> None:
+    assert len(answers()) >= 20
+    assert [(path, name) for path, name in answers() if not defines(path, name)] == []
+    assert not defines("tests/unit/test_law.py", "test_what")
+
+
 def test_files_that_the_promises_name_are_there() -> None:
     named = SHORT.findall((ROOT / "docs/INVARIANTS.md").read_text())
     assert len(named) > 200

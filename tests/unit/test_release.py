@@ -15,7 +15,7 @@ from popwheel_spark.package import needed_files
 from tests.unit.source import ROOT
 from tools.clean_install import InstallError
 from tools.clean_spark import check_alone
-from tools.release import MINORS, SPARK, ReleaseError, check_contents, pythons
+from tools.release import MINORS, NOTES, SPARK, ReleaseError, check_contents, check_notes, pythons
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,48 @@ def test_the_package_for_spark_has_what_it_imports_and_hardly_more(wheels: Mappi
     assert len(had) < 1.15 * len(needed_files())
 
 
-def test_both_have_one_version_and_one_licence() -> None:
+VERSIONS = {
+    "pyproject.toml": r'^version = "(.+)"$',
+    "spark/pyproject.toml": r'^version = "(.+)"$',
+    "helm/popwheel/Chart.yaml": r"(?:^(?:version|appVersion): |image: popwheel:)(.+)$",
+    "Dockerfile": r'image\.version="(.+?)"|popwheel:(\d\S+)',
+    "spark/Dockerfile": r'image\.version="(.+?)"|spark:(\d\S+?)`',
+    "Makefile": r"popwheel-spark:(\d[\d.]+\d)",
+    "tests/e2e/conftest.py": r"popwheel:(\d[\d.]+\d)",
+    "compose.yaml": r":-popwheel:([^}]+)",
+    "compose.cluster.yaml": r":-popwheel:([^}]+)",
+    "helm/popwheel/README.md": r"popwheel:(\d[\d.]+\d)",
+    "docs/start/kubernetes.md": r"popwheel:(\d\S+)",
+    "docs/use/testing.md": r"popwheel:(\d[^\"]+)",
+    "docs/operate/failures.md": r"popwheel:(\d\S+)",
+}
+"""File -> where it says which version this is."""
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_all_places_say_the_same_version(name: str) -> None:
+    matches = re.finditer(VERSIONS[name], (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    told = {group for match in matches for group in match.groups() if group}
+    assert {version.rstrip(",.") for version in told} == {project(ROOT)["project"]["version"]}
+
+
+def test_this_version_is_written_down() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    check_notes(project(ROOT)["project"]["version"], changelog)
+    assert re.findall(r"^## (.*)$", changelog, re.MULTILINE)[0] == "[Unreleased]"
+    with pytest.raises(ReleaseError, match=r"no heading `## \[9\.9\.9\]"):
+        check_notes("9.9.9", changelog)
+    with pytest.raises(ReleaseError, match=r"notes of the tag into .*9\.9\.9\.txt"):
+        check_notes("9.9.9", "## [9.9.9] - 2030-01-01")
+
+
+def test_git_keeps_the_notes_as_they_are() -> None:
+    """A line that begins with # is a comment to git, which it leaves out of the tag."""
+    assert [line for path in NOTES.iterdir() for line in path.read_text().splitlines() if line.startswith("#")] == []
+
+
+def test_both_have_one_licence() -> None:
     folders = (ROOT, SPARK)
-    assert len({project(folder)["project"]["version"] for folder in folders}) == 1
     assert len({(folder / "LICENSE").read_text() for folder in folders}) == 1
 
 

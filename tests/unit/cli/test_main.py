@@ -150,6 +150,7 @@ def test_no_server_is_one_sentence() -> None:
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
         result = call("admin", "--server", address, "topic", "list")
     assert f"no controller answers at {address}" in sentence_of(result)
+    assert "start one (`popwheel standalone`)" in sentence_of(result)
     assert result.exit_code == 1
 
 

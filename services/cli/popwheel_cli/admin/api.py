@@ -215,8 +215,10 @@ def _request(client: "httpx.Client", server: str, method: str, path: str, body: 
         raise WrongUseError(f"--server must be like http://127.0.0.1:8080, not {server}") from error
     except httpx.HTTPError as error:
         if isinstance(error, httpx.ConnectError):
-            sentence = f"no controller answers at {server} ({error}); start one, or name another with --server"
-            raise _SilentError(sentence, may_have_heard=False) from error
+            advice = "start one (`popwheel standalone`), or name another with --server"
+            raise _SilentError(
+                f"no controller answers at {server} ({error}); {advice}", may_have_heard=False
+            ) from error
         connected = not isinstance(error, httpx.ConnectTimeout)
         how = f"within {timeout_s:.0f} s" if isinstance(error, httpx.TimeoutException) else f"({error})"
         doubt = "; look whether it was done before you ask again" if connected and method != "GET" else ""
