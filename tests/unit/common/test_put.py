@@ -11,7 +11,7 @@ from popwheel_common.contract.put import (
     encode_results,
     encode_runs,
 )
-from popwheel_common.pb.popwheel.v1.broker_pb2 import PutRequest, PutResponse, PutRun
+from popwheel_common.pb.popwheel.v1.broker_pb2 import PutRequest, PutRun
 
 
 def test_runs_come_through_as_they_are() -> None:
@@ -31,17 +31,6 @@ def test_runs_come_through_as_they_are() -> None:
         ([b"y"], [""]),
     ]
     assert [run.topic_id for run in decoded] == [0, 7]
-
-
-def test_a_proxy_and_a_broker_before_0_1_0_are_understood() -> None:
-    run = PutRun(topic="pledged", payloads=[b"d"], system_properties=[b""], tags=[""], first_check_ms=[0])
-    (half,) = decode_runs(PutRequest(halves=[run]).SerializeToString())
-    assert (half.kind, half.times_ms, half.is_even) == (PutKind.HALF, [0], True)
-    answer = PutResponse.FromString(encode_results([PutResult(20000, references=["a"])]))
-    assert answer.results[0].transaction_ids == ["a"]
-    answer.results[0].ClearField("references")
-    (result,) = decode_results(answer.SerializeToString())
-    assert result.references == ["a"]
 
 
 def test_a_run_with_times_of_two_kinds_is_uneven() -> None:

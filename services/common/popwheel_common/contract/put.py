@@ -122,7 +122,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.topic_id,
             run.lite_topic,
         )
-        for run in (*request.runs, *request.halves)
+        for run in request.runs
     ]
 
 
@@ -136,7 +136,6 @@ def encode_results(results: Sequence[PutResult]) -> bytes:
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
             references=result.references,
-            transaction_ids=result.references,
         )
     return response.SerializeToString()
 
@@ -149,7 +148,7 @@ def decode_results(data: bytes) -> list[PutResult]:
             error=result.error,
             queue_offset=result.queue_offset,
             store_time_ms=result.store_time_ms,
-            references=result.references[:] or result.transaction_ids[:],  # of a broker before 0.1.0
+            references=result.references[:],
         )
         for result in pb.PutResponse.FromString(data).results
     ]

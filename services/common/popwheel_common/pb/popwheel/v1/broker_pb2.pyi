@@ -328,22 +328,16 @@ class PutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNS_FIELD_NUMBER: _builtins.int
-    HALVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]: ...
-    @_builtins.property
-    def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutRun]:
-        """More runs, of half messages: proxies before 0.1.0 send them here. Their results come behind those of `runs`."""
-
     def __init__(
         self,
         *,
         runs: _abc.Iterable[Global___PutRun] | None = ...,
-        halves: _abc.Iterable[Global___PutRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["halves", b"halves", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,7 +352,6 @@ class PutResult(_message.Message):
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     REFERENCES_FIELD_NUMBER: _builtins.int
-    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     error: _builtins.str
     queue_offset: _builtins.int
@@ -368,10 +361,6 @@ class PutResult(_message.Message):
     def references(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One for each delayed message: the handle that recalls it. One for each half message: the id of its transaction."""
 
-    @_builtins.property
-    def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The same once more: proxies before 0.1.0 read transaction ids here."""
-
     def __init__(
         self,
         *,
@@ -380,11 +369,10 @@ class PutResult(_message.Message):
         queue_offset: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
         references: _abc.Iterable[_builtins.str] | None = ...,
-        transaction_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "references", b"references", "store_time_ms", b"store_time_ms", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "error", b"error", "queue_offset", b"queue_offset", "references", b"references", "store_time_ms", b"store_time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
