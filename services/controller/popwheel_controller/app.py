@@ -181,7 +181,7 @@ class ControllerApp:
         self._use_checks = UseChecks(self._inquiry)
         refusal = self._use_checks.refusal
         self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
-        """What Kubernetes shows, and what is asked for there."""
+        """View of what Kubernetes shows, and of what is asked for there."""
         if isinstance(self._store, KubernetesStateStore):
             api, declarations = self._store.api, DeclarationMetrics(registry)
             self._shows = [
@@ -235,7 +235,7 @@ class ControllerApp:
 
     @property
     def leads(self) -> bool:
-        """Whether it leads; the only controller always does."""
+        """True while this controller leads; the only controller always does."""
         return self._leadership.leads
 
     @property

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 SAMPLES_MAX: Final = 360
 INTERVAL_MS: Final = 10_000
 KEYS_MAX: Final = 1_000
-"""Of topics, and of groups; the one that was active least recently makes room."""
+"""Limit of topics, and of groups; the least recently active one is dropped."""
 _SLACK: Final = 40
 
 Kind = Literal["topic", "group"]
@@ -21,7 +21,7 @@ Number = float | int | None
 
 
 class Values(NamedTuple):
-    """What is known of one moment; None where it is not.
+    """Values at one moment; None where unknown.
 
     Args:
         in_rate, out_rate: messages per second.
@@ -82,7 +82,7 @@ class _Rows:
 
 
 class Past(NamedTuple):
-    """What is known of the last hour.
+    """Values of the last hour.
 
     Args:
         since_ms: time of the first value, wall clock.
@@ -115,7 +115,7 @@ class History:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a sample was taken."""
+        """True once a sample was taken."""
         return self._last >= 0
 
     def begin(self, now_ms: int, values: Values, *, all_topics: bool, all_groups: bool) -> bool:

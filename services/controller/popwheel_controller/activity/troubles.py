@@ -213,7 +213,7 @@ class Finding(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong.
+    """Problem of the cluster that needs an operator.
 
     Args:
         rule: says what to do.
@@ -231,7 +231,7 @@ class Problem(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What is wrong, in a sentence."""
+        """Description of the problem, in a sentence."""
         whole = self.value == int(self.value) and ":" not in self.rule.what
         return self.rule.what.format(object=self.object, value=int(self.value) if whole else self.value)
 

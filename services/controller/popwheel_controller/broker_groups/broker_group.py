@@ -131,12 +131,12 @@ class GroupState:
         return replace(self, sync_state_set=wanted)
 
     def is_wiped(self, number: int, identity: bytes) -> bool:
-        """Whether a replica of this identity has lost what this number held."""
+        """Return whether a replica of this identity has lost the data that this number had."""
         known = self.replicas.get(number)
         return known is not None and is_wiped(known, identity)
 
     def message(self, living: Collection[int] = ()) -> BrokerGroup:
-        """As replicas hear it.
+        """Return the state as it is sent to replicas.
 
         Args:
             living: the numbers of those that are not dead and have not said that they leave.
@@ -158,12 +158,12 @@ class GroupState:
 
 
 def unknown_group(name: str) -> StatusError:
-    """What to tell an operator who asks for a group that is not known."""
+    """Return the error for an operator who asks for an unknown group."""
     return StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
 
 
 def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
-    """Whether another identity says that the volume is not the one that was recorded."""
+    """Return whether another identity means that this is not the volume that was recorded."""
     return bool(known.identity) and known.identity != identity
 
 

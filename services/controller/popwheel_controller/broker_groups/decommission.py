@@ -67,7 +67,7 @@ class Decommission:
         return state
 
     def cost_of_group(self, group: str) -> Cost:
-        """What it may cost to forget a whole group.
+        """Return the possible cost of removing a whole group.
 
         Raises:
             StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if one of its replicas lives or

@@ -1,4 +1,4 @@
-"""Who becomes master (pure): of those that may, the one with the most complete log.
+"""Election of a master (pure): of the candidates, the one with the most complete log.
 
 A group that the store knows takes its master from the sync-state set. One that it does not know, because it is new or
 because the store has lost it, is made anew from what its replicas say of themselves.
@@ -10,11 +10,11 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
 
 Reports = Mapping[int, ReplicaReport]
-"""What living replicas of one group said of themselves last, by number."""
+"""Last reports of the living replicas of one group, by number."""
 
 
 def most_complete(reports: Reports) -> int | None:
-    """Whose log has the latest epoch and in that the most bytes; of equals the least number. None of none."""
+    """Return the replica with the highest epoch, then the longest log, then the lowest number; None without reports."""
     if not reports:
         return None
     return min(reports, key=lambda number: (-reports[number].last_epoch, -reports[number].end_position, number))
@@ -86,13 +86,13 @@ def latest_set(reports: Reports) -> frozenset[int]:
 
 
 def missing_members(reports: Reports) -> frozenset[int]:
-    """Who must come before a master of a group that the store does not know can be told."""
+    """Return the replicas that must report before a group that the store does not know can get a master."""
     holders = {number for number, report in reports.items() if _holds_something(report)}
     return latest_set(reports) - holders
 
 
 def record_of(report: ReplicaReport) -> ReplicaRecord:
-    """What is stored of a replica that reports this."""
+    """Return the record that is stored of a replica with this report."""
     return ReplicaRecord(report.replica, report.address, report.identity)
 
 

@@ -8,7 +8,7 @@ from popwheel_common.clock import Clock
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 
 CHANGES_MAX: Final = 100
-"""Of each group; older ones are dropped."""
+"""Limit of changes of each group; the oldest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class GroupHistory:
         self._clock = clock
         self._by_group: dict[str, LatestChanges] = {}
         self.since_ms = clock.wall_ms()
-        """Since when changes are known."""
+        """Time since which changes are known."""
 
     def changed(self, old: GroupState | None, new: GroupState) -> None:
         """Note a change: a listener for `GroupKeeper.subscribe`."""

@@ -22,7 +22,7 @@ from popwheel_controller.broker_groups.broker_group import (
 from popwheel_controller.store.state_store import ConflictError, StateStore, group_document_name, group_of_document
 
 Decision = Callable[[GroupState | None], GroupState | None]
-"""What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
+"""Function from a group's stored state to its new state; None for no change, or it raises StatusError."""
 
 Listener = Callable[[GroupState | None, GroupState], None]
 """Told of a group's state before a change, None if there was none, and of the one after it."""

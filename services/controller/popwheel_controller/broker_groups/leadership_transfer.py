@@ -122,7 +122,7 @@ class LeadershipTransfers:
         return await self._overseer.change(group, decide, forced=True)
 
     def cost_of_unclean(self, group: str, replica: int | None) -> Cost:
-        """What `elect_unclean` may cost; it raises as that does."""
+        """Return the possible cost of `elect_unclean`; it raises as that does."""
         return self._unclean(group, replica)[2]
 
     def _unclean(self, group: str, replica: int | None) -> tuple[GroupState | None, ReplicaReport, Cost]:

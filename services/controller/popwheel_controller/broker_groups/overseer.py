@@ -163,7 +163,7 @@ class Overseer:
         self.look_at(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """What a replica is to know of its group now; None if nothing (`may_hear`)."""
+        """Return the group's current state for a replica; None if it must not have it (`may_hear`)."""
         group, number = session.key
         state = self.groups.states.get(group)
         if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
@@ -190,7 +190,7 @@ class Overseer:
         return state
 
     def sight(self, group: str) -> Sight:
-        """How the replicas of a group look now."""
+        """Return the current view of a group's replicas."""
         state, now = self.groups.states.get(group), self._clock.monotonic()
         sight = self.replicas.sight(group, () if state is None else state.replicas, now)
         return {
@@ -289,7 +289,7 @@ class Overseer:
         self._in_vain[key] = now + self._detection_s
 
     async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
-        """Whether the processes that registered are there still. The session of the first that is not is ended."""
+        """Return whether the registered processes still exist; the session of the first that does not is ended."""
         for session in sessions:
             if session is None:
                 continue
@@ -313,7 +313,7 @@ class Overseer:
             self.look_at(group)
 
     def _behind(self, group: str) -> bool:
-        """Whether a replica has heard of states of its group that were stored by another controller."""
+        """Return whether a replica has seen states of its group that another controller stored."""
         state = self.groups.states.get(group)
         reports = {session.report.replica: session.report for session in self.replicas.sessions(group)}
         if state is None:

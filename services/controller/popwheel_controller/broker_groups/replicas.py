@@ -41,7 +41,7 @@ class Session:
 
     @property
     def key(self) -> Key:
-        """Whose it is."""
+        """Key of the replica that has this session."""
         return self.report.group, self.report.replica
 
     def end(self, refusal: StatusError) -> None:
@@ -108,7 +108,7 @@ class Replicas:
         self._detector.refused(key, probe)
 
     def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
-        """How the replicas of a group look now; to be asked for some group several times a second.
+        """Return the current view of a group's replicas; to be called for some group several times a second.
 
         Args:
             group: its name.
@@ -140,7 +140,7 @@ class Replicas:
         return list(self._sessions)
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
-        """How long ago it gave its last sign of life, in seconds; None if it never came."""
+        """Return the seconds since the replica's last sign of life; None if it never came."""
         return self._detector.silent_for_s(key, now) if key in self._last else None
 
     def forget(self, key: Key) -> None:
@@ -193,5 +193,5 @@ def check_report(report: ReplicaReport) -> None:
 
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
-    """What of a report a decision may hang on, besides the log, which grows all the time."""
+    """Return the fields of a report that decisions depend on, without the log's length, which grows all the time."""
     return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful

@@ -1,4 +1,4 @@
-"""Who is master and who is slave of each broker group now, for the parts of the controller that talk to replicas."""
+"""Roles of replicas in each broker group, for the parts of the controller that talk to replicas."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

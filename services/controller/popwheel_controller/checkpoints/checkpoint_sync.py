@@ -60,7 +60,7 @@ Action = Fetch | Give
 
 @dataclass(slots=True)
 class _Slave:
-    """What is known of a slave.
+    """State of a slave.
 
     Args:
         place: where it is.
@@ -106,7 +106,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAge:
-    """How fresh the progress is that a slave holds.
+    """Age of the progress that a slave has stored.
 
     Args:
         replica: its number.
@@ -192,7 +192,7 @@ class CheckpointSync:
         return fetch
 
     def next_time_s(self) -> float | None:
-        """When something is due next; None if there is nothing to wait for. In the past: when an answer has come."""
+        """Return when the next step is due; None if there is none. A time in the past means that an answer has come."""
         return min((group.next_s for group in self._groups.values() if _can_sync(group)), default=None)
 
     def fetched(self, fetch: Fetch, checkpoint: ReplicaCheckpoint) -> list[Action]:
@@ -260,7 +260,7 @@ class CheckpointSync:
                 slave.epoch = slave.version = slave.known_version = 0
 
     def _receiver(self, give: Give) -> tuple[_Group, _Slave] | None:
-        """Who was given it, unless it is another process by now."""
+        """Return the slave that was sent the checkpoint, unless it is another process by now."""
         group = self._groups.get(give.group)
         slave = None if group is None else group.slaves.get(give.slave.number)
         return None if group is None or slave is None or slave.place != give.slave else (group, slave)
@@ -268,7 +268,7 @@ class CheckpointSync:
     # What is shown
 
     def ages(self, name: str, now_s: float) -> list[CheckpointAge]:
-        """How fresh what each living slave of a group holds is (C3)."""
+        """Return the age of the checkpoint of each living slave of a group (C3)."""
         group = self._groups.get(name)
         if group is None:
             return []

@@ -12,7 +12,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectAnswer, Inspect
 AT_ONCE_MAX: Final = 4
 """Questions that one process answers at the same time; further ones wait."""
 _TIMEOUT_S: Final = 3.0
-"""Below that of `popwheel admin`."""
+"""Time-out of an inspection, in seconds; less than that of `popwheel admin`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Inspected:
 
     @property
     def is_proxy(self) -> bool:
-        """Whether it has clients."""
+        """True for a proxy, which has clients."""
         return self.process.kind == WatchRequest.PROXY
 
 

@@ -22,7 +22,7 @@ from popwheel_controller.cluster.name_map import NameMap
 from popwheel_controller.options import QUEUES_MAX, ControllerOptions
 
 VERSIONS_LEFT_OUT: Final = 1_000_000
-"""So many versions behind the last one that a broker has heard of are given to nothing: some may have been in use."""
+"""Number of versions skipped after the last one that a broker has seen: some may have been in use."""
 _NAMED_MAX: Final = 5
 
 
@@ -301,7 +301,7 @@ def _entries(
     remade: Callable[[_Found], Named],
     adopted: Callable[[_Found, Named], Named],
 ) -> tuple[list[Named], list[Named]]:
-    """What comes back, and what is there already and gets its former id."""
+    """Return the restored entries, and the existing entries that get their former ids."""
     back: list[Named] = []
     kept: list[Named] = []
     for each in found:
@@ -324,7 +324,7 @@ def _entries(
 
 
 def _renumbered(held: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
-    """What was made since, under ids of the state that comes back."""
+    """Return the entries made since; those with ids of the restored state get new ones."""
     return [
         each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
         for name, each in held.items()

@@ -17,11 +17,11 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.store.state_store import ConflictError
 
 Decision = Callable[[ClusterState], ClusterUpdate | None]
-"""What to change, given the state; None for nothing; or raises StatusError."""
+"""Function from the state to a change; None for no change, or it raises StatusError."""
 
 _TRIES_MAX = 8
 _TOGETHER_MAX = 64
-"""So many changes are decided and saved at once: more would hold others up."""
+"""Limit of changes decided and saved together: more would delay others."""
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
@@ -75,7 +75,7 @@ class StateKeeper:
 
     @property
     def waiting(self) -> int:
-        """How many changes wait to be decided."""
+        """Number of changes that wait to be decided."""
         return len(self._waiting)
 
     def start(self, state: ClusterState) -> None:

@@ -80,15 +80,15 @@ class StoredCluster:
         self._spare: dict[str, None] = {}
         """Pages that may be there and that the head does not name: to be deleted after its next write."""
         self.version: str | None = None
-        """Of the head, as it was last read or written (`Stored.version`)."""
+        """Version of the head when it was last read or written (`Stored.version`)."""
 
     @property
     def pages(self) -> int:
-        """How many pages the cluster has."""
+        """Number of pages of the cluster."""
         return len(self._book.pages)
 
     async def load_or_make(self, name: str) -> ClusterState:
-        """What is stored; if nothing is, a new cluster of that name. Raises as `load` does."""
+        """Return the stored cluster, or a new one of that name if none is stored. Raises as `load` does."""
         if (await self._store.read(CLUSTER)) is not None:
             state = await self.load(self._known_at_first)
             self._spare.update(dict.fromkeys(await self._store.pages()))
@@ -103,8 +103,10 @@ class StoredCluster:
         return await self.load(self._known_at_first)
 
     async def load(self, known: float) -> ClusterState:
-        """What is stored. A read may give what was there before, as from a cache on its way: what is older than `known`
-        counts only if it can be written again in its own place. Else topics would come back that are deleted.
+        """Load the stored cluster. A read may return an older state, for example from a cache.
+
+        A state older than `known` counts only if it can be written back in its own place. Else deleted topics would
+        come back.
 
         Args:
             known: version of the state that was certainly stored.
@@ -236,7 +238,7 @@ class StoredCluster:
 
 
 def _entries(book: ClusterBook, other: ClusterBook) -> Iterator[Mapping[int, Entry]]:
-    """What a book holds, page by page, without the pages that another has as well."""
+    """Yield the entries of a book page by page, without the pages that another book shares."""
     shared = {id(page) for page in other.pages}
     for page in book.pages:
         if id(page) not in shared:

@@ -1,4 +1,4 @@
-"""Who watches the cluster, and what each has still to be sent: the whole state in parts, then each change (pure)."""
+"""Watchers of the cluster, and the updates due to each: the whole state in parts, then each change (pure)."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -8,7 +8,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from popwheel_controller.cluster.cluster_state import ClusterState
 
 _TOGETHER_MAX: Final = 100
-"""So many changes are taken at once: more would hold others up."""
+"""Limit of changes taken together: more would delay others."""
 
 
 class Snapshot:
@@ -77,7 +77,7 @@ class Watcher:
 
     @property
     def is_told_all(self) -> bool:
-        """Whether the next to be sent is a part of a whole state."""
+        """True if the next update is not part of a full state."""
         return self._parts is not None or self._needs_snapshot
 
     def offer(self, update: ClusterUpdate) -> None:
@@ -103,7 +103,7 @@ class Watcher:
         self._wake()
 
     def take(self) -> list[ClusterUpdate]:
-        """What is to be sent next, in order; empty if nothing is."""
+        """Return the next updates in order; empty if there are none."""
         if self._parts is None and self._needs_snapshot:
             self._needs_snapshot = False
             self._parts = self._snapshot()

@@ -34,7 +34,7 @@ class SilentProxy(BaseModel):
 
 
 class Subscription(BaseModel):
-    """What a client reads."""
+    """Subscription of a client."""
 
     group: str
     topic: str
@@ -195,7 +195,7 @@ async def _ask(
     asked: pb.ClientListRequest,
     unanswered: list[SilentProxy],
 ) -> pb.ClientListResponse | None:
-    """What a proxy says; None if it does not, and why it does not is added."""
+    """Return a proxy's answer; None if it does not answer, with the reason added to `unanswered`."""
     if proxy is None:
         reason = "it takes no questions: it is of an older release, or has just come"
         unanswered.append(SilentProxy(proxy=name, reason=reason))

@@ -70,7 +70,7 @@ class RefusedLetter(ChosenLetter):
 
 
 class ChosenRedriven(BaseModel):
-    """What came of it, or would come."""
+    """Result of a redrive of chosen messages, or of its dry run."""
 
     redriven: int = Field(description="Given back to the group.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
@@ -189,7 +189,7 @@ def _list_request(group: str, begin: str, limit: int) -> pb.DeadLetterListReques
 
 
 def _rest(answer: pb.DeadLetterListResponse) -> str:
-    """Where a broker's list goes on; empty if it does not."""
+    """Return where a broker's list continues; empty at its end."""
     return str(answer.next_offset) if answer.next_offset < answer.max_offset else ""
 
 

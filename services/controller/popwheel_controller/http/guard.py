@@ -25,7 +25,7 @@ _SHOWN_BYTES_MAX = 1_000
 
 @dataclass(slots=True)
 class ChangeNote:
-    """What a route adds to the line of its change.
+    """Details that a route adds to the change log's line.
 
     Args:
         before: what there was, in words or as JSON; None: not told.

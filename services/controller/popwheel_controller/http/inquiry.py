@@ -31,7 +31,7 @@ class Silence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[Response]):
-    """What the registered brokers said.
+    """Answers of the registered brokers.
 
     Args:
         given: by the broker's name, in the order of the names.
@@ -120,7 +120,7 @@ class LastingInquiry(Inquiry):
     def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
         super().__init__(keeper, broker_channels)
         self._kept: dict[str, tuple[str, Channel]] = {}
-        """By the broker's name: its address, and the channel."""
+        """Address and channel by broker name."""
 
     @asynccontextmanager
     async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
@@ -150,7 +150,7 @@ def away(broker: str) -> StatusError:
 
 
 def _explained(error: RpcError, broker: str) -> StatusError:
-    """Why a question did not get through, in words for an operator."""
+    """Return the error of a failed request, worded for an operator."""
     if error.status is GrpcStatus.UNAVAILABLE:
         return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} cannot be reached now; try again")
     if error.status is GrpcStatus.DEADLINE_EXCEEDED:

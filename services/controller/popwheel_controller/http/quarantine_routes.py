@@ -40,7 +40,7 @@ class QuarantineEntry(BaseModel):
 
 
 class QuarantineList(BaseModel):
-    """What is set aside, the oldest first, of all brokers that answered."""
+    """Poison messages of all brokers that answered, the oldest first."""
 
     entries: list[QuarantineEntry]
     total: int = Field(description="How many there are, also of those that are not listed.")
@@ -59,7 +59,7 @@ class QuarantinedMessage(QuarantineEntry, ShownBody):
 
 
 class QuarantineChange(BaseModel):
-    """What was asked for is so now."""
+    """Confirmation of a change."""
 
     broker: str
     id: str

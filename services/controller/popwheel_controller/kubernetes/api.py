@@ -47,7 +47,7 @@ class ResourceKind:
 
     @property
     def api_version(self) -> str:
-        """As it stands in resources."""
+        """API version as resources name it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -334,7 +334,7 @@ def _own_namespace() -> str:
 
 
 def _tls_context(authority: str | None, authority_pem: str | None, *, is_verified: bool) -> ssl.SSLContext:
-    """For calls of the API server, whose certificate is checked as kubectl does, and Python before 3.13.
+    """Return the TLS context for calls to the API server, which checks as kubectl and Python before 3.13 do.
 
     Since then an authority's certificate must say what it may be used for, which that of many a cluster does not.
     """

@@ -32,7 +32,7 @@ _READABLE: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a resource says.
+    """Declaration of a resource.
 
     Args:
         resource: its name.
@@ -99,7 +99,7 @@ Step = Make | Remove | Change | Drop
 
 
 def declaration_of(kind: DeclaredKind[Named], resource: Resource) -> Declaration:
-    """What a resource says."""
+    """Return the declaration of a resource."""
     metadata, spec = resource["metadata"], resource.get("spec") or {}
     own = str(metadata["name"])
     shown = SHOWN in (metadata.get("labels") or {})
@@ -136,7 +136,7 @@ def next_step(
     owner: Declaration | None,
     now_ms: int,
 ) -> Step | None:
-    """What is to be done about a resource now; None if nothing is.
+    """Return the next step for a resource; None if there is none.
 
     Args:
         kind: of what it declares.
@@ -238,7 +238,7 @@ def shown_name(name: str) -> str:
 
 
 def is_refused(resource: Resource) -> bool:
-    """Whether its status says that what it declares is not there as it says."""
+    """Return whether the status says that the declaration could not be applied."""
     conditions = (resource.get("status") or {}).get("conditions") or ()
     return any(each["type"] == READY and each["status"] == "False" for each in conditions)
 
@@ -307,7 +307,7 @@ def _status(
 
 
 def _differences(facts: Facts, wanted: Facts) -> list[str]:
-    """What of the facts is not as a resource says, in words."""
+    """Return the differences between the facts and a resource, in words."""
     others = [
         f"{key} {_said(value)}, not {_said(wanted[key])}"
         for key, value in facts.items()

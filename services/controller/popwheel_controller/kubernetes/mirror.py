@@ -40,7 +40,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a switchover.
+    """Outcome of a switchover.
 
     Args:
         asked: what the annotation said.
@@ -112,9 +112,9 @@ class KubernetesMirror:
         )
         self._switching: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, _Outcome] = {}
-        """By group; until it is shown."""
+        """Outcomes by group, until they are shown."""
         self._announced: dict[str, _Leader] = {}
-        """By group: the leader that events and the status have named."""
+        """Leader by group that events and the status have named."""
         roles.subscribe(lambda _: soon())
         transfers.subscribe(self._refused)
 
@@ -230,7 +230,7 @@ class KubernetesMirror:
         self._rounds.soon()
 
     def _where(self, group: str) -> str:
-        """Where the resource of a group is."""
+        """Return the place of a group's resource."""
         name = group_resource_name(group)
         resource = self._groups.resources.get(name) or {"metadata": {}}
         return "/".join(filter(None, (resource["metadata"].get("namespace"), name)))

@@ -1,4 +1,4 @@
-"""Which role a pod must show: `kubectl get pods -L popwheel.io/role`, and Services select by it (pure)."""
+"""Role label of a pod (pure): `kubectl get pods -L popwheel.io/role`, and Services select by it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def of_release(pods: Mapping[str, Mapping[str, Any]], leader: str) -> dict[str, 
 
 
 def pod_change(pod: Mapping[str, Any], states: Mapping[str, GroupState], leader: str) -> Mapping[str, Any] | None:
-    """How a pod's metadata must change; None if it shows what it is.
+    """Return the change of a pod's metadata; None if it is up to date.
 
     Args:
         pod: the pod.

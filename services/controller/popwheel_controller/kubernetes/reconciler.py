@@ -44,7 +44,7 @@ from popwheel_controller.kubernetes.state_store import OF_CLUSTER, cluster_label
 
 _REST_S = 1.0
 _A_ROUND = 100
-"""So many resources are dealt with in a round, and as many made: with the rest, that bounds the writes a second."""
+"""Limit of resources updated in a round, and of those made: it bounds the writes a second."""
 _AT_ONCE = 4  # the lease needs threads and the API server's ear as well
 _STEPS_MAX = 4
 
@@ -52,7 +52,7 @@ _logger = structlog.get_logger()
 
 
 class DeclarationMetrics:
-    """What is shown of topics and consumer groups as resources of Kubernetes.
+    """Metrics of topics and consumer groups as resources of Kubernetes.
 
     Args:
         registry: where it is shown.
@@ -174,7 +174,7 @@ class Reconciler(Generic[Named]):
             raise refused[0]
 
     def _declarations(self) -> dict[str, Declaration]:
-        """What our resources say, by their names."""
+        """Return the declarations of our resources by name."""
         return {
             name: declaration_of(self._kind, resource)
             for name, resource in self._watch.resources.items()
@@ -182,7 +182,7 @@ class Reconciler(Generic[Named]):
         }
 
     def _owners(self, declarations: Mapping[str, Declaration]) -> Mapping[str, Declaration]:
-        """Which resource counts for each topic or group; none, where it shows one more than may be shown."""
+        """Return the resource that counts for each topic or group; those beyond `shown_max` are left out."""
         found = owners(declarations.values())
         surplus = sorted(name for name, each in found.items() if each.shown)[self._options.resources.shown_max :]
         return {name: found[name] for name in found.keys() - set(surplus)}

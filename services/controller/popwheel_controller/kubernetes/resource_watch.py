@@ -49,13 +49,13 @@ class ResourceWatch:
         self._forgotten = False
         self._watching: asyncio.Task[None] | None = None
         self.resources: dict[str, Resource] = {}
-        """By name."""
+        """Resources by name."""
         self.left_out = False
-        """Whether there are more than are kept."""
+        """True if there are more resources than are kept."""
 
     @property
     def runs(self) -> bool:
-        """Whether it has begun and goes on."""
+        """True while the watch runs."""
         return self._watching is not None and not self._watching.done()
 
     async def start(self) -> None:

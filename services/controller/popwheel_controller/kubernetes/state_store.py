@@ -133,7 +133,7 @@ class KubernetesStateStore:
         return f"{_kind(name).plural}/{self._resource_name(name)}"
 
     async def _document(self, name: str, found: Resource) -> Document:
-        """What a resource says."""
+        """Return the document of a resource."""
         if name == LEASE:
             noted = found["metadata"]["annotations"]
             return {
@@ -159,7 +159,7 @@ class KubernetesStateStore:
         return {**contents, "name": spec["name"], "version": spec["version"], "receipt_key": key["data"]["key"]}
 
     def _contents(self, name: str, document: Document) -> dict[str, Any]:
-        """What of a resource tells this."""
+        """Return the fields of a resource that make up its document."""
         if name == CHANGES:
             return {"data": {CHANGES: json.dumps(document, separators=(",", ":"))}}
         if name == LEASE:
@@ -239,7 +239,7 @@ class KubernetesStateStore:
 
 
 def group_resource_name(group: str) -> str:
-    """What the resource of a broker group is called: as the group is, if Kubernetes lets it."""
+    """Return the name of a broker group's resource: the group's name, if Kubernetes allows it."""
     return _legal(group)
 
 

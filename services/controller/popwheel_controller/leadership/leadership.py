@@ -67,18 +67,18 @@ class Leadership:
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._no_lead: str | None = None
-        """Why it could not lead when it was its turn, in a sentence; None if it could, or never had to."""
+        """Sentence why it could not lead when it had the lease; None if it could, or never had it."""
         self._no_lease: str | None = None
-        """Why the lease could not be read or written the last time, in a sentence."""
+        """Sentence why the last read or write of the lease failed."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not lead, and does not see that another one does, in a sentence; None if all is well."""
+        """Sentence why it neither leads nor sees another leader; None if all is well."""
         return self._no_lead or (None if self.leads else self._no_lease)
 
     @property
     def leads(self) -> bool:
-        """Whether this controller may decide anything now."""
+        """True while this controller may decide."""
         return self._active and (self._store is None or self._holder.leads(self._clock.monotonic()))
 
     def check(self) -> None:
@@ -193,7 +193,7 @@ class Leadership:
                 _logger.warning("the lease could not be given back", reason=_words(error))
 
     async def _version_of_mine(self, store: StateStore) -> str:
-        """Which version of the lease the store holds; raises ConflictError if it is somebody else's."""
+        """Return the stored version of the lease; raises ConflictError if another controller has it."""
         stored = await store.read(LEASE)
         if stored is None or not self._holder.is_mine(Lease.of(stored.document, store.where(LEASE))):
             raise ConflictError("another controller has the lease")

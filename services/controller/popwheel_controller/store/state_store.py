@@ -1,4 +1,4 @@
-"""Where the controller's state is kept: named documents that change by compare-and-swap and in no other way (C1)."""
+"""Store of the controller's state: named documents that change by compare-and-swap only (C1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class StateStore(Protocol):
         """Let go of what it holds."""
 
     def where(self, name: str) -> str:
-        """Where an operator finds a document."""
+        """Return where an operator finds a document."""
 
 
 def group_document_name(group: str) -> str:
