@@ -60,7 +60,7 @@ class Background:
             await asyncio.wait(self._under_way())
 
     def _under_way(self) -> set[asyncio.Future[Any]]:
-        """What ends when all that runs now has ended."""
+        """Return futures that complete when all current work has ended."""
         futures: set[asyncio.Future[Any]] = set(self._tasks)
         if self._begun:
             if self._all_ended is None:

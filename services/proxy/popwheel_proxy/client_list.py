@@ -127,7 +127,7 @@ class ClientList:
         info.lite_topics = self._lite_topics(client_id)
 
     def _tell_names(self, info: pb.ClientInfo, known: KnownClient, zero_ms: int) -> None:
-        """What it reads and sends to: by its settings, and as it does here."""
+        """Add the topics that the client reads and sends to: by its settings, and by its calls here."""
         facts = known.facts
         polled_ms = {poll: zero_ms + round(at * 1000) for poll, at in known.polls.items()}
         said = [(facts.group, topic, text) for topic, text in facts.subscriptions]

@@ -48,7 +48,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Who answers which calls of the client protocol."""
+    """Handlers of the calls of the client protocol."""
 
     routes: Routes
     send: SendHandler
@@ -320,7 +320,7 @@ class MessagingServer:
             raise  # as the stream's end: the only thing that all official clients notice while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
-        """What a client is told; a limit that it went past is counted."""
+        """Return the client's status; an exceeded limit is counted."""
         forget_frames(error)
         if isinstance(error, LimitError):
             self._metrics.limit_hit(error.limit)
@@ -356,7 +356,7 @@ _UNEXPECTED = Status(
 
 
 def client_id_of(call: Call) -> str:
-    """Who calls.
+    """Return the client id of a call.
 
     Raises:
         StatusError: CLIENT_ID_REQUIRED.

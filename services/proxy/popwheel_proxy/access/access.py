@@ -1,4 +1,4 @@
-"""Who calls, and whether it may: each call is checked against the users of the access file."""
+"""Access control: each call is checked against the users of the access file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _WRONG = "the access key or its secret is wrong"
 
 @dataclass(slots=True)
 class Caller:
-    """Who made a call, and what that call was allowed so far.
+    """Caller of a call, and the rights that the call has used so far.
 
     Args:
         user: as it was when the call began.
@@ -69,7 +69,7 @@ class Access:
         self._log = AuditLog(clock.monotonic)
 
     def caller_of(self, call: Call, method: str, client_id: str) -> Caller:
-        """Who makes a call.
+        """Return the caller of a call.
 
         Raises:
             StatusError: UNAUTHORIZED.
@@ -109,7 +109,7 @@ class Access:
         return caller
 
     def check(self, caller: Caller, request: Any) -> None:
-        """Whether a caller may do what a request asks.
+        """Check that a caller may do what a request asks.
 
         Raises:
             StatusError: FORBIDDEN; UNAUTHORIZED, it was a user when it began to call, and is none now; what is wrong

@@ -20,8 +20,10 @@ from popwheel_rpc.service import Channel
 Listener = Callable[[], None]
 
 CLOSE_AFTER_S = 0.1
-"""How long calls under way may still take when their master is deposed or gone: one that passes its role on has
-answered by then, and one that hangs holds nobody up."""
+"""Time that calls under way may still take when their master is deposed or gone.
+
+A master that passes its role on has answered by then, and one that hangs delays nobody.
+"""
 
 _logger = structlog.get_logger()
 

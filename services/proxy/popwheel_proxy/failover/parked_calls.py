@@ -91,7 +91,7 @@ class ParkedCalls:
             self._metrics.held(self.clock.monotonic() - began, served=parked.served)
 
     def is_shut(self, key: str) -> bool:
-        """Whether calls other than sends wait for a group, so that others are to wait with them."""
+        """Return whether calls other than sends wait for a group, so that new ones must wait with them."""
         return key in self.gates
 
     def answered(self, key: str) -> None:

@@ -39,8 +39,10 @@ Synced = Callable[[Reader, str], None]
 """Told of a reader and of the broker that knows all its lite topics now."""
 
 HEARTBEAT_EVERY_S = 30.0
-"""How often brokers are told that a reader is still there, if it does not say so itself: a third of the time after
-which they forget it."""
+"""Interval of a reader's sign of life to brokers, if it does not report by itself.
+
+It is a third of the time after which brokers forget it.
+"""
 _AT_ONCE_MAX = 32
 """Calls to brokers at once."""
 _BEATS_AT_ONCE = 1_000
@@ -59,7 +61,7 @@ _logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Turn:
-    """Whose turn it is to tell brokers of a reader: what is told later must not come earlier."""
+    """Order of reports of one reader to brokers: a later report must not overtake an earlier one."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -101,11 +103,12 @@ class LiteSync:
         self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
         """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
         self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
-        """By broker whose Notify stream broke, or that came to lead: readers that are still to be reported to it, and
-        whether with all that they read.
+        """Readers to report again, by broker.
+
+        They are added after its Notify stream broke or it became master; the flag asks for all that they read.
         """
         self._missed: dict[Reader, set[str]] = {}
-        """By reader: brokers that did not take all that it reads; they get it with its next sign of life."""
+        """Brokers by reader that did not accept all that it reads; they get it with its next sign of life."""
         self._telling = 0
         self._is_beating = False
         self._warn_after = 0.0
@@ -370,7 +373,7 @@ def _check(topic: Topic, request: SyncLiteSubscriptionRequest, names: Sequence[s
 
 
 def _offset_of(request: SyncLiteSubscriptionRequest) -> broker.LiteOffset | None:
-    """Where the group is to begin in what is added; None if that is not said.
+    """Return where the group begins in the added topics; None if the request does not say.
 
     Raises:
         StatusError: BAD_REQUEST, ILLEGAL_OFFSET.

@@ -1,4 +1,4 @@
-"""What the proxy counts of lite topics."""
+"""Metrics of lite topics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 

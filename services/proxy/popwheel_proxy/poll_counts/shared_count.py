@@ -28,7 +28,7 @@ class CountStoreError(Exception):
 
 
 class Sums(NamedTuple):
-    """What the store says.
+    """Sums that the store returns.
 
     Args:
         per_s: requests per second of all proxies over the last `WINDOW_S`.
@@ -40,7 +40,7 @@ class Sums(NamedTuple):
 
 
 class CountStore(Protocol):
-    """Where proxies add up their requests."""
+    """Store where proxies add up their requests."""
 
     async def exchange(self, counts: Mapping[Key, int]) -> Sums:
         """Add requests to those of the current window, and read what all proxies have added; 0 only reads.

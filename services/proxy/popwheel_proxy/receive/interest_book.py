@@ -1,4 +1,6 @@
-"""Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
+"""Interests of waiting polls, and the polls that a notification wakes.
+
+It wakes no more than messages wait, and no wake-up is lost.
 
 At each broker as many polls of an interest are woken as messages are known to wait beyond the pops that are under way
 (`interest.py`). Notifications add up, the answer to a pop sets the number anew. It may be too low while a pop is under
@@ -123,7 +125,7 @@ class InterestBook:
             self._idle_since[interest] = now
 
     def best_broker(self, interest: Interest, named: str) -> str:
-        """Where a new poll pops first: at the broker it names, unless only others are known to have messages."""
+        """Return where a new poll pops first: at the broker it names, unless only others are known to have messages."""
         if named in interest.left_over or not interest.left_over:
             return named
         return next(iter(interest.left_over))

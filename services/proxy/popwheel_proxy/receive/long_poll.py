@@ -20,14 +20,17 @@ from popwheel_common.transitions import Row, Transitions
 
 
 class Mode(Enum):
-    """How a poll waits; its value is the word for it in options and metrics."""
+    """Mode of a poll's wait; its value is its name in options and metrics."""
 
     NOTIFY = "notify"
     """Pop with notify: it is woken for a message at any broker."""
     PLAIN = "plain"
     """Plain long polling: it stays at the broker that its client named."""
     SLICED = "sliced"
-    """As MNS does it: short pops round the brokers, a slice of time each; when a quota is used up, it stays at one."""
+    """Short pops round the brokers, as MNS does it, a slice of time each.
+
+    When a quota is used up, the poll stays at one.
+    """
 
 
 SLICE_S: Final = 0.25
@@ -37,7 +40,7 @@ SLICES_MAX: Final = 16
 
 
 class State(Enum):
-    """Where a poll is."""
+    """State of a poll."""
 
     NEW = auto()
     POPPING = auto()
@@ -61,7 +64,7 @@ class WaitAt:
 
 
 class Do(Enum):
-    """What else is to be done."""
+    """Action for the poll's owner."""
 
     WAIT = auto()
     """Be there for notifications of all brokers until `wake_at`; no more for those of one broker only."""
@@ -177,7 +180,7 @@ class LongPoll:
 
     @property
     def wake_at(self) -> float:
-        """When `time_passed` is to be called at the latest."""
+        """Latest time for the next call of `time_passed`."""
         return self._until if self.state in (State.WAITING, State.PAUSING) else self.deadline + self._grace_s
 
     def start(self) -> Effect:
@@ -236,7 +239,7 @@ class LongPoll:
         self.state = TRANSITIONS.step(self.state, "gone", State.DONE)
 
     def validate(self) -> None:
-        """What must hold after each event (L1)."""
+        """Check the invariant that holds after each event (L1)."""
         assert self._slices_left >= 0, "more slices than the quota"
         if self.state is State.WAITING or self.state is State.PAUSING:
             assert self._waits and not self._draining, "it waits and must not"

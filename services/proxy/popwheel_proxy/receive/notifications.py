@@ -156,7 +156,7 @@ class Notifications:
             link.tell(_registration(interest))
 
     def time_passed(self, now: float) -> None:
-        """What time alone brings about; called ten times a second."""
+        """Run the periodic work; called ten times a second."""
         if now - self._readers_since >= _READERS_S:  # then it is said again: a topic or group may have been made anew
             self._readers_since = now
             self._readers.clear()
@@ -176,7 +176,7 @@ class Notifications:
 
 @dataclass(frozen=True, slots=True)
 class _LinkTools:
-    """What the streams to all brokers share; see `Notifications`."""
+    """Tools that the streams to all brokers share; see `Notifications`."""
 
     book: InterestBook
     clock: Clock
@@ -309,5 +309,5 @@ def _registration(interest: Interest) -> NotifyInterest:
 
 
 def reader_of(interest: Interest) -> Reader:
-    """Whose interest in lite topics it is."""
+    """Return the reader whose interest in lite topics it is."""
     return Reader(interest.group, interest.topic, interest.lite_client_id)

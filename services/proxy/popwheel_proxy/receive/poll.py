@@ -32,14 +32,14 @@ _PASSING = (
     Code.INTERNAL_ERROR,
     Code.INTERNAL_SERVER_ERROR,
 )
-"""Refusals of a pop that may be over in a moment: the poll goes on. With any other it ends, and the client is told."""
+"""Refusals of a pop that may be over in a moment: the poll goes on. Any other ends it, and the client gets it."""
 _EMPTY = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
-"""Of these: where nothing was heard of topic or group, nothing is there."""
+"""Codes among these that mean an empty result: the broker has not seen the topic or group yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a poll ended with: messages of one broker, or none."""
+    """Result of a poll: messages of one broker, or none."""
 
     broker: str
     messages: Sequence[bytes]
@@ -51,7 +51,7 @@ NOTHING = Found("", (), ())
 
 @dataclass(frozen=True, slots=True)
 class PollTools:
-    """What all polls of a proxy share."""
+    """Tools that all polls of a proxy share."""
 
     brokers: Brokers
     masters: MasterCalls

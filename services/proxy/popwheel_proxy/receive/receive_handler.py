@@ -105,7 +105,7 @@ class ReceiveHandler:
         self._clock = context.clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._receives: dict[str, dict[_Receive, None]] = {}
-        """By client."""
+        """Receives by client."""
         self._draining = False
 
     async def receive(
@@ -347,7 +347,7 @@ class ReceiveHandler:
         return LongPoll(tuple(brokers), True, until_s, _GRACE_S, mode, self._mode_choice.patience_s)
 
     def _asked_wait_ms(self, request: ReceiveMessageRequest) -> int:
-        """How long the client wants to wait, within the limits; as long as possible if it does not say.
+        """Return the time that the client wants to wait, within the limits; the longest if it does not say.
 
         Raises:
             StatusError: ILLEGAL_POLLING_TIME.

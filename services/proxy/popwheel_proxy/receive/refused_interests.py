@@ -9,11 +9,11 @@ longer waiting and not ever more pops. Now and then a turn is used to register a
 from dataclasses import dataclass
 
 TURN_EVERY_S = 1.0
-"""How long a message may wait at such a broker beside a poll, if there are not too many turns to take."""
+"""Longest wait of a message at such a broker beside a poll, if not too many refused interests take turns."""
 TURNS_AT_ONCE_MAX = 50
 """Turns taken with one look, ten times a second: past 500 refused interests their turns come more rarely."""
 REGISTER_EVERY_S = 30.0
-"""How long after a refusal the interest is registered again."""
+"""Time after a refusal until the interest is registered again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class RefusedInterests:
         return len(self._all)
 
     def __contains__(self, key: tuple[int, str]) -> bool:
-        """Whether a broker has refused the interest of a number."""
+        """Return whether a broker refused the interest of a number."""
         return key in self._all
 
     def add(self, interest_id: int, broker: str, now: float, *, is_unknown: bool = False) -> None:

@@ -14,7 +14,7 @@ from popwheel_proxy.send.broker_health import BrokerHealth, Change
 from popwheel_proxy.send.metrics import SendMetrics
 
 LOOK_EVERY_S = 0.1
-"""How often Puts in flight are looked at."""
+"""Interval between two checks of Puts in flight."""
 OVERDUE_LOOKS = 6
 """A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Looks are counted instead of seconds, so
 that a loop that stood still is not taken for brokers that hang."""

@@ -1,4 +1,4 @@
-"""Which brokers sends avoid, and when they are tried again (pure).
+"""Health of brokers: those that sends avoid, and when they are tried again (pure).
 
 The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. From
 there come the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
@@ -35,7 +35,7 @@ _STRIKES_MAX = 10
 
 
 class Trouble(IntEnum):
-    """What is wrong with a broker, from the least to the worst."""
+    """Trouble of a broker, from the least to the worst."""
 
     NONE = 0
     SLOW = 1
@@ -48,7 +48,7 @@ class Trouble(IntEnum):
 
 
 class Change(Enum):
-    """What a report has brought about."""
+    """Change that a report caused."""
 
     NONE = auto()
     AVOIDED = auto()
@@ -61,7 +61,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class BrokerState:
-    """What is known of one broker.
+    """State of one broker.
 
     Args:
         name: its name.
@@ -113,11 +113,11 @@ class BrokerHealth:
             self._refresh()
 
     def state(self, name: str) -> BrokerState | None:
-        """What is known of a broker, if it is there."""
+        """Return the state of a broker, if it is known."""
         return self._brokers.get(name)
 
     def choose(self, turn: int, past: Collection[str], now: float) -> tuple[str, int] | None:
-        """Where a send goes: to an avoided broker whose probe is due, to the sound ones in turn, or to the least bad.
+        """Choose the broker of a send: an avoided one whose probe is due, the healthy ones in turn, or the least bad.
 
         Args:
             turn: how many sends of the topic were before.
@@ -140,7 +140,7 @@ class BrokerHealth:
         return None if least_bad is None else (least_bad.name, turn)
 
     def answers_better(self, name: str) -> bool:
-        """Whether another broker is known to answer, while this one hangs."""
+        """Return whether another broker is known to answer, while this one hangs."""
         return any(state.trouble <= Trouble.SLOW and state.name != name for state in self._brokers.values())
 
     def answered(self, name: str, began: float, now: float) -> Change:
@@ -197,7 +197,10 @@ class BrokerHealth:
         return change
 
     def _is_slow(self, state: BrokerState, latency_s: float) -> bool:
-        """Whether a latency is long, and long against that of the sound others that are known; without any, none is."""
+        """Return whether a latency is long, also against the known ones of other healthy brokers.
+
+        Without a known one it is not.
+        """
         if latency_s < SLOW_FROM_S:
             return False
         others = sorted(
@@ -225,5 +228,5 @@ def _badness(state: BrokerState) -> tuple[int, float, float]:
 
 
 def _pause_s(latency_s: float) -> float:
-    """How long a broker is avoided at first that took so long."""
+    """Return how long a broker with this latency is avoided at first."""
     return next(pause_s for from_s, pause_s in PAUSES_S if latency_s >= from_s or not from_s)

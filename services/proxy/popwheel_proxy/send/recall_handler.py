@@ -18,7 +18,7 @@ from popwheel_rpc.methods import RECALL
 from popwheel_rpc.service import Call
 
 _OVER = (Code.PRECONDITION_FAILED, Code.MESSAGE_NOT_FOUND)
-"""What a master says of a message whose time has come, be it that it was delivered or that it was taken back."""
+"""Codes of a master for a message whose time has come, be it that it was delivered or recalled."""
 _CANNOT_TELL = (
     "an earlier try had no answer, and the message's delivery time has come, so it can't be told whether it was taken "
     "back or is being delivered"

@@ -36,7 +36,7 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, one kind, one lane and one priority.
+    """Part of a request that is stored together: messages of one topic, one kind, one send queue, and one priority.
 
     Args:
         topic: the topic.
@@ -264,7 +264,7 @@ class SendHandler:
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
 
     def _pick_level(self, priority: int, topic: Topic, past: Collection[str]) -> Place | None:
-        """As `_pick`, for messages of a priority: the broker whose turn it is, and the queue of their level there."""
+        """Pick the next broker for messages of a priority as `_pick` does, and the queue of their level there."""
         place = self._pick(topic, past)
         return None if place is None else (place[0], level_of(priority, topic.queues))
 

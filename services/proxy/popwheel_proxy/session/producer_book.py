@@ -28,7 +28,7 @@ class ProducerBook:
         self._topics: dict[str, dict[Producer, None]] = {}
         """Topic -> producers; the one that is asked next comes first."""
         self._pairs = Shares()
-        """By client."""
+        """Pairs by client."""
         self._producers: dict[Producer, set[str]] = {}
         self._on_change: Callable[[list[str], list[str]], None] | None = None
 

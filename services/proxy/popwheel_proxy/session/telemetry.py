@@ -147,7 +147,7 @@ class Telemetry:
         self._background = context.background
         self._metrics = context.metrics
         self._sessions: dict[str, dict[int, Session]] = {}
-        """By client id and number."""
+        """Sessions by client id and number."""
         self._streams_begun = 0
         self._repeated = Shares()  # bytes by client
 
@@ -439,7 +439,7 @@ class Telemetry:
 
 
 def clients_metrics(endpoint: str) -> Metric:
-    """What clients are told of their own metrics.
+    """Return the settings for clients' own metrics.
 
     Args:
         endpoint: host:port of who collects them; empty if nobody does.
@@ -468,7 +468,7 @@ def check_entries(settings: Settings) -> None:
 
 
 def _consumers_backoff(group: Group | None, language: Language.ValueType) -> RetryPolicy:
-    """What a group's consumers are told; the default for a group that is not known yet."""
+    """Return the retry policy of a group's consumers; the default for a group that is not known yet."""
     attempts = _ATTEMPTS_MAX if group is None else group.max_attempts
     if group is not None and group.HasField("exponential_backoff"):
         policy = group.exponential_backoff
