@@ -9,7 +9,7 @@ from popwheel_rpc.deadlines import Deadlines
 
 
 class Expiring(Hashable, Protocol):
-    """What has a deadline."""
+    """Item with a deadline."""
 
     def expired(self) -> None:
         """The deadline has passed."""

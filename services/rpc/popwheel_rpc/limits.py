@@ -14,7 +14,7 @@ WINDOW_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server or client allows the other side (invariant M1: all memory is bounded by configuration).
+    """Limits that one server or client sets to the other side (invariant M1: all memory is bounded by configuration).
 
     The name of each is also the name under which going past it is reported to `RpcObserver.limit_hit`.
 

@@ -152,7 +152,7 @@ class _LocalCall:
         self.end(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancelled_with(self) -> CancelledError | RpcError:
-        """What a cancellation that came out of the handler means to the caller."""
+        """Return the caller's error for a cancellation raised by the handler."""
         ours = 0 if self._error is None else 1
         if self._task is not None and self._task.cancelling() > self._cancelled_before + ours:
             return CancelledError()

@@ -1,4 +1,4 @@
-"""What a call is, seen from both of its ends, without a word about how its bytes travel.
+"""Interface of a call, as both of its ends see it, whatever carries its bytes.
 
 A `Method` is declared once and used by the side that calls and the side that serves. A `Service` binds methods to
 handlers. A `Channel` calls methods: over a socket (`popwheel_rpc.client.socket_channel`) or straight into a
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Codec(Generic[Request]):
-    """How one kind of message becomes bytes and back."""
+    """Codec of one kind of message: to bytes and back."""
 
     __slots__ = ("decode", "encode")
 
@@ -38,7 +38,7 @@ def _same(data: bytes) -> bytes:
 
 
 RAW: Codec[bytes] = Codec(encode=_same, decode=_same)
-"""For methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
+"""Codec for methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
 
 
 class Method(Generic[Request, Response]):
@@ -66,7 +66,7 @@ class Method(Generic[Request, Response]):
 
 @dataclass(slots=True)
 class Call:
-    """What a handler is told of a call besides its message. Never change it; a frozen one takes longer to make.
+    """Properties of a call besides its message. Never change it; a frozen one takes longer to make.
 
     Args:
         path: `/service/method`.

@@ -1,4 +1,4 @@
-"""What a connection tells its owner after bytes came in (`popwheel_rpc.http2.connection`)."""
+"""Events that a connection returns to its owner after bytes came in (`popwheel_rpc.http2.connection`)."""
 
 from dataclasses import dataclass
 

@@ -55,7 +55,7 @@ class FrameReader:
             self._cut(data, at)
 
     def _lacking(self) -> int:
-        """How many bytes would make `rest` a whole preface, frame header or frame."""
+        """Return the number of bytes missing for a whole preface, frame header or frame in `rest`."""
         kept = len(self.rest)
         if self._preface_wanted:
             return len(frames.PREFACE) - kept
@@ -95,7 +95,7 @@ class FrameReader:
         self.rest = data[at:]
 
     def _read_preface(self, data: bytes) -> bool:
-        """Whether the preface is still to be waited for."""
+        """Read the preface; return whether more of it must arrive."""
         if data[: len(frames.PREFACE)] != frames.PREFACE[: len(data)]:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
         return len(data) < len(frames.PREFACE)

@@ -13,7 +13,7 @@ _UNLIMITED = 2**31 - 1
 
 
 class Sender:
-    """What `popwheel_rpc.http2.connection.Connection` can be told; what it tells is over there.
+    """Sending half of a connection; `popwheel_rpc.http2.connection.Connection` adds the receiving half.
 
     The methods do nothing on a stream that is over: it may have ended while its owner was about to speak.
 
@@ -78,7 +78,7 @@ class Sender:
 
     @property
     def refusing(self) -> bool:
-        """Whether both steps of `go_away` are done."""
+        """True once both steps of `go_away` are done."""
         return self._goaway_last_id != frames.STREAM_ID_MAX
 
     @property
@@ -108,7 +108,7 @@ class Sender:
 
     @property
     def can_open_stream(self) -> bool:
-        """Whether the other side takes one more stream now."""
+        """True if the other side accepts one more stream now."""
         return (
             not self.going_away
             and not self.failed
@@ -118,7 +118,7 @@ class Sender:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether a client has no number left for another stream: it needs another connection (RFC 9113, 5.1.1)."""
+        """True once a client has no stream number left: it needs another connection (RFC 9113, 5.1.1)."""
         return self._last_stream_id >= frames.STREAM_ID_MAX - 2
 
     def respond(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
@@ -154,7 +154,7 @@ class Sender:
         return done
 
     def is_blocked(self, stream_id: int) -> bool:
-        """Whether data of a stream waits for a window."""
+        """Return whether data of a stream waits for a window."""
         stream = self.streams.get(stream_id)
         return stream is not None and stream.queue is not None
 

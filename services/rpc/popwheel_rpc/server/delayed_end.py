@@ -15,10 +15,10 @@ from popwheel_rpc.server.host import Carrier
 from popwheel_rpc.status import RpcError
 
 PATIENCE_S: Final = 0.1
-"""For how long after its headers a caller's first message is waited for."""
+"""Seconds after its headers for which a caller's first message is awaited."""
 
 DELAYED_ENDS_MAX: Final = 1_000
-"""So many ends of one server wait at a time; further ones are told at once."""
+"""Limit of delayed ends of one server; further ones are sent at once."""
 
 
 class DelayedEnd:
@@ -79,7 +79,7 @@ class DelayedEnd:
         self.ended()
 
     def flushed(self) -> None:
-        """What its handler has sent is gone; nothing waits for this."""
+        """Ignore that the handler's output was sent; nothing waits for it."""
 
     def resumed(self) -> None:
         """Nothing waits for this."""

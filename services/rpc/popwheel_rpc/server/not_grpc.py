@@ -1,4 +1,4 @@
-"""What a request gets that is no gRPC call: an answer that a browser or a probe can show."""
+"""Response to a request that is no gRPC call, which a browser or a probe can show."""
 
 from popwheel_rpc.http2 import hpack
 from popwheel_rpc.http2.events import DataReceived

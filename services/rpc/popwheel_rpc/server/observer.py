@@ -1,4 +1,4 @@
-"""Who is told what happens in the transport: metrics, and tests."""
+"""Observer of the transport: metrics, and tests."""
 
 from typing import Protocol
 

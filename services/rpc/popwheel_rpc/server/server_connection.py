@@ -294,7 +294,7 @@ class ServerConnection(Carrier):
 
     @property
     def stalled(self) -> bool:
-        """Whether the client has taken nothing for a while, though something waits for it."""
+        """True if the client has read nothing for a while, though data waits for it."""
         return self.clock.monotonic() - self._taken_at > _STALLED_S
 
     def _tell_received(self) -> None:

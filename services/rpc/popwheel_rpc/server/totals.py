@@ -1,4 +1,4 @@
-"""What all connections of a server hold together, and who gives way when that is too much (invariant M1)."""
+"""Memory of all connections of a server, and which of them must free some when it is too much (invariant M1)."""
 
 from collections.abc import Collection
 from typing import Final, Protocol
@@ -25,7 +25,7 @@ class Holder(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """Whether its client takes nothing at all."""
+        """True if its client reads nothing at all."""
 
     def shed(self, count: int) -> int:
         """Let go of unfinished requests, the largest first, until `count` bytes are free; how many are free now."""

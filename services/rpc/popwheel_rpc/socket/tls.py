@@ -58,7 +58,7 @@ def _trust(context: ssl.SSLContext, authority: Path) -> None:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Why a connection failed, in OpenSSL's words."""
+    """Return why a connection failed, in OpenSSL's words."""
     why = error.reason or str(error)
     return f"{why}: {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else why
 
