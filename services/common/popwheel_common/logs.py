@@ -25,7 +25,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class LogOptions(BaseModel):
-    """How much is logged, and in what form."""
+    """Options for the log: how much is logged, and in which form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

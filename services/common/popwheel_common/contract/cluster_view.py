@@ -1,4 +1,4 @@
-"""What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
+"""View of the cluster at a broker or proxy: the controller's topics, groups and brokers, as last received."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 
 def incarnation_of(version: int) -> int:
-    """Which incarnation of the controllers' state a version is of."""
+    """Return the cluster id that a version belongs to."""
     return version // VERSIONS_PER_INCARNATION
 
 
@@ -47,7 +47,7 @@ class ClusterView:
         self.ready = False
         self.version = 0
         self.named = 0
-        """Up to here topics and groups are heard of: those that are made later have larger ids."""
+        """Highest id of the topics and groups seen: those made later have larger ids."""
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.brokers: dict[str, BrokerInfo] = {}
@@ -79,11 +79,11 @@ class ClusterView:
 
     @property
     def incarnation(self) -> int:
-        """Of the controllers' state; 0 before the first snapshot."""
+        """Number of the controllers' state; 0 before the first snapshot."""
         return incarnation_of(self.named)
 
     def is_paused(self, group: str, topic: str) -> bool:
-        """Whether nothing of a topic is delivered to a group, as an operator has paused one of them."""
+        """Return whether an operator has paused the group or the topic, so that nothing is delivered."""
         return bool(self.paused_topics or self.paused_groups) and (
             group in self.paused_groups or topic in self.paused_topics
         )

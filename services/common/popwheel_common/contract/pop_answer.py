@@ -1,4 +1,4 @@
-"""What a pop brings, as broker and proxy have it in hand: plain objects, which become protobuf only on a socket."""
+"""Result of a pop between broker and proxy: plain objects, which become protobuf only on a socket."""
 
 from dataclasses import dataclass, field
 

@@ -78,7 +78,7 @@ def decode(key: bytes, topic: str, handle: str) -> RecallHandle:
 
 
 def _data(handle: str) -> bytes:
-    """What stands behind the text of a handle, if it is spelt as `encode` does."""
+    """Return the data that a handle's text encodes, if it is spelt as `encode` does."""
     if len(handle) > _LENGTH_MAX:
         raise _invalid()
     try:
@@ -92,7 +92,7 @@ def _data(handle: str) -> bytes:
 
 
 def _fields(data: bytes) -> RecallHandle:
-    """What is signed, by its parts."""
+    """Decode the signed part."""
     try:
         parts = data.decode("utf-8", "surrogatepass").split(" ", _FIELDS - 1)
         if len(parts) == _FIELDS and parts[0]:

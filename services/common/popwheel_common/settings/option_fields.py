@@ -1,4 +1,4 @@
-"""What an options model holds: each setting's full name, kind, default, limits and meaning.
+"""Fields of an options model: each setting's full name, kind, default, limits and meaning.
 
 The loader (`popwheel_common.settings.config`) checks values by it; `docs/reference/options.md` is made from it.
 """
@@ -68,7 +68,7 @@ def find_field(model: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
 
 
 def possible_values(info: FieldInfo) -> str:
-    """In words, which values a setting may have: `sync or async`, `a whole number from 1 to 1024`."""
+    """Return the values that a setting may have, in words: `sync or async`, `a whole number from 1 to 1024`."""
     return _kind(info.annotation) + _limits(info.metadata, "characters" if info.annotation is str else "entries")
 
 

@@ -1,4 +1,4 @@
-"""Who calls the admin API, and what such a caller may do (pure)."""
+"""Caller of the admin API, and its rights (pure)."""
 
 import re
 from collections.abc import MutableMapping
@@ -20,7 +20,7 @@ class Role(IntEnum):
 
 
 class Rights(NamedTuple):
-    """What somebody may do.
+    """Rights of a caller.
 
     Args:
         role: of the requests.
@@ -38,9 +38,9 @@ RIGHTS: Final = {
     "operate+bodies": Rights(Role.OPERATE, True),
     "administer": Rights(Role.ADMINISTER, True),
 }
-"""By their names in files and options."""
+"""Rights by their names in files and options."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-"""What names of tokens and users look like."""
+"""Pattern of the names of tokens and users."""
 RESERVED_NAMES: Final = frozenset(("controller", "resource", "somebody", "token"))
 """Names by which lines of the log of changes say who it was where nobody showed who he is."""
 
