@@ -1,4 +1,4 @@
-"""How commands ask the controller's admin API, and show what it answers."""
+"""Requests of commands to the controller's admin API, and output of its answers."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,11 +43,11 @@ output_option = click.option(
 )
 
 _NAMING = ("name", "message_id", "id")
-"""What names a thing, the first of these that it has; else its first property does."""
+"""Properties that name a row, the first of these that it has; else its first property does."""
 
 
 class Connection(NamedTuple):
-    """Where a cluster is, and what is shown to it.
+    """Connection to a cluster: its address, and the secrets for it.
 
     Args:
         servers: base addresses of its controllers, commas between several.
@@ -85,7 +85,7 @@ class AdminApi:
 
     @cached_property
     def connection(self) -> Connection:
-        """Where the cluster is.
+        """Connection to the cluster.
 
         Raises:
             CommandError: the context that says so cannot be read.
@@ -94,7 +94,7 @@ class AdminApi:
 
     @property
     def credentials(self) -> Credentials:
-        """Of the user that sends and receives."""
+        """Credentials of the user that sends and receives."""
         return self.connection.credentials
 
     @property
@@ -324,7 +324,7 @@ def show_names(names: Iterable[object]) -> None:
 
 
 def as_yaml(answer: object) -> str:
-    """What was answered as a YAML document, in its own order."""
+    """Return an answer as a YAML document, in its own order."""
     import yaml
 
     plain = json.loads(json.dumps(answer))  # YAML of mappings and tuples of other types would name those

@@ -207,7 +207,7 @@ def _lose(
 
 
 def _show_recovery(found: Mapping[str, Any], output: Format, what: str, *, err: bool = False) -> None:
-    """What comes back, then what an operator has to know of it."""
+    """Print the entries that come back, then the findings that an operator must see."""
     if show_whole(found, output):
         return
     rows = [
@@ -309,7 +309,7 @@ def _show_groups(groups: Sequence[Row]) -> None:
 
 
 def _lag(group: Row) -> str:
-    """How far each slave is behind."""
+    """Return the lag of each slave."""
     lags = [
         f"{replica['number']}: "
         + ("dead" if not replica["alive"] else "?" if replica["lag_bytes"] is None else _behind(replica))
@@ -332,7 +332,7 @@ def _value(value: object) -> str:
 
 
 def _essence(status: Mapping[str, Any]) -> str:
-    """What of a status is worth being shown anew: not the ages, which always change."""
+    """Return the part of a status that is worth printing again: not the ages, which always change."""
     groups = [
         {
             **{key: value for key, value in group.items() if key != "checkpoint"},

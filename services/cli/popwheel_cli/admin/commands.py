@@ -294,7 +294,7 @@ def _show_deleted(name: str, deleted: Row | None, output: Format) -> None:
 
 
 def _what_goes(found: Row) -> str:
-    """What goes with a topic or group, by the answer to a dry run."""
+    """Return what is deleted with a topic or group, by the answer to a dry run."""
     counted = {
         "unread": "unread",
         "in_flight": "in flight",

@@ -19,7 +19,7 @@ _OF_BROKERS = ("broker", "drill")
 
 
 def _listed(path: str) -> "Callable[[click.Context, str], list[str]]":
-    """What asks the cluster for names; none if it does not answer in time."""
+    """Return a function that asks the cluster for names; it returns none if the cluster does not answer in time."""
 
     def names(context: click.Context, incomplete: str) -> list[str]:
         connection = api_of(context).connection
@@ -79,7 +79,7 @@ def _parameters(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple
 
 
 def _names_for(path: tuple[str, ...], name: str) -> Callable[[click.Context, str], list[str]] | None:
-    """What finds names for a parameter of a command; None if nothing does."""
+    """Return the function that completes a parameter of a command; None if there is none."""
     if name == "topic":
         return _topics
     if name == "group":

@@ -1,4 +1,4 @@
-"""Which cluster a command means, and as whom: options, then variables, then a context, then this machine."""
+"""Connection of a command: from its options, then variables, then a context, then this machine."""
 
 import os
 from collections.abc import Callable, Mapping

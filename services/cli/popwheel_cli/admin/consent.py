@@ -20,7 +20,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, s
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What an operator has said about it on the command line.
+    """Consent of an operator on the command line.
 
     Args:
         yes: do not ask.
@@ -82,7 +82,7 @@ def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def look(api: AdminApi, method: str, path: str, body: object = None) -> Row:
-    """What would go, by a dry run.
+    """Return what would be deleted, by a dry run.
 
     Raises:
         CommandError: the controller is of a release that would do it all the same.

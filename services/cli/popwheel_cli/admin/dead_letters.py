@@ -17,7 +17,7 @@ _PAGE_ROWS = 500
 _ROWS = 1_000
 _AT_ONCE_MAX = 1_000
 _CHOSEN_MAX = 100
-"""Of dead letters that are named one by one."""
+"""Limit of dead letters that are named one by one."""
 
 _broker_option = click.option("--broker", default="", help="At this broker alone.")
 

@@ -17,7 +17,7 @@ _OFFSET = re.compile(r"offset:(\d{1,18})")
 
 
 class _Place(click.ParamType[dict[str, Any]]):
-    """Where a group is to go on, as the admin API takes it."""
+    """Parameter for a group's new position, as the admin API takes it."""
 
     name = "place"
 
@@ -35,7 +35,7 @@ class _Place(click.ParamType[dict[str, Any]]):
 
 @click.group()
 def offset() -> None:
-    """Where groups go on to read."""
+    """Change where groups read next."""
 
 
 @offset.command("reset")

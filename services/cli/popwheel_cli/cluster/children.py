@@ -87,7 +87,7 @@ class Children:
         self._done = asyncio.Event()
 
     def running(self, name: str) -> bool:
-        """Whether a child runs."""
+        """Return whether a child runs."""
         return name in self._processes
 
     @property
@@ -268,7 +268,7 @@ class Children:
             return [f"its log cannot be read: {error.strerror}"]
 
     def _refusal(self, name: str) -> CommandError:
-        """Why a child could not start, in one sentence: its own if it said one."""
+        """Return why a child could not start, in one sentence: its own if it wrote one."""
         child = self._children[name]
         lines = self._last_lines(child)
         said = [line.removeprefix("popwheel: ") for line in lines if line.startswith("popwheel: ")]

@@ -26,7 +26,7 @@ class ChildPages:
 
     def __init__(self, children: Mapping[str, Child], registry: CollectorRegistry) -> None:
         self.reasons: dict[str, str] = {}
-        """By the same: why one is not ready; empty if it is. As `ask` found it."""
+        """Reasons by child, as `ask` found them: why it is not ready; empty if it is."""
         self._children = children
         self._without_page = Gauge(
             "popwheel_processes_without_page",

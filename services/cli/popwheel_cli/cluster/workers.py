@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from popwheel_common.http import HttpServer
 
 STOP_S_MAX = 10.5
-"""How long a worker may take to end: a little longer than it gives itself."""
+"""Time that a worker may take to end: a little longer than it gives itself."""
 
 _logger = structlog.get_logger()
 
@@ -199,5 +199,5 @@ def show_workers(registry: CollectorRegistry, children: Children, workers: Mappi
 
 
 def trouble_of(reasons: Mapping[str, str]) -> str | None:
-    """Why not all workers are ready."""
+    """Return why not all workers are ready."""
     return "; ".join(f"worker {number}: {reason}" for number, reason in reasons.items() if reason) or None

@@ -18,7 +18,7 @@ _FROM_TOPIC = "0"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands: names one message, on every replica, before and after a failover (S3).
+    """Place of a message: names one message, on every replica, before and after a failover (S3).
 
     Args:
         topic: its topic.
@@ -50,7 +50,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Message:
-    """What is known of one message."""
+    """Record of one message."""
 
     sender: str
     number: int
@@ -66,7 +66,7 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What must not have happened, by body; all empty if all is well.
+    """Verdict of violations, by body; all empty if there are none.
 
     Args:
         lost: sent with OK and owed to a consumer still.
@@ -110,11 +110,11 @@ class Account:
         self._by_place: dict[Place, str] = {}
         self._elsewhere: dict[str, None] = {}
         self.sends: list[float] = []
-        """When sends were answered with OK."""
+        """Times when sends were answered with OK."""
         self.receipts: list[float] = []
-        """When messages came."""
+        """Times when messages arrived."""
         self.failures: list[str] = []
-        """What calls failed with."""
+        """Errors of failed calls."""
 
     def trying(self, body: str, sender: str, number: int, due_ms: int | None = None) -> None:
         """A message is about to be sent.
@@ -186,7 +186,7 @@ class Account:
         return sum(message.due_ms is not None and message.sent_at is not None for message in self._messages.values())
 
     def late_ms(self) -> list[float]:
-        """By how much each delayed message was late when it first came."""
+        """Return how late each delayed message was when it first arrived."""
         return sorted(
             message.deliveries[0].at_ms - message.due_ms
             for message in self._messages.values()
@@ -194,7 +194,7 @@ class Account:
         )
 
     def verdict(self) -> Verdict:
-        """What must not have happened."""
+        """Return the violations."""
         messages = self._messages
         owed = self.owed
         timers = {body: message for body, message in messages.items() if message.due_ms is not None}
@@ -215,7 +215,7 @@ class Account:
         )
 
     def _not_where_it_was_said(self) -> list[str]:
-        """Whose place is not the offset that its sender was told."""
+        """Return the messages whose place is not the offset that their sender got."""
         return [
             body
             for body, message in self._messages.items()
@@ -242,12 +242,12 @@ class Account:
 
 
 def _repeated(message: _Message) -> bool:
-    """Whether it came more than once without the excuse of an ack in doubt."""
+    """Return whether it arrived more than once although no ack had an unknown outcome."""
     return len(message.deliveries) > 1 + message.excused or sum(each.attempt == 1 for each in message.deliveries) > 1
 
 
 def place_of(topic: str, receipt_handle: str) -> Place | None:
-    """Where a message stands, as its receipt handle tells; None if it came by way of a retry, or cannot be told.
+    """Return a message's place from its receipt handle; None if it arrived by a retry, or the handle does not say.
 
     Args:
         topic: its topic.

@@ -148,7 +148,7 @@ class LinksClient:
         self._data_dir = data_dir
 
     def between(self, one: str, other: str, passage: Passage) -> None:
-        """As `Links.between`.
+        """Set the passage as `Links.between` does.
 
         Raises:
             CommandError: it cannot be.

@@ -12,7 +12,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class Flow(Enum):
-    """What happens to what one side sends to the other."""
+    """Flow of what one side sends to the other."""
 
     OPEN = "open"
     """It passes."""
@@ -24,7 +24,7 @@ class Flow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How the way is.
+    """Passage between two sides.
 
     Args:
         to_server: from who connected to who listens.
@@ -41,7 +41,7 @@ class Passage:
 
 OPEN = Passage()
 CUT = Passage(Flow.HELD, Flow.HELD)
-"""As if a cable had been pulled: connections seem to be there, and nothing is answered."""
+"""Passage like a pulled cable: connections seem to be there, and nothing is answered."""
 
 
 class Relay:
@@ -108,7 +108,7 @@ class Relay:
             connection.set(self.passage(connection.caller))
 
     def passage(self, caller: str) -> Passage:
-        """How the way is for somebody."""
+        """Return the passage of a caller."""
         return self._of_callers.get(caller, self._all)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -48,7 +48,7 @@ class Traffic:
         self._sending: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
         self.last_due_ms = 0
-        """When the last delayed message is due."""
+        """Time when the last delayed message is due."""
 
     async def start(self) -> None:
         """Begin."""

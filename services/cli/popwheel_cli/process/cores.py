@@ -1,4 +1,4 @@
-"""How many cores this process may use, so that as many workers can be started."""
+"""Count of the cores that this process may use, for as many workers."""
 
 import os
 from pathlib import Path

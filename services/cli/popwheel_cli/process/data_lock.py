@@ -14,7 +14,7 @@ _logger = structlog.get_logger()
 FILE_NAME = "lock"
 
 _OURS = re.compile(r"lock|(broker|controller)(-\d+){0,2}")
-"""What every folder of ours has at its top, one of them at the least: `DESIGN.md`, 5."""
+"""Names of which every folder of ours has at least one at its top: `DESIGN.md`, 5."""
 _OF_THE_SYSTEM = ("lost+found",)
 """Names that a new volume has by itself."""
 
@@ -95,7 +95,7 @@ class DataLock:
         return self._descriptor
 
     def serves(self, **recovered: float) -> None:
-        """What the last process left was recovered: say so if it did not end by itself, once.
+        """Log once, after recovery, if the last process did not end by itself.
 
         Args:
             recovered: what is told of it.

@@ -70,8 +70,7 @@ _logger = structlog.get_logger()
 
 
 class ServiceProcess:
-    """What they have in common: a clock, chance, metrics, the way to the others, an HTTP port, an end in the
-    right order.
+    """Base of the service processes: clock, randomness, metrics, channels to others, an HTTP port, an ordered end.
 
     Args:
         options: settings of the cluster.
@@ -263,7 +262,7 @@ class ControllerProcess(ServiceProcess):
 
 
 def stop_s_max(options: BrokerOptions) -> float:
-    """How long a broker may take to end: to leave its group, to end its calls, to save."""
+    """Return how long a broker may take to end: to leave its group, to end its calls, to save."""
     return options.replication.leaving_ms_max / 1000 + _GRACE_S
 
 
@@ -429,5 +428,5 @@ def _admin_address(host: str, port: int, address: str) -> str:
 def _introduction(
     kind: WatchRequest.Kind.ValueType, name: str, address: str, http_port: int, replica: int = 0
 ) -> WatchRequest:
-    """What the controller shows operators of this process."""
+    """Return the facts that the controller shows operators of this process."""
     return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port, replica=replica)
