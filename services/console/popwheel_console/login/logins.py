@@ -47,7 +47,7 @@ class Logins:
 
     @property
     def are_demanded(self) -> bool:
-        """Whether somebody has to log in."""
+        """True if a login is required."""
         return self._signed is not None
 
     def session_of(self, request: Request) -> Session | None:
@@ -63,7 +63,7 @@ class Logins:
         return Session(identity.name, header, rights.role, rights.sees_data)
 
     def csrf_token(self, request: Request) -> str:
-        """What every form sends as `csrf`: it is good for this session alone, and while it lasts."""
+        """Return the value that every form sends as `csrf`: it is valid for this session alone, and while it lasts."""
         return self._forms.sign(self.ticket(request).id)
 
     async def checked_form(self, request: Request) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from popwheel_console.page import Page
 from popwheel_console.visit import ROWS, Visit, silences
 
 PLACES: Final = ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")
-"""That messages are at; together they are all that was stored."""
+"""Places of messages; together they are all that was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class BalancePage:
-    """What the page shows.
+    """Data of the page with a group's balance: where the messages of its topics are.
 
     Args:
         group, topic: that are asked for.

@@ -37,13 +37,13 @@ class Deposit:
 
     @property
     def at_once(self) -> int:
-        """How many of them a redrive may take."""
+        """Number of them that a redrive may take."""
         return min(self.total, REDRIVE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPage:
-    """What the page shows.
+    """Data of the page with a group's dead letters.
 
     Args:
         group: whose they are.
@@ -101,7 +101,7 @@ def dead_letters_page(
     not_asked: Sequence[str] = (),
     purge: Answer | None = None,
 ) -> DeadLettersPage:
-    """What the page shows of these answers: what brokers list, the names of others, and what a purge would take.
+    """Return the page of these answers: the lists of brokers, the names of others, and what a purge would take.
 
     Raises:
         Refused: no broker lists anything, and one says why.

@@ -53,7 +53,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupPage:
-    """What the page shows.
+    """Data of the page of one consumer group.
 
     Args:
         group: as the API has it.
@@ -107,7 +107,7 @@ async def gather(visit: Visit) -> GroupPage:
 def group_page(
     answers: Mapping[str, Answer], queues: Listed | None, *, is_first: bool = True, is_changing: bool = False
 ) -> GroupPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     group, clients, loss = answers["group"].body, answers["clients"], answers.get("loss")
     numbers = next((each for each in answers["numbers"].rows("groups") if each["name"] == group["name"]), Row())
     rows = [] if queues is None else queues.rows

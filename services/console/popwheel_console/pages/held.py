@@ -13,7 +13,7 @@ from popwheel_console.visit import ROWS, Listed, Visit, silences
 _HOLDERS: Final = 12
 """Shown of the greatest."""
 _GROUPS_MAX: Final = 8
-"""Whose messages are looked for where nothing was asked for: those that hold most."""
+"""Number of groups that are searched where nothing was asked for: those with most messages in flight."""
 _FILTERS: Final = ("topic", "group", "client", "broker")
 _RETRY: Final = "%RETRY%"
 
@@ -60,7 +60,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HeldPage:
-    """What the page shows.
+    """Data of the page with messages in flight.
 
     Args:
         topic, group, client, broker: that are asked for.
@@ -132,7 +132,7 @@ def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
 def held_page(
     asked: Mapping[str, str], parts: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
 ) -> HeldPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
     return HeldPage(
         topic=asked["topic"],

@@ -18,7 +18,7 @@ _DIGITS_MAX: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a message stands with one group.
+    """State of a message for one group.
 
     Args:
         group: its name.
@@ -42,7 +42,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """What the page shows.
+    """Data of the page of one message.
 
     Args:
         message_id: of the message.
@@ -111,7 +111,7 @@ async def gather(visit: Visit) -> MessagePage:
 
 
 def message_page(message_id: str, topic: str, places: Listed, told: Answer, now_ms: int) -> MessagePage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     events = life.told(told.rows("events")) if told.is_good else life.read_from(places.rows)
     unanswered = [*places.unanswered, *silences(told)]
     return MessagePage(

@@ -12,7 +12,7 @@ from popwheel_console.visit import Elsewhere, Listed, Visit
 
 @dataclass(frozen=True, slots=True)
 class MessagesPage:
-    """What the page shows.
+    """Data of the page that finds messages.
 
     Args:
         topic, key, message_id: that are asked for.

@@ -1,4 +1,4 @@
-"""What lists of names have in common (pure)."""
+"""Common parts of lists of names (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from popwheel_console.visit import Refused, Visit
 
 @dataclass(frozen=True, slots=True)
 class ReplicasPage:
-    """What the page shows.
+    """Data of the page of one broker group's replicas.
 
     Args:
         at: the one group that is asked for; empty: all.

@@ -17,7 +17,7 @@ _OF_VALUE: Final = {"time": "time_ms", "offset": "offset", "shift": "shift"}
 
 @dataclass(frozen=True, slots=True)
 class ResetPage:
-    """What the page shows.
+    """Data of the page that resets a group.
 
     Args:
         group: whose offsets.

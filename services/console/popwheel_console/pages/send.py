@@ -17,7 +17,7 @@ _DIGITS_MAX: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class SendPage:
-    """What the page shows.
+    """Data of the page that sends a message.
 
     Args:
         topic: as the API has it.
@@ -82,7 +82,7 @@ def draft(place: Mapping[str, Any]) -> dict[str, str]:
 
 
 def wanted(form: Mapping[str, str]) -> dict[str, Any]:
-    """What the API is asked to send.
+    """Return the message that the API is asked to send.
 
     Raises:
         Refused: a property has no name, or no value.

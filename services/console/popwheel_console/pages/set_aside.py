@@ -13,7 +13,7 @@ from popwheel_console.visit import Refused, Visit
 
 @dataclass(frozen=True, slots=True)
 class SetAsidePage:
-    """What the page shows.
+    """Data of the page with poison messages.
 
     Args:
         entry: as the API tells it, with its message.

@@ -1,4 +1,4 @@
-"""What is wrong now: what alerts would say, what to do, and what brokers have set aside."""
+"""Problems of now: what alerts would say, what to do, and the brokers' poison messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
     "ChangeLogFails": ("changes", "-"),
     "DeadLettersGrow": ("groups", "-"),
 }
-"""By id of a problem: the page that shows it, and what its object is there: a part of the path, a field, or nothing."""
+"""Page of each problem by its id, and what its object is there: a part of the path, a field, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class TroublePage:
-    """What the page shows.
+    """Data of the page with current problems.
 
     Args:
         problems: the worst first; None: not known.
@@ -76,7 +76,7 @@ async def gather(visit: Visit) -> TroublePage:
 
 
 def trouble_page(trouble: Answer, quarantine: Answer) -> TroublePage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     problems = trouble.rows("problems")
     return TroublePage(
         problems=[_problem(each) for each in problems[:_PROBLEMS_MAX]] if trouble.is_good else None,

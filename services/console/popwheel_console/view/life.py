@@ -65,7 +65,7 @@ class Event:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """Title in a few words."""
         title = _TITLES.get(self.kind, self.kind.replace("_", " "))
         return f"{title}, attempt {self.attempt}" if self.kind == "delivered" and self.attempt else title
 
