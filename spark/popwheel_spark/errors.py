@@ -1,4 +1,4 @@
-"""What can go wrong between Spark and Popwheel, each with a sentence that says what to do."""
+"""Errors between Spark and Popwheel, each with a sentence that says what to do."""
 
 
 class PopwheelSparkError(Exception):

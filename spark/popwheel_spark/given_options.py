@@ -37,7 +37,7 @@ class GivenOptions:
         return self._left.pop(name.lower(), "").strip() or OPTIONS[name].default
 
     def words(self, name: str) -> tuple[str, ...]:
-        """What stands between commas, in order, without repeats."""
+        """Return the words between commas, in order, without repeats."""
         return words(self.text(name))
 
     def flag(self, name: str) -> bool:
@@ -111,5 +111,5 @@ class GivenOptions:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands between commas, in order, without repeats."""
+    """Return the words between commas, in order, without repeats."""
     return tuple(dict.fromkeys(word for word in map(str.strip, text.split(",")) if word))

@@ -21,11 +21,11 @@ _PROVIDER: Final = "provider"
 _OF_THE_CATALOG: Final = frozenset(
     (_PROVIDER, "owner", "comment", "external", "location", "is_managed_location", "collation", "path")
 )
-"""What Spark adds to the options as it makes a table, in lower case; and each option once more, as `option.NAME`."""
+"""Options that Spark adds as it makes a table, in lower case; it adds each option once more, as `option.NAME`."""
 
 
 def is_being_made(options: Mapping[str, str]) -> bool:
-    """Whether these are the options of a CREATE TABLE."""
+    """Return whether these are the options of a CREATE TABLE."""
     return any(name.lower() == _PROVIDER for name in options)
 
 
@@ -70,7 +70,7 @@ def options_of(schema: StructType, options: Mapping[str, str], sides: Iterable[S
 
 
 def is_table(schema: StructType) -> bool:
-    """Whether rows go to a table that was made with its options."""
+    """Return whether rows go to a table that was made with its options."""
     return any(_KEY in field.metadata for field in schema.fields)
 
 

@@ -56,7 +56,7 @@ def bars(series: Mapping[str, Sequence[float]], labels: Sequence[str], unit: str
 
 
 def columns(counts: Points, peaks: Points, step_s: int, unit: str) -> str:
-    """How many there are at each time, those that strike the eye in another colour.
+    """Return the counts over time as HTML, with peaks in another colour.
 
     Args:
         counts: times and counts.

@@ -32,7 +32,7 @@ _ANY = {"topic": "any"}
 
 @dataclass(frozen=True)
 class Window:
-    """Which messages of a topic: those that were stored then.
+    """Window of a topic's messages: those that were stored then.
 
     Args:
         start_ms: since 1970; None: from the first that is held.
@@ -55,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a cluster is.
+    """Cluster by its addresses.
 
     Args:
         options: of the data source: `endpoints`, and what else was given; those of the sink go to what is sent.
@@ -90,7 +90,7 @@ class Cluster:
         return {**self.of(Side.READ, Side.BATCH, Side.STREAM), **options}
 
     def table(self, spark: SparkSession, **options: str) -> DataFrame:
-        """What is read once; `options` of the data source say what.
+        """Return a table that is read once; `options` of the data source define it.
 
         Raises:
             OptionError: one was given with the cluster's, too.
@@ -105,8 +105,9 @@ class Cluster:
         return spark.readStream.format("popwheel").options(**given).load()
 
     def messages(self, spark: SparkSession, topics: Sequence[str], window: Window, **options: str) -> DataFrame:
-        """What topics have of a window; nothing of topics that are not there, as a group that never failed has no
-        retry topic.
+        """Return the messages of topics in a window; a topic that does not exist has none.
+
+        A group that never failed has no retry topic.
         """
         there = self.existing(topics)
         if there:

@@ -21,9 +21,9 @@ RETRIES: Final = (
 )
 """Retries of groups: messages that came again, before they died or not."""
 GROUPS: Final = "group STRING, attemptsMax INT"
-"""After how many attempts a message of a group is dead, by what the cluster says now."""
+"""Columns of groups with their limits of attempts, by what the cluster says now."""
 PROGRESS: Final = "group STRING, brokerName STRING, nextOffset BIGINT"
-"""Up to where dead letters were redriven, purged or received."""
+"""Columns of the offsets up to which dead letters were redriven, purged or received."""
 
 LIMIT, BEFORE_LIMIT, UNKNOWN = "limit", "before limit", "unknown"
 """Causes."""

@@ -238,7 +238,7 @@ def dead_letter_report(cluster: Cluster, groups: str, most: int, output: str, pa
 
 
 def _limits(api: AdminApi, groups: Sequence[str]) -> dict[str, int]:
-    """After how many attempts messages of groups are dead, by group; of all groups if none is named."""
+    """Return the limit of attempts by group; of all groups if none is named."""
     if groups:
         return {name: api.get(f"groups/{quote(name, safe='')}")["max_attempts"] for name in groups}
     return {group["name"]: group["max_attempts"] for page in api.pages("groups", {}) for group in page["groups"]}

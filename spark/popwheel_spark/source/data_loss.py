@@ -1,4 +1,4 @@
-"""What is done about messages that are gone before they were read."""
+"""Handling of messages that are gone before they were read."""
 
 import logging
 

@@ -76,7 +76,7 @@ class Planner:
         return found
 
     async def start(self, queues: Iterable[Queue], default: int) -> Offsets:
-        """Where a batch or a new stream begins.
+        """Return where a batch or a new stream begins.
 
         Args:
             queues: that are read.
@@ -109,13 +109,16 @@ class Planner:
         return offsets
 
     async def beginnings(self, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> Offsets:
-        """Where queues begin that were at `START`, or not known, and have had messages since; if it is not there."""
+        """Return the first offsets of queues that have had their first messages since; no entry for an offset of 0.
+
+        Such a queue was at `START`, or not known.
+        """
         fresh = [queue for queue, offset in end.items() if start.get(queue, START) == START < offset]
         firsts = await self._client.firsts(fresh)
         return {queue: first for queue, first in firsts.items() if START < first <= end[queue]}
 
     async def end(self, queues: Iterable[Queue]) -> Offsets:
-        """Where a batch ends.
+        """Return where a batch ends.
 
         Raises:
             OptionError: a queue is not that long.

@@ -1,4 +1,4 @@
-"""What a cluster is asked about queues and their messages: where they are, from where to where, and what is in them."""
+"""Client for queues and their messages: their places, their offsets, and their content."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping

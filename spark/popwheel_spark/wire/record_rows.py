@@ -173,7 +173,7 @@ class _Rows:
         return seconds * _MICROS_PER_S + nanos // _NANOS_PER_MICRO
 
     def lists_of(self, fields: Fields) -> pa.Array:
-        """Where the values of each row begin among all of them."""
+        """Return where the values of each row begin among all of them."""
         return pa.array(np.searchsorted(fields.message, np.arange(self.count + 1)).astype(np.int32))
 
 
