@@ -19,7 +19,7 @@ class OptionError(PopwheelSparkError, ValueError):
 
 
 class UnreachableError(PopwheelSparkError):
-    """No proxy gave an answer for as long as `timeoutMs` says."""
+    """Error: no proxy gave an answer for as long as `timeoutMs` says."""
 
 
 class RefusedError(PopwheelSparkError):

@@ -46,7 +46,7 @@ def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_sides(options: Mapping[str, str], sides: Iterable[Side]) -> dict[str, str]:
-    """Those of a table's options that go somewhere, by their names in lower case: a table may have others."""
+    """Return those of a table's options that go somewhere, by their names in lower case: a table may have others."""
     wanted = {Side.ALL, *sides}
     return {
         name.lower(): text
@@ -75,7 +75,7 @@ def is_table(schema: StructType) -> bool:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """See that a table's options are options, be they of reads or of writes.
+    """Check that a table's options exist, be they of reads or of writes.
 
     Raises:
         OptionError: there is no such option.

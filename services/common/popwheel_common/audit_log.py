@@ -35,7 +35,7 @@ class AuditLog:
         _logger.warning("access denied", **facts)
 
     def tell_unwritten(self) -> None:
-        """Say how many lines were left out."""
+        """Log how many lines were left out."""
         if self._unwritten:
             _logger.warning("more calls were denied than are written here", count=self._unwritten)
             self._unwritten = 0

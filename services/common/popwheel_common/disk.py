@@ -379,7 +379,7 @@ def _read_all(ranges: Sequence[Range]) -> Sequence[bytes]:
 
 
 def _flush(descriptor: int) -> None:
-    """Bring a file's bytes to the device."""
+    """Flush a file to the device."""
     if sys.platform == "darwin":  # there is no fdatasync, and fsync leaves them in the device's own cache
         import fcntl
 

@@ -82,7 +82,7 @@ def make_http_app(
 
     @app.get("/readyz", tags=["process"], responses={503: {"description": "The parts that cannot serve, and why."}})
     async def readyz() -> JSONResponse:
-        """Every part of the process can serve."""
+        """Return 200 if every part of the process can serve."""
         if asked is not None:
             await asked.result()
         reasons = {name: reason for name, check in checks.items() if (reason := check()) is not None}

@@ -64,7 +64,7 @@ class Series(Generic[Row]):
             pass
 
     def keep_in_steps(self, known: Callable[..., bool]) -> Iterator[None]:
-        """Do as `keep`, and yield between two steps of the work."""
+        """Keep as `keep` does, and yield between two steps of the work."""
         for number, labels in enumerate(list(self._rows), 1):
             if labels != self._other and not known(*labels):
                 self._rows.pop(labels, None)

@@ -352,7 +352,7 @@ class ProxyApp:
 
 
 def _export_spans(service: Service, options: ProxyOptions) -> "Exporting":
-    """Have calls make spans, and have these exported.
+    """Wrap calls in spans, and export these.
 
     Raises:
         MissingExtraError: what is needed for that is not installed.

@@ -18,7 +18,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._begun: dict[int, LightTask] = {}
-        """Those of `start_at_once` that wait for something."""
+        """Tasks of `start_at_once` that wait for something."""
         self._last = 0
         self._is_starting = False
         self._all_ended: asyncio.Future[None] | None = None

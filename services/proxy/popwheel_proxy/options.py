@@ -1,4 +1,4 @@
-"""Everything about a proxy that can be set, with its limits; defaults serve one machine."""
+"""Options of a proxy, with their limits; the defaults fit one machine."""
 
 from typing import Annotated, Literal, Self
 
@@ -200,7 +200,7 @@ class ProxyOptions(_Section):
     grpc_client_consumer_min_long_polling_timeout_ms: Annotated[int, Field(ge=0)] = 5_000
     """A poll that asks for less than this does not wait for messages."""
     grpc_client_consumer_max_long_polling_timeout_ms: Annotated[int, Field(ge=1)] = 20_000
-    """No poll waits for longer than this."""
+    """Longest wait of a poll."""
     poll_mode: Literal["auto", "notify", "plain", "sliced"] = "auto"
     """Kind of polls: notified by all brokers, plain at one, sliced round all; auto: notified if few, plain if many."""
     redis_url: Annotated[str, Field(pattern=r"^(rediss?://.+|unix://.+)?$")] = ""

@@ -214,7 +214,7 @@ class MessagingServer:
         return user
 
     def _end_client(self, client_id: str) -> None:
-        """Others are to have at once what a client holds."""
+        """Release all that a client holds, for others."""
         self._clients.gone(client_id)
         self._lite_sync.client_ends(client_id)
         self._receive_handler.client_ends(client_id)

@@ -52,7 +52,7 @@ class Exporting:
 
 
 def trace_calls(service: Service, tracer: Tracer, messages_max: int) -> None:
-    """Have a service of the client protocol make spans of messages that are sent and delivered.
+    """Wrap a service of the client protocol so that it makes spans of messages that are sent and delivered.
 
     Args:
         service: its handlers are wrapped.

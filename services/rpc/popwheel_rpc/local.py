@@ -175,7 +175,7 @@ class _Pipe(Generic[Message]):
         self.broken = False
 
     def end(self) -> None:
-        """No more messages come; those that are there are still to be read."""
+        """End the messages; those that are there are still to be read."""
         self.ended = True
         self._wake()
 
@@ -268,11 +268,11 @@ class LocalStream(Generic[Response, Request]):
             raise StreamClosedError("the call is over")
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
         self._requests.end()
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         self.close(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its caller"))
 
     def close(self, error: RpcError) -> None:

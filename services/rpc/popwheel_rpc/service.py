@@ -107,10 +107,10 @@ class ClientStream(Stream[Incoming, Outgoing], Protocol[Incoming, Outgoing]):
     """A streaming call as its caller has it."""
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
 
     def cancel(self) -> None:
-        """Give the call up; safe to call more than once."""
+        """Cancel the call; safe to call more than once."""
 
 
 UnaryHandler = Callable[[Call, Request], Awaitable[Response]]
@@ -138,7 +138,7 @@ Route = tuple[Method[Any, Any], Callable[[Call, Any], Awaitable[Any]], bool]
 
 
 def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
-    """Everything that one or several services answer, by method path.
+    """Return the handlers of one or several services, by method path.
 
     Raises:
         ValueError: a method has two handlers.

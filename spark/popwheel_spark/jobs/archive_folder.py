@@ -52,7 +52,7 @@ class ArchiveFolder:
         return Manifest.of(self._files.text(f"{self._manifests}/{latest}"))
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Let another manifest count from now on: readers see the one or the other.
+        """Replace the manifest: readers see the old one or the new one.
 
         Raises:
             JobError: another process has put one of that number.

@@ -27,7 +27,7 @@ MESSAGES = ddl([name for name in TYPES if name not in (ORIGIN, BAD_RECORD)])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
 _ANY = {"topic": "any"}
-"""Stands for what the job reads or sends to, as its options are checked."""
+"""Placeholder for what the job reads or sends to, as its options are checked."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Cluster:
         rows.write.format("popwheel").options(**self.of(Side.SINK), topic=topic).mode("append").save()
 
     def check_stream(self) -> None:
-        """See that the options can be those of a stream.
+        """Check that the options can be those of a stream.
 
         Raises:
             OptionError: one says where to end.
@@ -134,7 +134,7 @@ class Cluster:
                 raise OptionError(row.name, "a stream has no end; leave it out (--until-now ends with what is there)")
 
     def check(self, *, sends: bool) -> None:
-        """See, before Spark starts, that all options can be.
+        """Check, before Spark starts, that all options are valid.
 
         Args:
             sends: whether the job sends, so that it takes those of the sink, too.
@@ -155,7 +155,7 @@ class Cluster:
             write_options(sink | _ANY)
 
     def existing(self, topics: Collection[str]) -> list[str]:
-        """Those of some topics that are there."""
+        """Return those of some topics that exist."""
 
         async def ask() -> list[str]:
             async with QueueClient(self.connection, _GROUP) as client:

@@ -56,7 +56,7 @@ def record(spark: SparkSession, kind: RecordKind, path: str) -> DataFrame:
 
 
 def check_not_empty(rows: DataFrame, kind: RecordKind, path: str) -> None:
-    """See that a record says something.
+    """Check that a record has a row.
 
     Raises:
         InputError: it has no row.

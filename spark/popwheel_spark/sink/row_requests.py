@@ -20,7 +20,7 @@ WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", 
 MESSAGES_MAX: Final = 64
 """Limit of messages of one request; proxies take 128 by default."""
 _BYTES_MAX = 2**20
-"""No request gets a further message past so many bytes of bodies."""
+"""Size of the bodies of a request after which it gets no further message."""
 _NS_PER_MS = 1_000_000
 # Put together by hand, as objects of protobuf take four times as long. Fields one after another are one message to
 # protobuf, so what rows have in common is encoded once. What is in hexadecimal is a field's tag, and 34 as \x22.
@@ -33,7 +33,7 @@ _MESSAGES = b"\x0a%b%b"
 
 
 def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> None:
-    """See, on the driver, that rows can be sent.
+    """Check, on the driver, that rows can be sent.
 
     Args:
         schema: of the rows.

@@ -21,7 +21,7 @@ def gone(queue: Queue, begin: int, end: int, reason: str) -> str:
 
 
 def report_loss(what: str, *, fail: bool) -> None:
-    """Say that messages are gone.
+    """Report that messages are gone.
 
     Args:
         what: is gone.

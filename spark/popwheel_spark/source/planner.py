@@ -134,7 +134,7 @@ class Planner:
         return offsets
 
     async def check_named(self, start: Offsets, end: Offsets) -> None:
-        """See the same of the queues whose offsets are named by an option: the others begin where the broker has said.
+        """Check the same of the queues whose offsets an option names: the others begin where the broker has said.
 
         Raises:
             DataLossError: see `check_held`.
@@ -142,7 +142,7 @@ class Planner:
         await self.check_held(start, {queue: end[queue] for queue in self._named})
 
     async def check_held(self, start: Offsets, end: Offsets) -> None:
-        """See, before anybody reads, that the queues still hold what is to be read from them.
+        """Check, before anybody reads, that the queues still have what is to be read from them.
 
         Raises:
             DataLossError: one does not, and that is an error.

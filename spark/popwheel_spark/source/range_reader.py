@@ -116,7 +116,7 @@ class RangeReader:
         return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
 
     def tell(self) -> None:
-        """Say in the log how many messages could not be decoded."""
+        """Log how many messages could not be decoded."""
         tell(self._queue, self._bad, self._options.bad_records)
 
     async def _pull_ahead(self, haul: _Haul) -> None:
@@ -182,7 +182,7 @@ class RangeReader:
         return pulled
 
     async def _check(self, gaps: Sequence[tuple[int, int]]) -> None:
-        """Tell what is gone from what a filter kept back: only what is before the queue's first message is gone."""
+        """Distinguish lost messages from filtered ones: only what is before the queue's first message is lost."""
         first = (await self._client.firsts((self._queue,)))[self._queue]
         for begin, end in gaps:
             if begin < first:

@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.rows_per_trigger_min) if options.rows_per_trigger_min else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what is there now: the stream ends with it."""
+        """Record the present ends of the queues: the stream ends with them."""
         self._target = self._ask(lambda client: self._latest(client, {}))
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:

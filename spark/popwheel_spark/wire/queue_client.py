@@ -140,7 +140,7 @@ class QueueClient:
         return await self._proxies.call(f"pulling from {queue} at {offset}", once)
 
     async def publish(self, progress: Mapping[Queue, int]) -> None:
-        """Say how far the group has come.
+        """Report the group's progress.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.

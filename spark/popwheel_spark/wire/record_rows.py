@@ -20,7 +20,7 @@ from popwheel_spark.wire.schema import TIME, arrow_schema
 from popwheel_spark.wire.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
 
 UNPACKED_BYTES_MAX: Final = 64 * 2**20
-"""No body is unpacked that has more. A message of 4 MiB could fill 4 GiB."""
+"""Limit of an unpacked body. A message of 4 MiB could fill 4 GiB."""
 _GZIP = int(Encoding.GZIP)
 _MICROS_PER_S = 1_000_000
 _MICROS_PER_MS = 1000

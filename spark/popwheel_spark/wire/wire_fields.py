@@ -67,7 +67,7 @@ class FieldsByNumber(NamedTuple):
     rest: Fields
 
     def of(self, number: int) -> Fields:
-        """Those of one number."""
+        """Return the fields of one number."""
         found = [fields for each, fields in self.alike if each == number]
         if len(self.numbers):
             found.append(self.rest.at(np.flatnonzero(self.numbers == number)))

@@ -28,7 +28,7 @@ CONTEXT_VARIABLE = "POPWHEEL_CONTEXT"
 _PAGE_ROWS = 500
 _LINES = "application/x-ndjson"
 _YAML_WIDTH = 100_000
-"""Longer lines are folded."""
+"""Width at which longer lines are folded."""
 
 Format = Literal["table", "json", "yaml", "name"]
 Row = Mapping[str, Any]
@@ -194,7 +194,7 @@ class RefusedError(CommandError):
 
 
 class _SilentError(CommandError):
-    """Nobody answers there.
+    """Error: nobody answers there.
 
     Args:
         sentence: what is known of it.

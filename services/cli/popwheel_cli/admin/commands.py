@@ -316,13 +316,13 @@ def _what_goes(found: Row) -> str:
 
 
 def _say_how_many(kind: str, shown: int, total: int) -> None:
-    """Say so if not all were shown."""
+    """Print a note if not all were shown."""
     if shown < total:
         click.echo(f"{shown} of {total} {kind}; raise --limit, or say with --prefix how their names begin", err=True)
 
 
 def _name_silent(unanswered: Sequence[Row]) -> None:
-    """Say whose part is missing in what was shown."""
+    """Print whose part is missing in what was shown."""
     for one in unanswered:
         click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
 

@@ -62,7 +62,7 @@ class _Name(click.ParamType[str]):
 
 
 def complete_names(admin: click.Group) -> None:
-    """Have every parameter that is a topic's, group's or context's name completed."""
+    """Add completion to every parameter that is a topic's, group's or context's name."""
     for path, parameter in _parameters(admin, ()):
         names = _names_for(path, parameter.name or "")
         if names is not None and parameter.type is click.STRING:

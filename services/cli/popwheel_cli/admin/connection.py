@@ -36,7 +36,7 @@ _HELP = {
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep what was said; what stands further right counts."""
+    """Keep the value given; the rightmost one counts."""
     if value is not None:
         context.meta.setdefault(_GIVEN, {})[parameter.name] = value
 

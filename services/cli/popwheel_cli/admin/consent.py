@@ -31,7 +31,7 @@ class Consent:
     dry_run: bool
 
     def check_terminal(self) -> None:
-        """See that somebody can be asked, if that has to be.
+        """Check that somebody can be asked, if that is needed.
 
         Raises:
             WrongUseError: nobody can; nothing was done.
@@ -72,7 +72,7 @@ class Consent:
 
 
 def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options `--yes` and `--dry-run`, and call it with a `Consent` under that name."""
+    """Add the options `--yes` and `--dry-run` to a command, and call it with a `Consent` under that name."""
 
     @wraps(command)
     def with_consent(*given: Any, yes: bool, dry_run: bool, **named: Any) -> Result:

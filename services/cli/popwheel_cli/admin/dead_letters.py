@@ -177,7 +177,7 @@ def purge(api: AdminApi, group: str, consent: Consent, output: Format) -> None:
 def _redrive_selected(
     api: AdminApi, group: str, letters: list[dict[str, Any]], rate: int, consent: Consent, output: Format
 ) -> None:
-    """Give these back, the smallest offsets first: what they move to the end is none of the others then."""
+    """Redrive these, the smallest offsets first: what they move to the end is none of the others then."""
     if not consent.dry_run and not consent.yes:
         agree(f"give {len(letters)} dead letters back to {group}?")
     letters.sort(key=lambda each: each["queue_offset"])

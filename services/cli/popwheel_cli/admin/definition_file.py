@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the entry."""
         return str(self.settings["name"])
 
 

@@ -164,7 +164,7 @@ def _drill(
     mend: Callable[[], object] = lambda: None,
     strike_s: float = 0.0,
 ) -> int:
-    """Do it; the exit code."""
+    """Run the drill; return the exit code."""
     from popwheel_cli.drills.account import Account
     from popwheel_cli.drills.drill import Drill
     from popwheel_cli.drills.traffic import Traffic

@@ -147,7 +147,7 @@ class Children:
         self._arm()
 
     def _arm(self) -> None:
-        """Have `time_passed` called when it is time."""
+        """Schedule the next `time_passed`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -241,7 +241,7 @@ class Children:
         return process, signs
 
     async def _look(self, child: Child) -> None:
-        """See when it is ready."""
+        """Poll until it is ready."""
         while True:
             try:
                 status, _ = await fetch(child.host, child.port, child.page, _LOOK_TIMEOUT_S)

@@ -82,7 +82,7 @@ class ClusterOfOneMachine:
             _logger.info("the console is a page for browsers", console=console_address(plan.rows))
 
     async def stop(self) -> None:
-        """Let proxies finish what is in flight, then brokers save, then the controllers end."""
+        """Stop: proxies finish what is in flight, then brokers save, then the controllers end."""
         await self._stack.aclose()
 
     async def failed(self) -> Exception:

@@ -212,7 +212,7 @@ def _controller_name(number: int, count: int) -> str:
 
 
 def check_folder(data_dir: Path, groups: int, replicas: int = 1) -> None:
-    """See that a data folder is of such a cluster, or new.
+    """Check that a data folder is of such a cluster, or new.
 
     Raises:
         ConfigurationError: it is not, or it holds brokers that would be left out.

@@ -34,7 +34,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Say that this child has ended, and will be started again after `wait_s` seconds."""
+    """Report that this child has ended, and will be started again after `wait_s` seconds."""
 
     name: str
     wait_s: float
@@ -42,7 +42,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This child could not even start the first time: nothing will come of the whole."""
+    """End all: this child could not even start the first time."""
 
     name: str
 
@@ -75,7 +75,7 @@ class _Child:
 
 
 class Supervisor:
-    """Looks after children that need one another in the order of their tiers.
+    """Supervisor of children that need one another in the order of their tiers.
 
     Args:
         tiers: names of the children, those that are started first and stopped last in the first tier.

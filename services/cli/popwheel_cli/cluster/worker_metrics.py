@@ -35,7 +35,7 @@ class ChildPages:
         )
 
     async def ask(self) -> None:
-        """See who is ready."""
+        """Ask all which of them are ready."""
         answers = await asyncio.gather(
             *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
         )

@@ -120,7 +120,7 @@ class ProxyWorkers:
         )
 
     async def stop(self) -> None:
-        """Let all workers finish what is in flight, and end."""
+        """Stop all workers once they have finished what is in flight."""
         self._draining = True
         await self._stack.aclose()
 
@@ -135,7 +135,7 @@ class ProxyWorkers:
 
 
 def check_files(access: AccessOptions, tls: TlsOptions) -> None:
-    """See that what all workers read can be read, so that what is wrong is said once, and not by each.
+    """Check that the files of all workers can be read, so that an error is reported once, and not by each.
 
     Raises:
         ConfigurationError: it cannot be used.

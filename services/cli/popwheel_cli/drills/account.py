@@ -92,7 +92,7 @@ class Verdict:
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """Those that are not empty, by name."""
+        """Return the violations that are not empty, by name."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return {name: bodies for name, bodies in found.items() if bodies}
 
@@ -168,7 +168,7 @@ class Account:
 
     @property
     def owed(self) -> set[str]:
-        """Sent with OK, and not taken by a consumer, not even perhaps: they must still come."""
+        """Return messages sent with OK that no consumer has taken, not even perhaps: they must still come."""
         return {
             body
             for body, message in self._messages.items()

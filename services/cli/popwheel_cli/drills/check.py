@@ -21,7 +21,7 @@ _BODY = "popwheel admin check"
 
 
 class Check:
-    """Does it, step by step.
+    """Check of a cluster, step by step.
 
     Args:
         client: of the proxy, in a group of its own.
@@ -38,7 +38,7 @@ class Check:
         self._took: dict[str, float] = {}
 
     async def run(self) -> dict[str, float]:
-        """Do it; how many seconds each step took.
+        """Run the check; return how many seconds each step took.
 
         Raises:
             CommandError: a step failed: which, and why.

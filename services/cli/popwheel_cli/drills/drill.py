@@ -87,7 +87,7 @@ class Bill:
 
 
 class Drill:
-    """Does it.
+    """Drill of one failure.
 
     Args:
         name: of the drill.
@@ -115,7 +115,7 @@ class Drill:
         self._say = say
 
     async def run(self, strike: Callable[[View], Any], mend: Callable[[], Any], strike_s: float) -> Bill:
-        """Do it and watch.
+        """Run the drill and watch.
 
         Args:
             strike: makes the failure, in a thread; told of the group as it was.
@@ -268,7 +268,7 @@ def _as_healthy(view: View, before: View) -> bool:
 
 
 def _check(view: View) -> None:
-    """See that somebody can take over.
+    """Check that a replica can take over.
 
     Raises:
         CommandError: nobody can.

@@ -15,11 +15,11 @@ class Flow(Enum):
     """Flow of what one side sends to the other."""
 
     OPEN = "open"
-    """It passes."""
+    """Pass all."""
     HELD = "held"
-    """Nothing passes; when it is open again all of it does, as after a short partition. Half open, if one way only."""
+    """Delay all until it is open again, as in a short partition. Half open, if one way only."""
     LOST = "lost"
-    """Nothing passes, and what was sent is gone: a connection that lost something is reset when it is open again."""
+    """Lose all that is sent: a connection that lost something is reset when it is open again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Relay:
             await self._server.wait_closed()
 
     def set(self, passage: Passage, caller: str | None = None) -> None:
-        """Have it so from now on, also for connections that are there.
+        """Set the passage from now on, also for open connections.
 
         Args:
             passage: how.
@@ -138,7 +138,7 @@ class _Connection:
         self._ended = asyncio.Event()
 
     def set(self, passage: Passage) -> None:
-        """Have it so from now on."""
+        """Set the passage from now on."""
         lossless = Flow.LOST not in (passage.to_server, passage.to_client)
         self._passage = passage
         if passage.refused or (self._lost and lossless):

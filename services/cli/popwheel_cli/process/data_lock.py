@@ -20,7 +20,7 @@ _OF_THE_SYSTEM = ("lost+found",)
 
 
 class DataLock:
-    """Holds a data folder for this process; the system lets go of it when the process ends, however it ends.
+    """Lock on a data folder for this process; the system releases it when the process ends, however it ends.
 
     Args:
         data_dir: the folder; made if it is not there.

@@ -220,7 +220,7 @@ def tokens_of(options: AccessOptions, clock: Clock, registry: CollectorRegistry)
 
 
 def warn_of_open_clients(options: AccessOptions, host: str) -> None:
-    """Say loudly that everybody who reaches a proxy may do everything, if that is not this machine alone."""
+    """Log a warning that everybody who reaches a proxy may do everything, if that is not this machine alone."""
     if not options.file and not options.client_authority_file and not is_loopback(host):
         _logger.warning(
             "anybody who reaches this port may send and receive everything: set access.file (docs/operate/access.md)",
@@ -259,7 +259,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def listen(server: "GrpcServer", host: str, port: int, key: str, *, shared: bool = False) -> None:
-    """Let a gRPC server listen.
+    """Start to listen with a gRPC server.
 
     Args:
         server: not listening yet.

@@ -28,7 +28,7 @@ class TurnTimes:
         self._turns: deque[tuple[float, float]] = deque()
 
     def note(self, now_s: float, late_s: float, busy_s: float) -> None:
-        """Note a call of the ticker.
+        """Record a call of the ticker.
 
         Args:
             now_s: monotonic time, in seconds.

@@ -53,7 +53,7 @@ class Ports:
         return port
 
     def close(self) -> None:
-        """Let others have them."""
+        """Release the ports."""
         self._stack.close()
 
     def __enter__(self) -> Self:

@@ -87,7 +87,7 @@ class ServiceProcess:
         GCCollector(self._registry)
         ProcessCollector(registry=self._registry)
         self._cluster_id: Callable[[], str] = lambda: ""
-        """Gives the id of the cluster that the process belongs to; empty while it knows of none."""
+        """Function that returns the id of the process's cluster; empty while it knows of none."""
         log_writer.show(self._registry)
         self._certificates = CertificateMetrics(self._registry, self._clock)
         self._certificate = cluster_certificate(options.tls)
@@ -97,7 +97,7 @@ class ServiceProcess:
         self._http: HttpServer | None = None
         self._draining = False
         self._ports = Ports()
-        """Those that it listens on, held before anything is written."""
+        """Ports that it listens on, reserved before anything is written."""
         self._stack.callback(self._ports.close)
         # Pushed before all that drains, so it ends after it: health and metrics can be seen meanwhile.
         self._stack.push_async_callback(self._stop_http)
@@ -144,7 +144,7 @@ class ServiceProcess:
     async def _answer_inspections(
         self, controller: Channel, process: WatchRequest, proxy: ProxyApp | None = None
     ) -> None:
-        """Let the controller ask this process; `proxy` if it is one."""
+        """Answer the controller's inspections of this process; `proxy` if it is one."""
         pages = pages_of(self._options, self._registry)
         stream = InspectionStream(
             channel=controller,

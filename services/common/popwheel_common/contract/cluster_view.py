@@ -155,7 +155,7 @@ class ClusterView:
             listener(update)
 
     def _note_pauses(self, update: ClusterUpdate) -> None:
-        """Keep apart what is paused: each delivery asks for it."""
+        """Index what is paused: each delivery asks for it."""
         if update.snapshot:
             self.paused_topics = {name for name, each in self.topics.items() if each.paused_ms}
             self.paused_groups = {name for name, each in self.groups.items() if each.paused_ms}

@@ -76,7 +76,7 @@ class Use(IntEnum):
     COMMIT = 5
     """UpdateOffset."""
     CREATE = 6
-    """Made and deleted by its name."""
+    """Create or delete the topic by its name."""
 
 
 USES: Final[Mapping[Kind, frozenset[Use]]] = {

@@ -59,7 +59,7 @@ class RecordBlock(NamedTuple):
         return heads_of(self.data, self.begins)
 
     def part(self, begin: int, end: int) -> "RecordBlock":
-        """Some of them, by their place in the block."""
+        """Return some of the records, by their place in the block."""
         return self._replace(begins=self.begins[begin:end], lengths=self.lengths[begin:end])
 
 

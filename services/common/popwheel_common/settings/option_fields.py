@@ -47,7 +47,7 @@ def sub_model(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def option_fields(model: type[BaseModel], prefix: str = "") -> Iterator[OptionField]:
-    """All settings of a model and of the models within it, in the order they are written."""
+    """Return all settings of a model and of the models within it, in the order they are written."""
     for name, info in model.model_fields.items():
         nested = sub_model(info)
         if nested is not None:

@@ -47,7 +47,7 @@ RESERVED_NAMES: Final = frozenset(("controller", "resource", "somebody", "token"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One who calls.
+    """Caller of the admin API.
 
     Args:
         name: of the token or user; the address where neither is demanded.
@@ -73,7 +73,7 @@ def nobody(address: str) -> Caller:
 
 
 def set_caller(state: MutableMapping[str, Any], caller: Caller) -> None:
-    """Note the caller in the state of a request."""
+    """Set the caller in the state of a request."""
     state[_KEY] = caller
 
 

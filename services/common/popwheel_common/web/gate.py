@@ -1,4 +1,4 @@
-"""Stands before an application: what is refused here is refused before anything of the request is looked at."""
+"""Gate before an application: what is refused here is refused before anything of the request is read."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ BODY_BYTES_MAX: Final = 16 * 1024
 """The limit of a request's body. The longest that makes sense, a group with its waits, has less than 1 KiB. A route may
 say that its bodies are longer."""
 LONG_BODIES_MAX: Final = 4
-"""Longer bodies that are read, and answered, at the same time."""
+"""Limit of longer bodies that are read, and answered, at the same time."""
 HEADERS_MAX: Final = 100
 """The limit of a request's headers."""
 AT_ONCE_MAX: Final = 64
@@ -212,7 +212,7 @@ class Gate:
             self._long_bodies -= is_long
 
     async def _hand_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer a request whose body has been read."""
+        """Forward a request whose body has been read to the application."""
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:

@@ -173,7 +173,7 @@ async def delete(visit: Visit) -> Done:
 
 
 async def change(visit: Visit) -> Done:
-    """Have messages of a group be tried more often, or less."""
+    """Change how often messages of a group are tried."""
     return await definitions.change(visit, "groups", said(visit, ["max_attempts"]))
 
 

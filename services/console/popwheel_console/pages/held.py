@@ -11,7 +11,7 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Listed, Visit, silences
 
 _HOLDERS: Final = 12
-"""Shown of the greatest."""
+"""Number of the largest that are shown."""
 _GROUPS_MAX: Final = 8
 """Number of groups that are searched where nothing was asked for: those with most messages in flight."""
 _FILTERS: Final = ("topic", "group", "client", "broker")

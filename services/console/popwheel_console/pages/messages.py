@@ -36,7 +36,7 @@ class MessagesPage:
 
 
 async def gather(visit: Visit) -> MessagesPage:
-    """Look for messages with a key."""
+    """Find messages with a key."""
     topic, key, message_id = (visit.asked_for(name) for name in ("topic", "key", "id"))
     if topic and message_id:
         raise Elsewhere(link("messages", topic, message_id.strip()))

@@ -13,7 +13,7 @@ from popwheel_console.view.words import count, duration, plural
 from popwheel_console.visit import Visit, silences
 
 _TROUBLES_MAX: Final = 8
-"""Shown; the page of troubles has all."""
+"""Limit of problems shown; the page of problems has all."""
 _LATE_MS: Final = 1_000
 """A timer that is behind by more is late."""
 
@@ -52,7 +52,7 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that somebody should look at.
+    """Problem that somebody should look at.
 
     Args:
         what: a sentence.

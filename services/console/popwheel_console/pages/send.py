@@ -50,7 +50,7 @@ async def gather(visit: Visit) -> SendPage:
 
 
 def lack_of(place: Mapping[str, Any]) -> str:
-    """Say why a message cannot be sent again as it is; empty if it can."""
+    """Return why a message cannot be sent again as it is; empty if it can."""
     if place.get("hidden"):
         return "your token may not see its body and properties"
     if not _is_whole(place):

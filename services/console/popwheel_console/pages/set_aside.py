@@ -31,7 +31,7 @@ async def gather(visit: Visit) -> SetAsidePage:
 
 
 async def retry(visit: Visit) -> Done:
-    """Give it back to where it was on its way."""
+    """Retry a poison message where it was on its way."""
     answer = await visit.need(Question(f"{_path(visit)}/retry", method="POST", body={}))
     entry_id = visit.path["id"]
     if not answer.body["changed"]:
@@ -40,7 +40,7 @@ async def retry(visit: Visit) -> Done:
 
 
 async def drop(visit: Visit) -> Done:
-    """Have nothing more done about it, if its id was typed."""
+    """Drop a poison message, if its id was typed."""
     entry_id = visit.path["id"]
     if visit.form.get("typed") != entry_id:
         raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was dropped: type {entry_id} to drop it"))

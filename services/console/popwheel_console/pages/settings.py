@@ -12,7 +12,7 @@ from popwheel_console.visit import Refused, Visit, silences
 DEFAULT: Final = "default"
 WHICH: Final = ("changed", "all")
 _KEYS_MAX: Final = 60
-"""Shown at once."""
+"""Limit of keys shown at once."""
 _PROCESSES_MAX: Final = 12
 """Compared at once: all is done in one turn of the loop."""
 _VARIANTS_MAX: Final = 4

@@ -91,7 +91,7 @@ async def delete(visit: Visit) -> Done:
 
 
 async def change(visit: Visit) -> Done:
-    """Give a topic more queues, or have it take messages of all types."""
+    """Change a topic: more queues, or messages of all types."""
     return await definitions.change(visit, "topics", said(visit, ["queues"], ["type"]))
 
 

@@ -10,7 +10,7 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Visit, silences
 
 _PROBLEMS_MAX: Final = 100
-"""Shown at once: those that are critical come first."""
+"""Limit of problems shown at once: critical ones come first."""
 _ALERTS: Final = "Popwheel"
 """Problems whose ids begin so have an alert of Prometheus."""
 _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
@@ -31,7 +31,7 @@ _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong.
+    """Problem of the cluster.
 
     Args:
         problem: as the API tells it.

@@ -41,7 +41,7 @@ _ENDS: Final = frozenset(("acked", "nacked", "expired", "released", "dead", "red
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that became of a message.
+    """Event of a message.
 
     Args:
         time_ms: when.
@@ -71,7 +71,7 @@ class Event:
 
     @property
     def state(self) -> str:
-        """Its colour; empty for none."""
+        """Return its colour; empty for none."""
         return _STATES.get(self.kind, "")
 
 

@@ -168,7 +168,7 @@ class ActivityBook:
         return Values(in_rate=0.0, out_rate=0.0) if self._all_groups else UNKNOWN
 
     def clear(self) -> None:
-        """This controller leads no more: another one may, meanwhile."""
+        """Clear the book: this controller leads no more, and another one may, meanwhile."""
         self.history = History()
         self._reset()
 

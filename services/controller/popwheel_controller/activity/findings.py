@@ -13,7 +13,7 @@ from popwheel_controller.cluster.processes import Processes
 
 
 class Findings:
-    """Everything that rules judge.
+    """Findings that the rules judge.
 
     Args:
         book: the last samples.

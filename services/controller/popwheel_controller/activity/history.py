@@ -70,7 +70,7 @@ class _Rows:
             del self._data[: _SLACK * size]
 
     def since(self, first: int) -> dict[int, Values]:
-        """Those from a number on."""
+        """Return the rows from a number on."""
         size = len(self._columns) + 1
         found: dict[int, Values] = {}
         for start in range(0, len(self._data), size):
@@ -167,7 +167,7 @@ class History:
         return self._past(self._cluster, lambda number: UNKNOWN)
 
     def of(self, kind: Kind, name: str) -> Past:
-        """Those of a topic or group."""
+        """Return the rows of a topic or group."""
         whole = self._whole[kind]
         rows = self._keys[kind].get(name) or _Rows(_COLUMNS[kind])
         # One that was dropped had rows that are gone: a key without rows is not known to have done nothing.

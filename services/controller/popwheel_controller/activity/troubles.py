@@ -199,7 +199,7 @@ RULES: Final = {
 
 
 class Finding(NamedTuple):
-    """Something that was measured.
+    """Measurement that a rule judges.
 
     Args:
         rule: by which it is judged.
@@ -259,5 +259,5 @@ class Troubles:
         return sorted(problems, key=lambda each: (each.rule.severity != "critical", each.since_ms))
 
     def clear(self) -> None:
-        """This controller leads no more."""
+        """Clear the problems: this controller leads no more."""
         self._since_ms = {}

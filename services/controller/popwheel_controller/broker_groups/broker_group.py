@@ -93,7 +93,7 @@ class GroupState:
         )
 
     def resigned(self) -> "GroupState":
-        """Let the master go, with nobody in its place; the set stays, so that it is who may lead later."""
+        """Return the state without a master; the set stays, so that its members may lead later."""
         return replace(self, master=NO_MASTER)
 
     def without_replica(self, number: int) -> "GroupState":
@@ -209,7 +209,7 @@ def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False, 
 
 
 def check_state(state: GroupState) -> None:
-    """See that what must hold of each state holds of this one.
+    """Check the invariants of a state.
 
     Raises:
         IllegalStepError: it does not.

@@ -119,7 +119,7 @@ class Decommission:
         )
 
     def _check_gone(self, group: str, numbers: Iterable[int]) -> None:
-        """See that none of some replicas lives, or may live."""
+        """Check that none of some replicas lives, or may live."""
         sight = self._overseer.sight(group)
         there = {n for n in numbers if n in sight and sight[n].standing is not Standing.DEAD}
         if not there:

@@ -35,7 +35,7 @@ def elect(state: GroupState, reports: Reports) -> int | None:
 
 
 def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
-    """Those members of the sync-state set that are what they were, and stay."""
+    """Return the members of the sync-state set that still have their data, and do not leave."""
     return {
         number: report
         for number, report in reports.items()

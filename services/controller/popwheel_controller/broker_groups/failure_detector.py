@@ -19,11 +19,11 @@ class Standing(Enum):
     """Liveness of a replica, as far as it is known."""
 
     LIVING = "living"
-    """It reported just now."""
+    """Report received just now."""
     SILENT = "silent"
-    """Its stream is there, but it has not reported for a while."""
+    """Stream open, but no report for a while."""
     UNSURE = "unsure"
-    """Its stream broke, or it has not come since this controller began to lead; it is not given up yet."""
+    """Stream broken, or not opened since this controller began to lead; the replica is not given up yet."""
     DEAD = "dead"
 
 
@@ -60,33 +60,33 @@ class FailureDetector(Generic[Key]):
         self._watched.setdefault(key, _Watched(now, connected=False))
 
     def heard(self, key: Key, now: float) -> None:
-        """It has reported on its stream."""
+        """Record a report on its stream."""
         watched = self._watched.setdefault(key, _Watched(now, connected=True))
         watched.heard_at = now
         watched.connected = True
         watched.dead = False
 
     def broke(self, key: Key) -> int:
-        """Its stream broke; what to give with the outcome of the probe that is due now."""
+        """Record that its stream broke; return the number to pass with the outcome of the probe that is due now."""
         watched = self._watched[key]
         watched.connected = False
         watched.breaks += 1
         return watched.breaks
 
     def answered(self, key: Key, breaks: int, now: float) -> None:
-        """It answered the probe: its process lives, and will come back."""
+        """Record an answer to the probe: its process lives, and will come back."""
         watched = self._watched.get(key)
         if watched is not None and watched.breaks == breaks and not watched.connected and not watched.dead:
             watched.heard_at = now
 
     def refused(self, key: Key, breaks: int) -> None:
-        """Nobody answers at its address."""
+        """Record that nobody answers at its address."""
         watched = self._watched.get(key)
         if watched is not None and watched.breaks == breaks and not watched.connected:
             watched.dead = True
 
     def left(self, key: Key) -> None:
-        """It said that it leaves, and has gone."""
+        """Record that it reported its departure, and has gone."""
         if key in self._watched:
             self._watched[key].connected = False
             self._watched[key].dead = True

@@ -25,7 +25,7 @@ Decision = Callable[[GroupState | None], GroupState | None]
 """Function from a group's stored state to its new state; None for no change, or it raises StatusError."""
 
 Listener = Callable[[GroupState | None, GroupState], None]
-"""Told of a group's state before a change, None if there was none, and of the one after it."""
+"""Listener of a group's state before a change, None if there was none, and of the one after it."""
 
 Outcome = TypeVar("Outcome")
 
@@ -37,7 +37,7 @@ _logger = structlog.get_logger()
 
 
 class GroupKeeper:
-    """Holds the states of all broker groups, as the store had them last, and changes them.
+    """Cache of the states of all broker groups, as the store had them last; it also changes them.
 
     Args:
         store: where they are kept.
@@ -63,7 +63,7 @@ class GroupKeeper:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def subscribe(self, listener: Listener) -> None:
-        """Have `listener` told of each state after it was stored, or found stored by somebody else."""
+        """Notify `listener` of each state after it was stored, or found stored by another controller."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -92,7 +92,7 @@ class GroupKeeper:
                 reader.cancel()
 
     def forget(self) -> None:
-        """Hold nothing any more: another controller leads."""
+        """Forget all states: another controller leads."""
         self.states.clear()
         self._versions.clear()
         self._outcome_unknown.clear()

@@ -203,7 +203,7 @@ class Overseer:
         return sorted({*self.groups.states, *self.replicas.groups()})
 
     def look_at(self, group: str) -> None:
-        """Have a group looked at: something is new."""
+        """Schedule a check of a group: something is new."""
         self._dirty[group] = None
         if self._leads and group not in self._reconciling:
             task = self._reconciling[group] = asyncio.create_task(self._reconcile(group), name=f"settling-{group}")
@@ -218,7 +218,7 @@ class Overseer:
     # What it does.
 
     async def _watch(self) -> None:
-        """See whom nobody has heard of for too long, and try again what could not be stored."""
+        """Detect replicas that are silent for too long, and retry what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -345,7 +345,7 @@ class Overseer:
         self._show(new.name)
 
     def _show(self, group: str) -> None:
-        """Let proxies, replicas and the rest of this controller know how a group is."""
+        """Notify proxies, replicas and the rest of this controller of a group's state."""
         state, sight = self.groups.states.get(group), self.sight(group)
         info = route(group, state, sight)
         if self._shown.get(group) != (info, state is not None):

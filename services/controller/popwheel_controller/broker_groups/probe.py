@@ -56,7 +56,7 @@ class ReplicaProbe:
         return (answer.group, answer.replica) in ((group, number), ("", 0))
 
     async def check(self, report: ReplicaReport) -> None:
-        """See that the process that reported this is there still.
+        """Check that the process that reported this still exists.
 
         Raises:
             AnotherThereError: it is not, or does not answer.

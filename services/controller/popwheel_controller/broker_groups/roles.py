@@ -51,7 +51,7 @@ class Roles:
         self._listeners: list[Callable[[str], None]] = []
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Have `listener` called with a group's name after its roles have changed, or it has gone."""
+        """Call `listener` with a group's name after its roles have changed, or it has gone."""
         self._listeners.append(listener)
 
     def channel(self, group: str, place: ReplicaPlace) -> Channel:

@@ -62,7 +62,7 @@ class Inspections:
         return found
 
     def left(self, inspected: Inspected) -> None:
-        """Its stream has ended."""
+        """Record that its stream has ended."""
         del self._inspected[inspected.key]
         for waiting in inspected.waiting.values():
             if not waiting.done():

@@ -29,7 +29,7 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         while part := dict(islice(items, _PART_MAX // 2)):
             self._parts.append(part)
         self._firsts = [next(iter(part)) for part in self._parts]
-        """No name of a part comes before this one; the first part holds all that come before the second."""
+        """First names of the parts: none of a part sorts before it; the first part has all before the second's."""
         self._length = len(values or ())
 
     def __len__(self) -> int:

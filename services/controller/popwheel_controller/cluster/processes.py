@@ -83,13 +83,13 @@ class Processes:
         self._watching: dict[Watching, None] = {}
 
     def came(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
-        """Somebody watches from now on, until `left`."""
+        """Record a new watch, until `left`."""
         watching = Watching(request, peer, now_ms)
         self._watching[watching] = None
         return watching
 
     def left(self, watching: Watching) -> None:
-        """Its stream has ended."""
+        """Record that its stream has ended."""
         self._watching.pop(watching, None)
 
     def members(self, registrations: Iterable[Registration]) -> list[Member]:

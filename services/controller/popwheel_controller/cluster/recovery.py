@@ -52,7 +52,7 @@ class BrokerNames:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an operator has to know of one topic or group.
+    """Finding about one topic or group, for an operator.
 
     Args:
         kind: `topic` or `group`.
@@ -112,7 +112,7 @@ class RecoveryPlan:
 def plan_recovery(
     state: ClusterState, options: ControllerOptions, brokers: Mapping[str, BrokerNames], *, adopt: bool = False
 ) -> RecoveryPlan:
-    """See what there was.
+    """Plan the recovery of topics and groups.
 
     Args:
         state: the cluster as it is now.

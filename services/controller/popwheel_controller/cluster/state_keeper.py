@@ -38,7 +38,7 @@ _Done = list[tuple[_Waiting, ClusterUpdate | None]]
 
 
 class StateKeeper:
-    """Holds the current state and carries out changes.
+    """Owner of the current state, which carries out its changes.
 
     Args:
         state: the state to begin with.
@@ -140,7 +140,7 @@ class StateKeeper:
         return dropped
 
     def refresh_soon(self) -> None:
-        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        """Read the store before any other change: another controller seems to have changed it."""
         if not self._stopping:
             self._is_outdated = True
             self._arrived.set()
@@ -232,7 +232,7 @@ class StateKeeper:
         return batch
 
     def _take_in(self, stored: ClusterState) -> None:
-        """Go on from what is stored; those who watch hear of it if it is something else."""
+        """Apply the stored state; watchers are notified if it differs."""
         ours = self.state
         if incarnation_of(stored.version) != incarnation_of(ours.version):  # its versions say nothing of ours
             self.state = replace(stored, brokers=ours.brokers, away=ours.away)

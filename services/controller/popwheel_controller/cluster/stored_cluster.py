@@ -144,7 +144,7 @@ class StoredCluster:
         raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
 
     async def save(self, state: ClusterState) -> None:
-        """Put a state in place of the one that was last read or written.
+        """Replace the state that was last read or written.
 
         Raises:
             ConflictError: another controller has changed that.
@@ -210,7 +210,7 @@ class StoredCluster:
         return Page(page.name, entries_of(stored.document, self._store.where(name))).without(page.deleted)
 
     async def _take_up(self, head: ClusterState, book: ClusterBook) -> None:
-        """Go on from what was read: names that are as they were share what they are in with the state before."""
+        """Apply what was read: unchanged names share their data with the state before."""
         old = {id_: entry for entries in _entries(self._book, book) for id_, entry in entries.items()}
         come: list[Entry] = []
         for some in _entries(book, self._book):

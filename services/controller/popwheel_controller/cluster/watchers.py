@@ -98,7 +98,7 @@ class Watcher:
         self._wake()
 
     def close(self) -> None:
-        """Say that its stream is to end when what waits has been taken."""
+        """End its stream once what waits has been taken."""
         self.closed = True
         self._wake()
 
@@ -147,7 +147,7 @@ class Watchers:
             watcher.offer(update)
 
     def renew(self) -> None:
-        """Have everyone be sent the whole state anew."""
+        """Send the full state to all watchers."""
         self._snapshots.clear()
         for watcher in self._watchers:
             watcher.renew()
@@ -165,7 +165,7 @@ class Watchers:
         return snapshot.parts()
 
     def open(self) -> None:
-        """Let those who come from now on watch."""
+        """Accept watchers from now on."""
         self._closed = False
 
     def close(self) -> None:

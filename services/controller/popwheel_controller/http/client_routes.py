@@ -22,7 +22,7 @@ from popwheel_controller.http.refusal import refusal
 _LISTED = 100
 _LISTED_MAX = 500
 _PAGE_S_MAX = 5.0
-"""No further proxy is asked for a page after so long; below the time-out of `popwheel admin`."""
+"""Time after which no further proxy is asked for a page; below the time-out of `popwheel admin`."""
 _ID_LENGTH_MAX = 1_024
 
 

@@ -27,7 +27,7 @@ _LISTED: Final = 100
 _LISTED_MAX: Final = 1_000
 _CHOSEN_MAX: Final = 100
 _EXPORTED_BYTES_MAX: Final = 8 << 20
-"""No further letters are read for an export of so many bytes."""
+"""Size of an export after which no further letters are read."""
 _OFFSET_MAX: Final = 2**62
 _DIGITS_MAX: Final = 18
 _GONE: Final = "it is no dead letter (any more): it was redriven, purged or moved; ask for the list"

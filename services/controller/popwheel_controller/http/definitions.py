@@ -91,7 +91,7 @@ class Definitions:
         self._checks = checks
 
     async def preview(self, definitions: Sequence[Definition]) -> list[Defined]:
-        """Say what would become of definitions; nothing is changed.
+        """Return the outcomes of definitions; nothing is changed.
 
         Raises:
             StatusError: BAD_REQUEST, they are too many, or one name is defined twice.

@@ -1,4 +1,4 @@
-"""Stands before each route of the admin API: callers need its role, and each change leaves a line."""
+"""Guard before each route of the admin API: callers need its role, and each change leaves a line."""
 
 import json
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Guard:
         self._changes = changes
 
     async def __call__(self, request: Request) -> None:
-        """Look at a request.
+        """Check a request.
 
         Raises:
             StatusError: FORBIDDEN: the caller's role does not allow it.

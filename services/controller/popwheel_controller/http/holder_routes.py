@@ -19,7 +19,7 @@ from popwheel_rpc.methods import IN_FLIGHT_RELEASE, IN_FLIGHT_SUMMARY, MESSAGE_E
 _LISTED = 100
 """Groups and clients in a summary."""
 _ASKED = 1_000
-"""Those with the most that each broker names."""
+"""Number of the largest entries that each broker names."""
 _PAGES_MAX = 32
 """A broker is asked so often for what happened to a message; each time it looks through 2,048 messages at most."""
 
@@ -39,7 +39,7 @@ _KINDS = {
     pb.MESSAGE_ROLLED_BACK: "rolled_back",
 }
 _MADE_OF_IT = frozenset((pb.MESSAGE_REVIVED, pb.MESSAGE_DEAD))
-"""They follow the end of the delivery that was written with them."""
+"""Events that follow the end of the delivery that was written with them."""
 _TOO_MANY = "it has more messages to look through than one request may take; say since_ms and until_ms"
 
 
@@ -102,7 +102,7 @@ class Released(BaseModel):
 
 
 class MessageEvent(BaseModel):
-    """Something that happened to a message."""
+    """Event of a message."""
 
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
     broker: str

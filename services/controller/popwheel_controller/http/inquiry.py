@@ -138,14 +138,14 @@ class LastingInquiry(Inquiry):
             raise
 
     async def close(self) -> None:
-        """Let the channels go."""
+        """Close the channels."""
         for _, channel in self._kept.values():
             await channel.close()
         self._kept.clear()
 
 
 def away(broker: str) -> StatusError:
-    """There is no such broker now, or it is a group without a master."""
+    """Return the error for a broker that does not exist now, or for a group without a master."""
     return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
 
 

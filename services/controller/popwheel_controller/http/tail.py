@@ -32,7 +32,7 @@ _LOOK_S: Final = 0.7
 _HEARTBEAT_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _HEADERS: Final = {"x-accel-buffering": "no"}
-"""Has proxies that go by it pass events on at once."""
+"""Headers by which proxies pass events on at once."""
 _TOO_MANY: Final = f"{AT_ONCE_MAX} tails are open, the most at the same time: close one, or browse instead"
 
 

@@ -8,7 +8,7 @@ _PART: Final = 0.99
 
 
 class TailPace:
-    """Lets so many messages a second through.
+    """Pace of a tail: a limit of messages a second.
 
     Args:
         rate: messages a second.

@@ -15,7 +15,7 @@ _STOP_FIRST: Final = "stop its consumers, wait until nothing is given out or wai
 
 
 class UseChecks:
-    """Looks at what is in use.
+    """Checks of what is in use.
 
     Args:
         inquiry: asks brokers.

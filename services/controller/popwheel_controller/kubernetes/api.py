@@ -68,7 +68,7 @@ class ApiConflictError(Exception):
 
 
 class _ApiNotFoundError(Exception):
-    """There is no such resource, or no such kind of resources (404)."""
+    """Error: there is no such resource, or no such kind of resources (404)."""
 
 
 class ApiGoneError(Exception):
@@ -140,7 +140,7 @@ class KubernetesApi(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
 
 
 class ClientKubernetesApi:

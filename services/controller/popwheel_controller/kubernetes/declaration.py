@@ -24,7 +24,7 @@ from popwheel_controller.options import ControllerOptions
 
 SHOWN: Final = "popwheel.io/shown"
 FINALIZER: Final = "popwheel.io/held"
-"""Holds a resource that is deleted until what it declares is."""
+"""Finalizer that keeps a deleted resource until what it declares is deleted."""
 _DELETE: Final = "Delete"
 _HASH_DIGITS: Final = 10
 _READABLE: Final = 127
@@ -63,12 +63,12 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Have it made, or changed, as the resource says."""
+    """Step that creates or changes what the resource declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Have it deleted, if it still is the one that the resource stood for.
+    """Step that deletes it, if it still is the one that the resource stood for.
 
     Args:
         id: of that.
@@ -197,7 +197,7 @@ def change_of(
 def refused_by(
     kind: DeclaredKind[Named], state: ClusterState, declaration: Declaration, error: StatusError, now_ms: int
 ) -> Step | None:
-    """Say that what a resource declares cannot be made, or changed to be so.
+    """Return the status of a resource whose declaration cannot be made, or changed.
 
     Args:
         kind: of what it declares.
@@ -256,7 +256,7 @@ def _farewell(declaration: Declaration, owner: Declaration | None, found: Named 
 
 
 def _finalizer(declaration: Declaration, wanted: bool) -> Step | None:
-    """Give it our finalizer, or take it away; None if that is done."""
+    """Return the step that adds or removes our finalizer; None if that is done."""
     if declaration.has_finalizer == wanted:
         return None
     others = [each for each in declaration.whole["metadata"].get("finalizers") or () if each != FINALIZER]
@@ -277,7 +277,7 @@ def _differs(
 def _refused(
     kind: DeclaredKind[Named], declaration: Declaration, reason: str, message: str, now_ms: int
 ) -> Step | None:
-    """Say that a resource stands for nothing, and why."""
+    """Return the status of a refused resource, with the reason."""
     told = condition(READY, holds=False, reason=reason, message=message)
     return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, told, now_ms)
 

@@ -136,7 +136,7 @@ class KubernetesMirror:
         self._events.clear()
 
     async def _mark_pods(self) -> None:
-        """Give pods of this release their roles.
+        """Set the role labels of this release's pods.
 
         Raises:
             ApiRefusalError: one of them may not be changed; the others were.
@@ -201,7 +201,7 @@ class KubernetesMirror:
             self._switching[group] = asyncio.create_task(self._switch(group, asked), name=f"switchover-of-{group}")
 
     async def _switch(self, group: str, asked: str) -> None:
-        """Give a group the master that an operator asked for."""
+        """Switch a group to the master that an operator asked for."""
         known = self._overseer.groups.states.get(group)
         before, told, result = "" if known is None else in_short(known), "", "done"
         try:
@@ -250,7 +250,7 @@ class KubernetesMirror:
         return await self._transfers.switch(group, to)
 
     def _refused(self, group: str, why: StatusError) -> None:
-        """Somebody asked for another master, by whatever way, and there is none."""
+        """Record a refused request for another master, whoever made it."""
         self._note(group, GroupEvent(WARNING, "SwitchoverRefused", f"{code_name(why.code)}: {why.message}"))
 
     def _note(self, group: str, event: GroupEvent) -> None:

@@ -16,7 +16,7 @@ PODS_WITH_ROLES = f"app.kubernetes.io/name=popwheel,{_COMPONENT} in (broker,cont
 
 
 def of_release(pods: Mapping[str, Mapping[str, Any]], leader: str) -> dict[str, Mapping[str, Any]]:
-    """Those pods that belong to the same release as a controller; all, if that is not known.
+    """Return the pods of the controller's release; all, if that is not known.
 
     Args:
         pods: of the namespace, by name.

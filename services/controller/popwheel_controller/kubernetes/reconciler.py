@@ -197,7 +197,7 @@ class Reconciler(Generic[Named]):
         return next_step(self._kind, self._keeper.state, self._options, declaration, owner, self._clock.wall_ms())
 
     async def _reconcile(self, resource: str, owned: Mapping[str, Declaration]) -> None:
-        """Do one step after the other about a resource, until nothing is to be done."""
+        """Reconcile a resource step by step, until nothing is to be done."""
         for _ in range(_STEPS_MAX):
             whole = self._watch.resources.get(resource)
             declaration = None if whole is None else declaration_of(self._kind, whole)
@@ -290,7 +290,7 @@ class Reconciler(Generic[Named]):
             await self._watch.look_again(resource["metadata"]["name"])
 
     async def _some_at_once(self, works: Iterable[Callable[[], Awaitable[None]]]) -> list[ApiRefusalError]:
-        """Do all of it, a few at a time; what the API server does not take.
+        """Run the work, a few at a time; return what the API server refused.
 
         Raises:
             Exception: what went wrong otherwise; what comes later is not begun.

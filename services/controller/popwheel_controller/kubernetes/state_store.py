@@ -202,7 +202,7 @@ class KubernetesStateStore:
             raise ConflictError(CLUSTER)
 
     def _check_ours(self, kind: ResourceKind, found: Resource) -> None:
-        """See that a resource is this cluster's.
+        """Check that a resource is this cluster's.
 
         Raises:
             UnknownFormatError: somebody else made it.

@@ -82,7 +82,7 @@ class Leadership:
         return self._active and (self._store is None or self._holder.leads(self._clock.monotonic()))
 
     def check(self) -> None:
-        """See that this controller leads.
+        """Check that this controller leads.
 
         Raises:
             NotLeadingError: which names the one that does.
@@ -157,7 +157,7 @@ class Leadership:
             _logger.info("the lease can be read and written again")
 
     async def _turn(self, store: StateStore) -> None:
-        """Look at the lease, and write it if it is ours to be had."""
+        """Read the lease, and write it if it is free."""
         async with self._turning:
             for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
                 stored = await store.read(LEASE)
@@ -177,7 +177,7 @@ class Leadership:
             self._holder.beaten()
 
     async def _give_back(self) -> None:
-        """Let others have the lease at once."""
+        """Release the lease at once."""
         async with self._turning:
             released = self._holder.released()
             if self._store is None or released is None:
@@ -217,7 +217,7 @@ class Leadership:
                 await self._give_up(error)
 
     async def _begin_or_end(self, turned: bool) -> None:
-        """Do what the lease asks for.
+        """Begin or end to lead, as the lease says.
 
         Args:
             turned: whether it was looked at just now, so that it is time to look at the rest of the store, too.
@@ -251,7 +251,7 @@ class Leadership:
         self._begun = False
 
     async def _give_up(self, error: Exception) -> None:
-        """Something went wrong that must not: let another one lead, and leave it the time to."""
+        """Stop leading after an unexpected failure, and leave another one the time to begin."""
         self._no_lead = f"this controller cannot lead: {_words(error)}"
         foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
         _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)

@@ -112,7 +112,7 @@ class LeaseHolder:
         self._leads_until = began + self._lease_s * _BELIEF_SHARE
 
     def beaten(self) -> None:
-        """Somebody else wrote first."""
+        """Record that another controller wrote first."""
         self._leads_until = None
 
     def released(self) -> Lease | None:

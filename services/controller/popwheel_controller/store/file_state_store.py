@@ -119,13 +119,13 @@ class FileStateStore:
         return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
     def where(self, name: str) -> str:
         return str(self._path(name))
 
     async def _alone(self, work: Callable[[], None]) -> None:
-        """Do it while nobody else does; one that hangs with the lock held holds up nothing but the change."""
+        """Run the work under the lock; a process that hangs with the lock delays nothing but the change."""
         if self._lock is None:
             work()
             return
@@ -139,7 +139,7 @@ class FileStateStore:
         raise OSError(errno.EBUSY, "another controller holds the lock of the folder")
 
     def _replace(self, name: str, new: Path, path: Path, expected: str | None) -> None:
-        """Put the new file in place of the old one, if that is the expected one."""
+        """Replace the old file with the new one, if that is the expected one."""
         if self._current(name, path) != expected:
             self._disk.remove(new)
             raise ConflictError(name)

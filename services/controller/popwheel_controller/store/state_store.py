@@ -89,7 +89,7 @@ class StateStore(Protocol):
         """The names of all pages that are there (`page_of_document`)."""
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
 
     def where(self, name: str) -> str:
         """Return where an operator finds a document."""

@@ -43,7 +43,7 @@ class Caller:
 
 
 class Access:
-    """Lets callers in, or raises what they are told.
+    """Check of callers: it accepts them, or raises their error.
 
     Args:
         file: the users.
@@ -151,11 +151,11 @@ class Access:
         self._tell(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
 
     def tick(self) -> None:
-        """Tell what was left out of the log; called about once a second."""
+        """Log how much was left out of the log; called about once a second."""
         self._log.tell_unwritten()
 
     def _check_user(self, caller: Caller) -> None:
-        """See that a caller is still who it was."""
+        """Check that a caller's user is unchanged."""
         users = self._file.content
         if caller.users is users:
             return

@@ -42,7 +42,7 @@ class NameSet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who may call.
+    """User that may call.
 
     Args:
         access_key: the name.

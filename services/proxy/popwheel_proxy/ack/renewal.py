@@ -89,7 +89,7 @@ class RenewalBook:
     def add(
         self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float, receive: int = 0
     ) -> None:
-        """Keep handles renewed from now on; also those that an earlier try of the receive has."""
+        """Renew handles from now on; also those that an earlier try of the receive has."""
         until = now + self._options.longest_ms / 1000
         for handle in handles:
             self._drop(handle)

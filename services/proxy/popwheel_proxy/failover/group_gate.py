@@ -33,7 +33,7 @@ class Timer(Protocol):
     """Timer of a callback."""
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the callback."""
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
@@ -134,7 +134,7 @@ class Gates:
                 del self._gates[key]
 
     def close(self) -> None:
-        """Let nobody try any more."""
+        """Stop all retries."""
         for gate in self._gates.values():
             _stop(gate)
 

@@ -135,7 +135,7 @@ class ParkedCalls:
                 await self._topics_changed.wait()
 
     def close(self) -> None:
-        """Let nobody try any more."""
+        """Stop all retries."""
         self.gates.close()
 
     def _cluster_changed(self, update: ClusterUpdate) -> None:
@@ -144,7 +144,7 @@ class ParkedCalls:
             self._topics_changed = asyncio.Event()
 
     def _routes_changed(self) -> None:
-        """Let those try whose group has another master, and those whose group is gone find that out."""
+        """Retry the calls whose group has another master, and those whose group is gone."""
         brokers, gates = self._brokers, self.gates
         former, self._names = self._names, frozenset(brokers.names)
         if not gates:

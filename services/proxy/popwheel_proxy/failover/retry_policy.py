@@ -36,13 +36,13 @@ class Fault(Enum):
     NO_MASTER = "no_master"
     """The group has no master, as far as is known."""
     NOT_REACHED = "not_reached"
-    """Nothing of the call was sent."""
+    """Fault before any part of the call was sent."""
     NOT_LEADING = "not_leading"
     """The master says that it cannot: it does not lead any more or yet, or has too few replicas in sync."""
     BUSY = "busy"
     """The master has too much to do; another may have less."""
     IN_DOUBT = "in_doubt"
-    """It can't be told whether it was done."""
+    """Fault with an unknown outcome."""
 
 
 _DOUBTFUL = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
@@ -92,7 +92,7 @@ class Step(Enum):
     LOOK = "look"
     """The group says that the topic was deleted: send it to the one that was made again, if there is one."""
     TELL = "tell"
-    """Tell the client."""
+    """Return the failure to the client."""
 
 
 @dataclass(slots=True)

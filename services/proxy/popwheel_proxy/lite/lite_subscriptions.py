@@ -136,7 +136,7 @@ class LiteSubscriptions:
         self.told(reader, now)
 
     def said(self, reader: Reader, said_ms: int) -> None:
-        """Note when a client said what it reads, by the wall clock in ms."""
+        """Record the wall-clock time in ms of a client's report."""
         known = self._by_reader.get(reader)
         if known is not None:
             known.said_ms = said_ms

@@ -36,7 +36,7 @@ from popwheel_rpc.methods import SYNC_LITE
 from popwheel_rpc.service import Call
 
 Synced = Callable[[Reader, str], None]
-"""Told of a reader and of the broker that knows all its lite topics now."""
+"""Listener for a reader and the broker that knows all its lite topics now."""
 
 HEARTBEAT_EVERY_S = 30.0
 """Interval of a reader's sign of life to brokers, if it does not report by itself.
@@ -117,7 +117,7 @@ class LiteSync:
         brokers.subscribe(self._brokers_changed)
 
     def subscribe(self, listener: Synced) -> None:
-        """Tell `listener` whenever a broker has been told all of a reader."""
+        """Notify `listener` whenever a broker has received all of a reader."""
         self._synced.append(listener)
 
     async def sync(
@@ -207,7 +207,7 @@ class LiteSync:
             self._metrics.ends_told.inc()
 
     def tick(self) -> None:
-        """Tell brokers of readers that are alive, and forget the others; called about once a second."""
+        """Report readers that are alive to brokers, and forget the others; called about once a second."""
         if not self._is_beating:
             self._is_beating = True
             self._background.start(self._beat())
@@ -241,7 +241,7 @@ class LiteSync:
         self._pump()
 
     async def _tell_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Tell all brokers that lead; one that comes to lead is told later."""
+        """Report to all brokers that lead; one that comes to lead gets it later."""
         self._metrics.syncs.labels(broker.LiteAction.Name(asked.action).removeprefix("LITE_").lower()).inc()
         async with self._turn(reader):
             names = sorted(self._brokers.led)
@@ -254,7 +254,7 @@ class LiteSync:
                 raise result
 
     async def _tell(self, name: str, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Tell one broker, and all that the reader reads if it has forgotten that."""
+        """Report to one broker, with all that the reader reads if it has forgotten that."""
         answer, _ = await self._masters.call(name, SYNC_LITE, asked, deadline)
         if answer.unknown_client and asked.action in (broker.LITE_ADD, broker.LITE_REMOVE):
             self._metrics.repeats.inc()
@@ -280,7 +280,7 @@ class LiteSync:
         self._pump()
 
     def _pump(self) -> None:
-        """Tell what is to be told, some at a time."""
+        """Send the waiting reports, some at a time."""
         while self._telling < _AT_ONCE_MAX and (self._untold or self._after_streams):
             if self._untold:
                 (reader, name), everything = self._untold.popitem(last=False)
@@ -329,7 +329,7 @@ class LiteSync:
 
 
 def _nothing() -> None:
-    """There is nothing to be undone."""
+    """Do nothing: there is nothing to be undone."""
 
 
 def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.SyncLiteRequest:

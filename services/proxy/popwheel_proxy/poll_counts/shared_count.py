@@ -50,7 +50,7 @@ class CountStore(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 class SharedCount:
@@ -100,7 +100,7 @@ class SharedCount:
             self._take(sums)
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await self._store.close()
 
     def _take(self, sums: Sums) -> None:
@@ -119,7 +119,7 @@ class SharedCount:
             _logger.info("polls of all proxies are counted again")
 
     def _fall_back(self, reason: str) -> None:
-        """Go on with the proxy's own count; said once, until all is well again."""
+        """Go on with the proxy's own count; this is logged once, until the store is back."""
         self._mode_choice.cluster({})
         self._up.set(0)
         self._failures.inc()

@@ -34,9 +34,9 @@ class Mode(Enum):
 
 
 SLICE_S: Final = 0.25
-"""Sliced: how long after a pop that found nothing the next broker is asked."""
+"""Time after an empty pop until a sliced poll asks the next broker."""
 SLICES_MAX: Final = 16
-"""Sliced: the quota of short pops."""
+"""Quota of a sliced poll's short pops."""
 
 
 class State(Enum):
@@ -58,7 +58,7 @@ class Pop:
 
 @dataclass(frozen=True, slots=True)
 class WaitAt:
-    """Be there for notifications of this broker, and no other, until `wake_at`."""
+    """Wait for notifications of this broker, and no other, until `wake_at`."""
 
     broker: str
 
@@ -67,15 +67,15 @@ class Do(Enum):
     """Action for the poll's owner."""
 
     WAIT = auto()
-    """Be there for notifications of all brokers until `wake_at`; no more for those of one broker only."""
+    """Wait for notifications of all brokers until `wake_at`; no more for those of one broker only."""
     PAUSE = auto()
-    """Do nothing until `wake_at`."""
+    """Pause until `wake_at`."""
     ANSWER = auto()
     """Answer with the messages that were just found."""
     ANSWER_EMPTY = auto()
     """Answer that there is no message."""
     RELEASE = auto()
-    """Give back the messages that were just found: nobody waits for them any more."""
+    """Release the messages that were just found: nobody waits for them any more."""
 
 
 Effect = Pop | WaitAt | Do | None
@@ -251,7 +251,7 @@ class LongPoll:
             assert self._mode is Mode.SLICED and self._brokers, "it pauses and has no broker to go on to"
 
     def _step(self, event: str, effect: Effect) -> Effect:
-        """Go where the effect leads, if the table lets it."""
+        """Apply the effect, if the table allows it."""
         if effect is None:
             state = self.state
         elif isinstance(effect, Pop):
@@ -265,7 +265,7 @@ class LongPoll:
         return effect
 
     def _go_on(self, now: float) -> Effect:
-        """Nothing was found: pop elsewhere, wait, or answer."""
+        """Continue after an empty pop: pop elsewhere, wait, or answer."""
         if self._draining or (self._waits and now >= self.deadline):
             return Do.ANSWER_EMPTY
         if not self._waits:
@@ -280,7 +280,7 @@ class LongPoll:
         return self._wait(now)
 
     def _wait(self, now: float) -> Effect:
-        """Be there for notifications."""
+        """Wait for notifications."""
         if self._mode is Mode.PLAIN:
             if self._patient_until is None:
                 self._patient_until = now + self._patience_s
@@ -292,7 +292,7 @@ class LongPoll:
         return Do.WAIT
 
     def _pause(self, now: float) -> Effect:
-        """Let the rest of a slice pass; this broker's turn comes again after all others'."""
+        """Wait for the end of a slice; this broker's turn comes again after all others'."""
         self._brokers.append(self._broker)
         self._until = min(self.deadline, now + SLICE_S)
         return Do.PAUSE

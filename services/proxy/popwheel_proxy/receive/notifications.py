@@ -119,7 +119,7 @@ class Notifications:
                 del self._readers[pair]
 
     def register(self, interest: Interest) -> None:
-        """Have all brokers notify for an interest."""
+        """Register an interest at all brokers."""
         if not interest.registered:
             self._book.register(interest, self._links)
             told = _registration(interest)
@@ -140,7 +140,7 @@ class Notifications:
                 link.tell(_registration(interest))
 
     def cancel(self, interest: Interest) -> None:
-        """Have no broker notify for an interest any more."""
+        """Cancel an interest at all brokers."""
         told = NotifyInterest(id=interest.id, cancel=True)
         for name, link in self._links.items():
             if interest.registered or name in interest.registered_at:
@@ -217,7 +217,7 @@ class _Link:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Hold a stream open until cancelled."""
+        """Keep a stream open until cancelled."""
         pause_s = _PAUSE_FIRST_S
         well = True
         warn_at_s = self._clock.monotonic() + _START_S_MAX

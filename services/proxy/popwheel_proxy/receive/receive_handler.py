@@ -30,7 +30,7 @@ _ANY_QUEUE: Final = -1
 _LITE: Final = TopicType.LITE
 _GRACE_S: Final = 0.2
 _GOLDEN_RATIO: Final = 0.6180339887498949
-"""Its multiples are spread evenly, and so is every second, third ... of them."""
+"""Golden ratio: its multiples are spread evenly, and so is every second, third ... of them."""
 _MESSAGE_TAG: Final = b"\x12"
 _OK_ANSWER: Final = ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -47,7 +47,7 @@ class _Receive:
         """While its topic or group is not there."""
 
     def end(self) -> None:
-        """Its client stops."""
+        """Record that its client stops."""
         self.ended = True
         if self.poll is not None:
             self.poll.end()
@@ -55,7 +55,7 @@ class _Receive:
             self.waiter.set_result(False)
 
     def check(self) -> None:
-        """See that its client goes on.
+        """Check that its client goes on.
 
         Raises:
             StatusError: MESSAGE_NOT_FOUND, as for polls that wait.

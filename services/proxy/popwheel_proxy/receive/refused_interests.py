@@ -71,7 +71,7 @@ class RefusedInterests:
             del self._all[key]
 
     def take_turns(self, now: float) -> list[RefusedInterest]:
-        """Those whose turn has come; they get their next one."""
+        """Return the interests whose turn has come; they get their next one."""
         turns: list[RefusedInterest] = []
         for refusal in self._all.values():
             if refusal.turn_at > now or len(turns) == TURNS_AT_ONCE_MAX:

@@ -376,7 +376,7 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
 
 
 def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
-    """Say where the messages of a shipment stand that the broker may have stored before."""
+    """Resolve a shipment that the broker may have stored before: set the places of its messages."""
     if shipment.stored.done():
         return  # its sender has gone
     refused = next((result for result in results if result.code != _OK_CODE), None)
@@ -404,7 +404,7 @@ def _full(limit: str) -> LimitError:
 
 
 def _fail(shipment: Shipment, error: BaseException) -> None:
-    """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
+    """Fail a sender whose Put ended in an unexpected way, or was cancelled as the proxy ends."""
     if isinstance(error, Exception) and not shipment.stored.done():
         shipment.stored.set_exception(error)
     else:

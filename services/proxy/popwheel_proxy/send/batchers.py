@@ -91,7 +91,7 @@ class Batchers:
             self._changed(batcher.name, change)
 
     def _look(self) -> None:
-        """See which Puts are overdue, and let what waits behind them move on if another broker answers."""
+        """Find Puts that are overdue, and move what waits behind them if another broker answers."""
         busy = [batcher for batcher in self._batchers.values() if batcher.is_putting]
         self._looking = bool(busy)
         if busy:

@@ -17,14 +17,14 @@ from enum import Enum, IntEnum, auto
 from math import inf
 
 SLOW_FROM_S = 0.1
-"""No broker is slow below this: what a busy device or a pause of this process may well take."""
+"""Latency below which no broker is slow: a busy device, or a pause of this process, may well take it."""
 SLOW_FACTOR = 3.0
 """A slow one takes as many times as long as the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
 """(from this latency on, avoided for so long at first): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
 leaves a broker alone for nothing less; the second for what is less is our own."""
 PAUSE_MAX_S = 60.0
-"""No broker is avoided for longer without a probe, however often it was."""
+"""Longest time without a probe for which a broker is avoided, however often it was."""
 FORGIVEN_AFTER_S = 60.0
 """A broker that was sound for this long begins again with a short pause."""
 PROBE_EVERY_S = 1.0
@@ -40,11 +40,11 @@ class Trouble(IntEnum):
     NONE = 0
     SLOW = 1
     FAILING = 2
-    """It is not reached, or says that it cannot store."""
+    """Broker not reached, or not able to store."""
     HANGING = 3
-    """It does not answer."""
+    """Broker without an answer."""
     AWAY = 4
-    """It has no master: nothing is sent there, and no other trouble is known before it has one."""
+    """Broker without a master: nothing is sent there, and no other trouble is known before it has one."""
 
 
 class Change(Enum):
@@ -101,7 +101,7 @@ class BrokerHealth:
         self.avoided = 0
 
     def keep(self, names: Iterable[str]) -> None:
-        """These are the brokers now; one that left and came back begins anew."""
+        """Set the current brokers; one that left and came back begins anew."""
         known = self._brokers
         self._brokers = {name: known.get(name) or BrokerState(name) for name in names}
         self._refresh()

@@ -70,7 +70,7 @@ class Lanes:
         wait_s: float | None,
         work: Callable[[], Awaitable[Result]],
     ) -> Result:
-        """Do some work when all has ended that began before it for the same lane.
+        """Run some work after all that began before it for the same send queue.
 
         Args:
             topic, lane: which.

@@ -181,7 +181,7 @@ class SendHandler:
     async def _store_or_say_why(
         self, call: Call, part: _Part, messages: list[ClientMessage]
     ) -> Sequence[int | str | StatusError]:
-        """Like `_store`, with a refusal in the place of each message's offset or handle."""
+        """Store as `_store` does, with a refusal in the place of each message's offset or handle."""
         try:
             if part.lane:
                 return await self._store_in_turn(call, part.topic, messages)
@@ -192,7 +192,7 @@ class SendHandler:
             return [error] * len(messages)
 
     async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
-        """Put messages of one lane into its queue, behind all of it that this proxy was sent before.
+        """Put messages of one send queue into its queue, behind all of it that this proxy was sent before.
 
         Raises:
             StatusError: why they could not be stored.

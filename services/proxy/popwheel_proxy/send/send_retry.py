@@ -94,7 +94,7 @@ class Send:
 
 
 class SendRetry:
-    """Goes on with sends that failed.
+    """Retries of sends that failed.
 
     Args:
         brokers: the broker groups there are.
@@ -134,7 +134,7 @@ class SendRetry:
             raise send.told() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
-        """Have a send wait, and try when it may."""
+        """Park a send, and try when it may."""
         with self._parked_calls.park(size_of(send.messages)) as parked:
             while step is not Step.TELL:
                 if step is Step.WAIT:

@@ -45,7 +45,7 @@ class ProducerBook:
         return self._pairs.total
 
     def subscribe(self, on_change: Callable[[list[str], list[str]], None]) -> None:
-        """Tell of topics that have their first producer, and of those whose last one has gone."""
+        """Notify of topics that have their first producer, and of those whose last one has gone."""
         self._on_change = on_change
 
     def add(self, producer: Producer, topics: Iterable[str]) -> bool:

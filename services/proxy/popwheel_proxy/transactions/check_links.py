@@ -27,7 +27,7 @@ _logger = structlog.get_logger()
 
 
 class CheckLinks:
-    """Holds a stream to each broker.
+    """Links to each broker: a stream of its own.
 
     Args:
         book: for which topics there are producers.
@@ -97,7 +97,7 @@ class _Link:
         self._changed = asyncio.Event()
 
     def tell(self, topics: list[str], gone: list[str]) -> None:
-        """Tell of a change with the next message."""
+        """Report a change with the next message."""
         self._untold.update(dict.fromkeys(topics, True))
         self._untold.update(dict.fromkeys(gone, False))
         self._changed.set()
@@ -108,7 +108,7 @@ class _Link:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Hold a stream open until cancelled."""
+        """Keep a stream open until cancelled."""
         pause_s = _PAUSE_FIRST_S
         while True:
             reason, was_well = await self._run_one_stream()
@@ -140,7 +140,7 @@ class _Link:
             stream.cancel()
 
     async def _send(self, stream: ClientStream[TransactionCheck, TransactionProducers]) -> None:
-        """Tell what has changed whenever something has."""
+        """Report changes whenever there are some."""
         try:
             while True:
                 await self._changed.wait()

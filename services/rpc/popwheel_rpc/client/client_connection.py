@@ -225,7 +225,7 @@ class ClientConnection(Endpoint):
         return stream_id
 
     def reset(self, stream_id: int) -> None:
-        """Give a call up."""
+        """Cancel a call."""
         self.http2.reset(stream_id, ErrorCode.CANCEL)
         self.flush_soon()
 

@@ -104,7 +104,7 @@ class SettingsChanged:
 
 @dataclass(slots=True)
 class PingAcknowledged:
-    """Our ping was answered."""
+    """Answer to our ping."""
 
     opaque: bytes
 

@@ -97,7 +97,7 @@ class StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Any frame."""
+    """Return the bytes of a frame."""
     return FRAME_HEADER.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 

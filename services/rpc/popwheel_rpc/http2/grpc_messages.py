@@ -13,16 +13,16 @@ from popwheel_rpc.status import GrpcStatus, RpcError
 PREFIX_BYTES: Final = 5
 CONTENT_TYPE: Final = b"application/grpc"
 TIMEOUT_S_MAX: Final = 365.0 * 24 * 3600
-"""Longer time-outs are cut to this: some clients ask for 60 years, which no timer takes."""
+"""Longest time-out; longer ones are cut to it: some clients ask for 60 years, which no timer takes."""
 
 CODE_TRAILER: Final = "popwheel-code"
 """Carries the number of a `StatusError` between our own services."""
 
 NOT_LEADING_TRAILER: Final = "popwheel-not-leading"
-"""Is there, with any value, if that error is a `NotLeadingError`."""
+"""Trailer that is present, with any value, if that error is a `NotLeadingError`."""
 
 OTHER_CLUSTER_TRAILER: Final = "popwheel-other-cluster"
-"""Is there, with any value, if that error is an `InconsistentClusterIdError`."""
+"""Trailer that is present, with any value, if that error is an `InconsistentClusterIdError`."""
 
 RESPONSE_HEADERS: Final = hpack.encode(
     [(b":status", b"200"), (b"content-type", CONTENT_TYPE), (b"grpc-accept-encoding", b"identity")]
@@ -135,7 +135,7 @@ def frame_message(message: bytes) -> bytes:
 
 
 def frame_messages(messages: Sequence[bytes]) -> bytes:
-    """Several messages, each with its prefix, in one run of bytes."""
+    """Frame several messages, each with its prefix, in one run of bytes."""
     parts = []
     for message in messages:
         parts.append(_PREFIX.pack(0, len(message)))

@@ -44,7 +44,7 @@ class HeadReader:
         self._misses = 0
 
     def fields(self, block: bytes) -> list[HeaderField]:
-        """Any block.
+        """Decode any block.
 
         Raises:
             ProtocolError: it is none.
@@ -86,7 +86,7 @@ class HeadReader:
         return head
 
     def _keep(self, block: bytes, head: RequestHead) -> None:
-        """Know a block again, or those that are like it."""
+        """Cache a block, or a template for those that are like it."""
         template = template_of(block, self._decoder.literals(block), head, self._list_bytes_max)
         if template is not None:
             self._templates.insert(0, template)

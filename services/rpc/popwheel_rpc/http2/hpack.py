@@ -98,7 +98,7 @@ class BlockReader(Generic[Read]):
         self._table_bytes = 0
         self._changing = changing
         self._literals: dict[bytes, Entry[Read]] = {}
-        """Those that leave the table alone, by their bytes."""
+        """Cached literals that leave the table unchanged, by their bytes."""
 
     def decode(self, block: bytes) -> list[Read]:
         """Decode a whole block; return its fields in order.

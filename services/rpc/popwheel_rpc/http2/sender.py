@@ -200,7 +200,7 @@ class Sender:
             self.outbox.control(frames.window_update(stream.stream_id, increment))
 
     def _finish(self, stream: Stream) -> None:
-        """Our direction has ended; the stream is over if the other one has, or if nobody wants the rest of it."""
+        """End our direction; the stream is over if the other one has ended, or if nobody wants the rest of it."""
         if stream.remote_ended:
             self._close(stream, Closure.ENDED)
         elif not self._client:

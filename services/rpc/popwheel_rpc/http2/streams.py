@@ -23,7 +23,7 @@ class ReceiveWindow:
         self._held_max = held_max
 
     def take(self, count: int) -> bool:
-        """Note that `count` bytes came in and are held; False if the other side was not allowed to send as many."""
+        """Count `count` bytes that came in and are retained; return False if the other side exceeded the window."""
         self.available -= count
         self.held += count
         return self.available >= 0
@@ -99,7 +99,7 @@ class ClosedStreams:
         self._older: dict[int, Closure] = {}
 
     def add(self, stream_id: int, closure: Closure) -> None:
-        """Note that a stream is over."""
+        """Record that a stream is over."""
         self._recent[stream_id] = closure
         if len(self._recent) >= _REMEMBERED:
             self._older = self._recent

@@ -127,11 +127,11 @@ class _Stream(Generic[Response, Request]):
             raise
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
         await self._stream.end()
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         self._given_up = True
         self._stream.cancel()
 

@@ -47,7 +47,7 @@ class DelayedEnd:
         connection.server.delayed_ends += 1
 
     def data(self, event: DataReceived) -> None:
-        """Let a part of the request go, and tell the end if it was the last of a message."""
+        """Discard a part of the request, and send the end if it was the last of a message."""
         self._connection.http2.release(self._stream_id, len(event.data))
         self._prefix += event.data[: PREFIX_BYTES - len(self._prefix)]
         self._got_bytes += len(event.data)
@@ -56,7 +56,7 @@ class DelayedEnd:
             self.ended()
 
     def ended(self) -> None:
-        """Tell the end now."""
+        """Send the end now."""
         tell_end(self._connection, self._stream_id, self._end)
         self.abandon()
 
@@ -82,7 +82,7 @@ class DelayedEnd:
         """Ignore that the handler's output was sent; nothing waits for it."""
 
     def resumed(self) -> None:
-        """Nothing waits for this."""
+        """Do nothing: nothing waits for this."""
 
 
 def tell_end(connection: Carrier, stream_id: int, end: bytes) -> None:

@@ -135,7 +135,7 @@ class Carrier(Endpoint, Holder):
         raise NotImplementedError
 
     def lingering_ended(self, call: object) -> None:
-        """Now its handler has ended, too."""
+        """Record that its handler has ended, too."""
         raise NotImplementedError
 
     # What the server says
@@ -146,7 +146,7 @@ class Carrier(Endpoint, Holder):
         raise NotImplementedError
 
     def check(self, now: float) -> None:
-        """Look for a client that is silent, half-open, idle or does not read; called every second or so."""
+        """Check for a client that is silent, half-open, idle or does not read; called every second or so."""
         raise NotImplementedError
 
     def go_away(self) -> None:

@@ -6,7 +6,7 @@ from popwheel_rpc.status import GrpcStatus
 
 
 class RpcObserver(Protocol):
-    """Told by a server; called often, so it must be quick."""
+    """Observer of a server; called often, so it must be quick."""
 
     def connection_opened(self) -> None:
         """A client has connected."""

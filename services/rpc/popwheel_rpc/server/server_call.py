@@ -196,7 +196,7 @@ class ServerCall:
         self._connection.received_bytes += counted
 
     def _release(self) -> None:
-        """Give back the bytes that are held for this call."""
+        """Release the memory of this call."""
         connection = self._connection
         connection.received_bytes -= self.counted_bytes
         self.counted_bytes = 0

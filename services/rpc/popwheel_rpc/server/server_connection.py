@@ -54,7 +54,7 @@ class ServerConnection(Carrier):
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc | DelayedEnd] = {}
         self._opened: list[StreamCall] = []
-        """Their handlers start when all that came in with their headers has been dealt with."""
+        """Calls whose handlers start when all that came in with their headers has been processed."""
         self._unary_calls = 0
         self._lingering: set[object] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now

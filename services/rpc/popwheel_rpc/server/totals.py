@@ -28,7 +28,7 @@ class Holder(Protocol):
         """True if its client reads nothing at all."""
 
     def shed(self, count: int) -> int:
-        """Let go of unfinished requests, the largest first, until `count` bytes are free; how many are free now."""
+        """Cancel unfinished requests, the largest first, until `count` bytes are free; return how many are free now."""
 
     def abort_for(self, limit: str) -> None:
         """Close at once, because of a limit."""
@@ -55,7 +55,7 @@ class Totals:
         self._connections = connections
 
     def relieve_received(self) -> None:
-        """Too much is received and not finished: those who hold most of it lose calls."""
+        """Free memory of unfinished requests: the connections with most of it lose calls."""
         held = [(connection.received_total, connection) for connection in self._connections]
         self.received_bytes = sum(size for size, _ in held)
         if self.received_bytes <= self.received_bytes_max:
@@ -69,7 +69,7 @@ class Totals:
         self.received_bytes = sum(connection.received_total for connection in self._connections)
 
     def relieve_unsent(self) -> None:
-        """Too much waits for readers: those who take nothing go first, then those for whom most waits."""
+        """Free memory that waits for readers: those who read nothing go first, then those for whom most waits."""
         waiting = [(connection.unsent_total, connection) for connection in self._connections]
         self.unsent_bytes = sum(size for size, _ in waiting)
         if self.unsent_bytes <= self.unsent_bytes_max:

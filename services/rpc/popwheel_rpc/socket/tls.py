@@ -64,7 +64,7 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """See that two contexts take each other's certificates; names are not looked at.
+    """Check that two contexts accept each other's certificates; names are not checked.
 
     Args:
         server: one that asks for a certificate.
