@@ -11,7 +11,7 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.options import OPTIONS
 
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
-"""Options that Spark itself hands on, in lower case."""
+"""Options that Spark itself forwards, in lower case."""
 HOW_TABLES_ARE_MADE: Final = (
     "Of a SQL table: say CREATE TABLE NAME USING popwheel OPTIONS (...) without columns and without AS SELECT, or give "
     "the options to each statement, WITH (...)"

@@ -1,6 +1,6 @@
 """SQL tables: `CREATE TABLE t USING popwheel OPTIONS (...)`, then SELECT and INSERT.
 
-Spark 4 keeps the options of a table and hands none of them to a Python source when the table is used. It hands on the
+Spark 4 keeps the options of a table and hands none of them to a Python source when the table is used. It forwards the
 columns, with what the source once said of them. So a table's options stand beside its first column.
 """
 

@@ -1,4 +1,4 @@
-"""The lines that tell operators who was denied what: so many a second, the rest is counted."""
+"""The lines that show operators who was denied what: so many a second, the rest is counted."""
 
 from collections.abc import Callable
 

@@ -43,7 +43,7 @@ class NotInMemory(BaseException):
 
 
 class CacheableFile(Protocol):
-    """An open file that can tell what of it is in memory."""
+    """An open file that knows what of it is in memory."""
 
     @property
     def path(self) -> Path:

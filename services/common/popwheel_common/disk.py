@@ -27,7 +27,7 @@ QUICK_SYNC_S: Final = 0.001
 _PACE_WEIGHT: Final = 1 / 16
 _BUFFERS_PER_WRITE = 512
 _NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP)
-"""A file system that can't tell what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
+"""A file system that does not know what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
 _CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
 
 Result = TypeVar("Result")
@@ -120,7 +120,7 @@ class Disk(Protocol):
 def to_its_end(work: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result]:
     """Wait for work on the device that is done to its end, whoever waits.
 
-    What a thread has begun can't be called back, and the system tells of an error once. So a cancellation waits until
+    What a thread has begun can't be called back, and the system reports an error once. So a cancellation waits until
     the work is through, and is raised then; no thread is left with a file that is closed, or with an outcome that
     nobody takes. It needs no task, which would cost more than all else of a sync.
 

@@ -101,5 +101,5 @@ def set_up(options: LogOptions, stream: TextIO | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [_ToStructlog()]
-    # Libraries tell of their own steps at `info`; here only what one would act on is wanted.
+    # Libraries log their own steps at `info`; here only what one would act on is wanted.
     root.setLevel(max(level, logging.WARNING) if level > logging.DEBUG else level)

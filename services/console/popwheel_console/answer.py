@@ -8,7 +8,7 @@ NO_LEADER: Final = "HA_NOT_AVAILABLE"
 
 
 class Row(dict[str, Any]):
-    """An object of an answer. A field that is not there is not known: None, as what an older release does not tell."""
+    """An object of an answer. A missing field is not known: None, as an older release may not report it."""
 
     def __missing__(self, name: str) -> None:
         return None

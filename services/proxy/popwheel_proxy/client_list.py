@@ -148,6 +148,6 @@ def _tell_message(told: pb.HeldMessage, key: bytes, renewed: RenewedHandle, sinc
     try:
         handle = receipt.decode(key, told.group, told.topic, renewed.entry.receipt_handle)
     except StatusError:
-        return  # the key is not known yet: who has it is told all the same
+        return  # the key is not known yet: who has it is shown all the same
     told.is_retry = handle.origin == receipt.FROM_RETRY_TOPIC
     told.queue_id, told.queue_offset = handle.queue_id, handle.queue_offset

@@ -68,7 +68,7 @@ class MessagingServer:
         context: of the proxy.
         handlers: who answers what.
         clients: who is alive.
-        renewal: what push consumers hold is given back when they say goodbye.
+        renewal: what push consumers hold is released when they say goodbye.
         turns: in which the rules are looked up for large requests.
         access: who may do what; None: all may do everything.
     """

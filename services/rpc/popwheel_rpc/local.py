@@ -1,6 +1,6 @@
 """Calls within one process: a `Channel` straight into a `Service`. Messages pass by reference, nothing is encoded.
 
-A caller can't tell it from a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
+To a caller it is like a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
 when its caller cancels, closes the channel or runs out of time; a stream holds its sender up when its reader is slow.
 """
 
@@ -81,7 +81,7 @@ class LocalChannel:
             raise
         except CancelledError:
             raise running.cancelled_with() from None
-        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as error:  # noqa: BLE001 - logged, and returned to the caller
             raise _failed(method.path, self._peer, error) from None
         finally:
             del self._calls[running]
@@ -244,7 +244,7 @@ class LocalStream(Generic[Response, Request]):
         except (CancelledError, StreamClosedError):
             # Whoever cancelled it has said why before; else it was the handler itself.
             self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
-        except Exception as raised:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as raised:  # noqa: BLE001 - logged, and returned to the caller
             self._fail(_failed(call.path, call.peer, raised))
         finally:
             self._responses.end()

@@ -2,7 +2,7 @@
 
 A `Method` is declared once and used by the side that calls and the side that serves. A `Service` binds methods to
 handlers. A `Channel` calls methods: over a socket (`popwheel_rpc.client.socket_channel`) or straight into a
-`Service` of the same process (`popwheel_rpc.local`); neither side can tell.
+`Service` of the same process (`popwheel_rpc.local`); neither side sees a difference.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -155,7 +155,7 @@ def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
 
 
 class Channel(Protocol):
-    """A way to call the methods of a service, wherever it runs. Messages handed over must not be changed afterwards."""
+    """A way to call the methods of a service, wherever it runs. Messages passed must not be changed afterwards."""
 
     async def call(
         self,

@@ -35,7 +35,7 @@ class Window:
     """Window of a topic's messages: those that were stored then.
 
     Args:
-        start_ms: since 1970; None: from the first that is held.
+        start_ms: since 1970; None: from the first that is stored.
         end_ms: likewise, and without it; None: up to the last.
     """
 

@@ -38,7 +38,7 @@ def known(letters: DataFrame, retries: DataFrame, groups: DataFrame, progress: D
     | --- | --- |
     | limit | it was tried as often as the group may |
     | before limit | it was not: its consumer gave it up, or the group's limit was lower then |
-    | unknown | no retry of it is held: the first attempt ended it, the group retries in order, or retention was there |
+    | unknown | no retry of it is left: the first attempt ended it, the group retries in order, or retention was there |
 
     Args:
         letters: `LETTERS`.

@@ -267,7 +267,7 @@ def _letters(spark: SparkSession, cluster: Cluster, groups: Sequence[str], windo
 
 
 def _retries(spark: SparkSession, cluster: Cluster, pairs: Iterable[tuple[str, str | None]]) -> DataFrame:
-    """Retries of groups and topics; all that are held, as a message was tried before it was dead."""
+    """Retries of groups and topics; all that are stored, as a message was tried before it was dead."""
     from pyspark.sql import functions as sql
 
     from popwheel_spark.jobs.dead_letter_figures import RETRIES

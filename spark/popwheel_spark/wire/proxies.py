@@ -24,7 +24,7 @@ T = TypeVar("T")
 CALL_S: Final = 15.0
 """Time that one try may take: proxies park calls for up to 10 s while a broker group changes its master."""
 _LIMITS = Limits(message_bytes_max=64 * MIB)
-"""One message has 4 MiB unless proxies are told to take larger ones."""
+"""One message has 4 MiB unless proxies are set to take larger ones."""
 _PASSING_CODES = frozenset(
     (
         Code.HA_NOT_AVAILABLE,

@@ -32,7 +32,7 @@ _VALUE = 2
 
 
 class UnreadableError(ValueError):
-    """A record of a block can't be decoded; which one, the block does not tell."""
+    """A record of a block can't be decoded; which one, the block does not say."""
 
 
 def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa.RecordBatch:

@@ -111,7 +111,7 @@ class AdminApi:
         """Ask, and give what was answered: None where the answer is empty, a list of what stands in lines. A controller
         that does not lead is passed by.
 
-        So is one that does not answer, unless something is to be changed and it may have heard of it: a switchover that
+        So is one that does not answer, unless something is to be changed and it may have received it: a switchover that
         was done might be done once more, back again.
 
         Args:

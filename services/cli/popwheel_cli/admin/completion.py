@@ -39,7 +39,7 @@ _groups = _listed("groups")
 
 
 class _Name(click.ParamType[str]):
-    """A text of which a shell may be told how it can go on.
+    """A text that a shell may complete.
 
     Args:
         names: finds such texts.

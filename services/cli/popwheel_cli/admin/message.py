@@ -168,7 +168,7 @@ def _found(
         query = urlencode({**asked, "since_ms": since_ms, "after": after})
         page = api.request("GET", f"/messages/{quote(message_id, safe='')}?{query}")
         found += page["places"]
-        fates += page.get("fates", ())  # a controller of an older release tells none
+        fates += page.get("fates", ())  # a controller of an older release reports none
         for one in page["unanswered"]:
             click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
         after = page["next"]

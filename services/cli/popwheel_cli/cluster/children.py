@@ -1,4 +1,4 @@
-"""Child processes: starts them, sees when they are ready, tells of those that end, stops them in order."""
+"""Child processes: starts them, sees when they are ready, reports those that end, stops them in order."""
 
 import asyncio
 import os

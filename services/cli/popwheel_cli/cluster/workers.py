@@ -156,7 +156,7 @@ def worker_children(
     settings: Mapping[str, object],
     files: Sequence[int] = (),
 ) -> dict[str, Child]:
-    """The workers of a proxy, by what tells them apart: "0", "1" ...
+    """The workers of a proxy, by their names: "0", "1" ...
 
     Args:
         ports: where their HTTP ports are reserved.

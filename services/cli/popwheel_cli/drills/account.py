@@ -1,8 +1,8 @@
 """The account of a drill: what was sent, what came, what was acknowledged, and what must not have happened (pure).
 
 The verdict is in sets, as Jepsen's checkers give it: lost, repeated, acknowledged and come again, unexpected; and for
-delayed messages early, late, lost, twice. An ack that was asked for and never answered is in doubt: its message may
-come again and need not.
+delayed messages early, late, lost, twice. An ack that was asked for and never answered has an unknown outcome: its
+message may come again and need not.
 """
 
 import bisect
@@ -70,7 +70,7 @@ class Verdict:
 
     Args:
         lost: sent with OK and owed to a consumer still.
-        repeated: came more than once, though no ack of it was in doubt.
+        repeated: came more than once, though no ack of it had an unknown outcome.
         acked_again: came after an ack of it had been answered with OK (P3).
         unexpected: came though nobody sent it (S2).
         out_of_order: of one sender and one queue, came before an earlier one, or was stored before it.
@@ -102,7 +102,7 @@ class Verdict:
 
 
 class Account:
-    """Takes down what clients tell; bodies name messages, so no two may be alike. Times are of one steady clock."""
+    """Records what clients report; bodies name messages, so no two may be alike. Times are of one steady clock."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}

@@ -27,7 +27,7 @@ class Check:
         client: of the proxy, in a group of its own.
         topic: which takes messages of any type, and which nobody else uses.
         clock: the time.
-        step_s: a step that fails is tried again for so long: a proxy hears of the topic in a moment, not at once.
+        step_s: a step that fails is tried again for so long: a proxy learns of the topic in a moment, not at once.
     """
 
     def __init__(self, client: Client, topic: str, clock: Clock, step_s: float) -> None:

@@ -118,7 +118,7 @@ class Drill:
         """Run the drill and watch.
 
         Args:
-            strike: makes the failure, in a thread; told of the group as it was.
+            strike: makes the failure, in a thread; called with the group as it was.
             mend: takes it back, in a thread; also if all else fails.
             strike_s: how long the failure lasts; 0 for one that mends itself.
 

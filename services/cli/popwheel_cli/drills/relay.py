@@ -1,4 +1,4 @@
-"""A TCP relay that can be told to hold, lose, delay or refuse what passes: a network that fails on command."""
+"""A TCP relay that can be set to hold, lose, delay or refuse what passes: a network that fails on command."""
 
 import asyncio
 import contextlib

@@ -88,7 +88,7 @@ class DataLock:
         """The file that is locked. A child that is handed it holds the folder as well, for as long as it lives.
 
         Raises:
-            ValueError: the folder is not held.
+            ValueError: the folder is not locked.
         """
         if self._descriptor is None:
             raise ValueError("take the folder first")
@@ -98,7 +98,7 @@ class DataLock:
         """Log once, after recovery, if the last process did not end by itself.
 
         Args:
-            recovered: what is told of it.
+            recovered: figures for the log.
         """
         if self.left_by:
             _logger.warning("the last run did not end by itself", process=self.left_by, **recovered)

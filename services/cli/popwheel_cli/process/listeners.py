@@ -240,7 +240,7 @@ def warn_of_open_admin(options: AccessOptions, host: str) -> None:
 
 
 def address_for_clients(options: ProxyOptions, port: int) -> str:
-    """host:port of a proxy as operators are told of it.
+    """host:port of a proxy as operators see it.
 
     Args:
         options: of the proxy.

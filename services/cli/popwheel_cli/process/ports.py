@@ -1,4 +1,4 @@
-"""Ports that are held before anything else is done: by a process for itself, or for its children."""
+"""Ports that are reserved before anything else is done: by a process for itself, or for its children."""
 
 import socket
 from contextlib import ExitStack

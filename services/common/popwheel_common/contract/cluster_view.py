@@ -14,7 +14,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, C
 
 VERSIONS_PER_INCARNATION: Final = 1_000_000_000
 INCARNATIONS: Final = 1_000_000
-"""The state that controllers make when they find none draws its incarnation, by which two are told apart. Versions,
+"""The state that controllers make when they find none draws its incarnation, by which two are distinguished. Versions,
 and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
 
 _log = structlog.get_logger()
@@ -69,7 +69,7 @@ class ClusterView:
 
         Raises:
             StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key good handles would look forged, and
-                those that are given out would be refused later.
+                those that were issued would be refused later.
         """
         if not self._receipt_key:
             raise StatusError(
@@ -102,7 +102,7 @@ class ClusterView:
         """Take in a snapshot, or a part of one, or a change. A change older than what is known is passed over, and so
         is what has a name that can't be.
 
-        What the parts of a snapshot tell counts when the last one has come: what is missing in it then was deleted.
+        What the parts of a snapshot contain counts when the last one has come: what is missing in it then was deleted.
 
         Raises:
             StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
@@ -119,7 +119,7 @@ class ClusterView:
             self._told = _Told(update.cluster)
         told = self._told if update.snapshot and self._told is not None else self
         for topic in update.topics:
-            # What is told anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
+            # What is reported anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
             known = self.topics.get(topic.name)
             if known is not None or self._is_legal(names.is_topic, topic.name):
                 told.topics[topic.name] = known if known == topic and known is not None else topic

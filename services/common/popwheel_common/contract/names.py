@@ -330,7 +330,7 @@ def revive_topic(cluster: str) -> str:
 
 
 def quarantine_topic(cluster: str) -> str:
-    """The topic whose only queue holds what a cluster's brokers have set aside."""
+    """The topic whose only queue has the poison messages of a cluster's brokers."""
     return f"rmq_sys_QUARANTINE_{cluster}"
 
 

@@ -77,7 +77,7 @@ class PutResult:
         queue_offset: of the first message; the others follow without a gap.
         store_time_ms: wall clock.
         references: one for each message that does not go into its queue now, in their order. Of a delayed message it is
-            the recall handle, empty if it can't be taken back; of a half message the transaction id.
+            the recall handle, empty if it can't be recalled; of a half message the transaction id.
     """
 
     code: int

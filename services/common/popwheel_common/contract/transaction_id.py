@@ -92,7 +92,7 @@ def _fields(data: bytes) -> TransactionId:
             position, epoch = parts[1].split(":")
             return TransactionId(parts[0], int(position), int(epoch), parts[2])
     except ValueError:
-        pass  # told below, like any other shape
+        pass  # reported below, like any other shape
     raise _invalid()
 
 

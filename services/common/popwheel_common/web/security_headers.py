@@ -1,4 +1,4 @@
-"""Headers that tell browsers what pages of ours may do; each answer of each HTTP server has them."""
+"""Headers that limit what pages of ours may do in browsers; each answer of each HTTP server has them."""
 
 from typing import Final
 

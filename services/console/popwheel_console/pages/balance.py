@@ -24,7 +24,7 @@ class Balance:
         total: how many rows there are.
         next: number of the row with which the next page begins; None: this is the last.
         explained: what the numbers are.
-        more: a broker has more topics than it told.
+        more: a broker has more topics than it listed.
     """
 
     sums: Mapping[str, int | None]
@@ -78,7 +78,7 @@ def start_of(visit: Visit) -> int:
 
 
 def balance_of(answer: Answer, first: int) -> Balance:
-    """The balance that an answer tells, from some row on."""
+    """The balance that an answer has, from some row on."""
     rows = answer.rows("rows")
     more = bool(answer.body.get("more"))
     is_whole = not more and not answer.rows("unanswered")

@@ -134,7 +134,7 @@ def group_page(
 
 
 def _known(told: int | None, rows: Sequence[Mapping[str, Any]], key: str, *, is_whole: bool) -> int | None:
-    """A sum: as the API tells it, or of all queues, if all are known."""
+    """A sum: as the API shows it, or of all queues, if all are known."""
     if told is not None:
         return told
     return sum(each[key] for each in rows) if is_whole else None

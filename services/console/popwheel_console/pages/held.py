@@ -23,7 +23,7 @@ class Held:
     """A message that a client holds.
 
     Args:
-        message: as the API tells.
+        message: as the API shows it.
         topic: that it was sent to.
         is_retry: it has failed before, and was read from the group's retries.
         elapsed: how much of its invisible duration has passed, in percent.
@@ -72,7 +72,7 @@ class HeldPage:
         next: where the list goes on.
         after: where this page begins.
         has_order: some message is of a group that consumes in order.
-        unknown_since_ms: holders of messages that were given out before are not known; None: all are.
+        unknown_since_ms: holders of messages that were delivered before are not known; None: all are.
         unanswered: who could not be asked.
     """
 

@@ -25,7 +25,7 @@ class Standing:
         words: in a word or two.
         fate: in a sentence, as the API says it; empty if it does not.
         state: its colour.
-        popped_ms, due_ms: of one that is given out; else None.
+        popped_ms, due_ms: of one that is in flight; else None.
         attempts: failed deliveries.
         set_aside: its id in the quarantine; empty if it is not there.
     """
@@ -51,7 +51,7 @@ class MessagePage:
         standings: of each group, the latest.
         fate: a sentence about all of it; empty if the API has none.
         events: of its life.
-        events_are_told: brokers have told them; else they are read from its places, and some are not known.
+        events_are_told: brokers have reported them; else they are read from its places, and some are not known.
         known_since: since when brokers know events, a row each.
         time_line: the drawing; None: there is nothing to draw.
         places: where it is and was.

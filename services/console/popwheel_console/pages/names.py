@@ -13,7 +13,7 @@ class NameList:
     """A page of topics or groups.
 
     Args:
-        rows: with numbers where the server tells them; None: not answered yet.
+        rows: with numbers where the server reports them; None: not answered yet.
         prefix: that names begin with.
         after: where the page begins.
         next: where the list goes on.

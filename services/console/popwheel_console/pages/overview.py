@@ -26,7 +26,7 @@ class Figure:
         name: what is counted.
         value: None: not known.
         detail: a few words below it.
-        address: of the page that tells more.
+        address: of the page that shows more.
         state: `bad`, `warn`, or empty.
     """
 

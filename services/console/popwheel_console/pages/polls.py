@@ -23,7 +23,7 @@ class PollRow:
     """Polls of a group for a topic at a proxy.
 
     Args:
-        polls: as the API tells.
+        polls: as the API shows it.
         mode: how they wait, in words.
         empty_share: of the wake-ups, those for nothing, in percent; None: there was no wake-up.
     """

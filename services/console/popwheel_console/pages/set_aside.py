@@ -1,4 +1,4 @@
-"""One message that a broker has set aside, as it fails by itself: why, and the forms that retry or drop it."""
+"""One poison message: why, and the forms that retry or drop it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class SetAsidePage:
     """Data of the page with poison messages.
 
     Args:
-        entry: as the API tells it, with its message.
+        entry: as the API shows it, with its message.
         is_dropping: somebody wants to drop it.
     """
 

@@ -41,7 +41,7 @@ class TimersPage:
         within_ms: how far ahead the list goes.
         choices: of it, with their words.
         pending: all that wait; None: not known.
-        recalled: taken back, as far as brokers remember; None: not known.
+        recalled, as far as brokers remember; None: not known.
         behind_ms: by how much the timer is late; None: not known.
         why: why nothing is known.
         buckets: of the histogram.

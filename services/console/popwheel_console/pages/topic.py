@@ -73,7 +73,7 @@ def trends(history: Answer, lines: Sequence[tuple[str, str, str]]) -> list[tuple
     """The lines of a history.
 
     Args:
-        history: as the API tells it.
+        history: as the API shows it.
         lines: of each its name, its field and its unit.
     """
     if not history.is_good:

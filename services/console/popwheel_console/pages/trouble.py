@@ -34,7 +34,7 @@ class Problem:
     """Problem of the cluster.
 
     Args:
-        problem: as the API tells it.
+        problem: as the API shows it.
         state: of a colour.
         alert: whether its alert fires, in words; empty if it has none.
         address: of the page that shows it; empty if none does.
@@ -54,7 +54,7 @@ class TroublePage:
         problems: the worst first; None: not known.
         more: how many there are beside those.
         why: why they are not known; empty if they are, or are not answered yet.
-        set_aside: the oldest of what brokers have set aside; None: not known.
+        set_aside: the oldest poison messages; None: not known.
         set_aside_total: how many there are; None: not known.
         set_aside_why: as `why`, of those.
         unanswered: who could not be asked.

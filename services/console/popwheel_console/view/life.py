@@ -138,7 +138,7 @@ class TimeLine:
 
 
 def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that brokers tell."""
+    """The events that brokers report."""
     events = [
         Event(
             row["time_ms"],
@@ -155,7 +155,7 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def read_from(places: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that can be read from where a message is and was, where brokers tell none."""
+    """The events that can be read from where a message is and was, where brokers report none."""
     found: list[Event] = []
     for place in places:
         where = f"queue {place['queue_id']} at {place['broker']}, offset {place['queue_offset']:,}"

@@ -131,7 +131,7 @@ class ActivityBook:
         """Numbers of the cluster by the last samples.
 
         Args:
-            are_all: all brokers have answered; if not, only rates of those that did are told.
+            are_all: all brokers have answered; if not, only their rates are shown.
         """
         if not self.samples or not are_all:
             return UNKNOWN
@@ -147,7 +147,7 @@ class ActivityBook:
         )
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Messages per second into the brokers that have answered, and given out by them."""
+        """Messages per second into the brokers that have answered, and delivered by them."""
         if not self.samples or not all(each.interval_ms for each in self.samples.values()):
             return None, None
         return (

@@ -27,7 +27,7 @@ class Values(NamedTuple):
         in_rate, out_rate: messages per second.
         lag: messages not acknowledged.
         lag_ms: age of the oldest of these.
-        held: messages given out.
+        held: messages delivered.
         delayed: messages that wait for their time.
     """
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 Severity = Literal["warning", "critical"]
 
 PROBLEMS_MAX: Final = 1_000
-"""Problems that are remembered, and told of."""
+"""Problems that are remembered, and shown."""
 _OPERATIONS: Final = "docs/operate/alerts.md#{}"
 _ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 

@@ -26,7 +26,7 @@ class ReplicaRecord:
     Args:
         number: within its group.
         address: host:port at which it was last.
-        identity: drawn when its data folder was made; another one says that what it held is gone. Empty: not known.
+        identity: drawn when its data folder was made; another one means that its data is gone. Empty: not known.
     """
 
     number: int
@@ -80,7 +80,7 @@ class GroupState:
 
         Args:
             record: the replica, as it is now.
-            epoch_heard: the latest epoch that this replica has heard of, which may be unknown here.
+            epoch_heard: the latest epoch that this replica has seen, which may be unknown here.
             version_heard: the same for the version.
         """
         return replace(
@@ -168,7 +168,7 @@ def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
 
 
 def in_short(state: GroupState) -> str:
-    """A broker group in some words, as the log of changes tells it."""
+    """A broker group in some words, as the log of changes shows it."""
     master = "no master" if state.master == NO_MASTER else f"master {state.master}"
     members, replicas = (", ".join(map(str, sorted(each))) for each in (state.sync_state_set, state.replicas))
     return f"{master}, epoch {state.epoch}, in sync {members}, replicas {replicas}"

@@ -104,7 +104,7 @@ class Decommission:
             self._overseer.replicas.forget((group, number))
         self._roles.forget(group)
         self._metrics.forget(group)
-        self._overseer.look_at(group)  # those who may still have it in their routes are told
+        self._overseer.look_at(group)  # notify those who may still have it in their routes
         _logger.warning("broker group forgotten", group=group)
 
     def _cost(self, now: GroupState, gone: Iterable[int]) -> Cost:

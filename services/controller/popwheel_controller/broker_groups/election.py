@@ -23,7 +23,7 @@ def most_complete(reports: Reports) -> int | None:
 def elect(state: GroupState, reports: Reports) -> int | None:
     """The next master, from the living members of the sync-state set; None if there is none.
 
-    A wiped member is none, and one that is about to stop is not chosen. A doubtful one may lack what was acknowledged,
+    A wiped member is none, and one that is about to stop is not chosen. A suspect one may lack what was acknowledged,
     and what others have may have grown since they said so: so it is chosen only when all of the set are there and all
     are in doubt. Whoever has everything has said so since it started then, and nobody is chosen who said less.
     """
@@ -44,14 +44,14 @@ def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
 
 
 def found(name: str, reports: Reports) -> GroupState | None:
-    """The state of a group that the store does not know; None as long as it cannot be told who may lead.
+    """The state of a group that the store does not know; None as long as it is not known who may lead.
 
-    Its version is the highest that any replica has heard of.
+    Its version is the highest that any replica has seen.
 
     If no replica holds anything, the group is new. Otherwise the store has lost it (or it is of a release without
-    replicas): then all members of the latest sync-state set that anybody heard of have to be there, because the set may
+    replicas): then all members of the latest sync-state set that anybody has seen have to be there, because the set may
     have become smaller since, and only its last members know. An empty log is never taken for a member's.
-    One that is in doubt whether it has everything is chosen only if all members are.
+    A suspect one is chosen only if all members are.
     """
     holders = {number: report for number, report in reports.items() if _holds_something(report)}
     if not holders:
@@ -75,7 +75,7 @@ def alone(report: ReplicaReport) -> GroupState:
 
 
 def latest_set(reports: Reports) -> frozenset[int]:
-    """The sync-state set of the highest version that any of these has heard of; empty if none has."""
+    """The sync-state set of the highest version that any of these has seen; empty if none has."""
     version = max((report.version for report in reports.values()), default=0)
     return frozenset(
         number

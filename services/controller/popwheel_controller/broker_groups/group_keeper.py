@@ -1,5 +1,5 @@
 """The only place where the states of broker groups change: each by compare-and-swap on what is stored, one after the
-other, and nobody hears of a change before it is stored.
+other, and nobody is notified of a change before it is stored.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class GroupKeeper:
     ) -> GroupState | None:
         """Change a group; its state afterwards, which is the one before if there was nothing to change.
 
-        A caller that is cancelled does not hear of the outcome, but the change goes on.
+        A caller that is cancelled does not get the outcome, but the change goes on.
 
         Args:
             name: of the group.
@@ -276,7 +276,7 @@ class GroupKeeper:
 
 
 def _take_error(task: "asyncio.Task[Any]") -> None:
-    """Take the error of a change that nobody waits for any more; those of the store are told where they happen."""
+    """Take the error of a change that nobody waits for any more; those of the store are logged where they happen."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OSError):
         _logger.warning("the store was away for a look at a broker group", change=task.get_name(), reason=str(error))

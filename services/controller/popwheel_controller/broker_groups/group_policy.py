@@ -1,6 +1,6 @@
 """Rules for the next state of a broker group, given what is known of its replicas (pure).
 
-`next_state` is asked again whenever something was heard, or was not heard in time; it looks at how things are, not at
+`next_state` is asked again after each report, and after each missing one; it looks at how things are, not at
 what happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
 """
 

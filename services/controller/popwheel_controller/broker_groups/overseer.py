@@ -1,4 +1,4 @@
-"""Watches over the broker groups: hears of their replicas, has the policy decide, stores, and lets everyone know."""
+"""Watches over the broker groups: receives their reports, has the policy decide, stores, and lets everyone know."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The replicas that are registered now, and what each said last (pure: it is told the time)."""
+"""The replicas that are registered now, and what each said last (pure: it is passed the time)."""
 
 import re
 from collections.abc import Callable, Container, Iterable

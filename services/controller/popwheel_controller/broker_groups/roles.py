@@ -63,7 +63,7 @@ class Roles:
         return channel
 
     def set(self, roles: GroupRoles) -> None:
-        """Take in the roles of a group; listeners hear of it if they differ."""
+        """Take in the roles of a group; listeners are notified if they differ."""
         if self.groups.get(roles.group) != roles:
             self.groups = {**self.groups, roles.group: roles}
             self._tell(roles.group)

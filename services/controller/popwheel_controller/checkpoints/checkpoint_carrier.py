@@ -61,7 +61,7 @@ class CheckpointMetrics(Collector):
         registry.register(self)
 
     def fetched(self, size_bytes: int, *, whole: bool) -> None:
-        """A master has told its progress."""
+        """A master has reported its progress."""
         kind = "whole" if whole else "difference"
         self._fetched.labels(kind).inc()
         self._bytes.labels(kind).inc(size_bytes)

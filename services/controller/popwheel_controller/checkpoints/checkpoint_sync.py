@@ -1,8 +1,9 @@
 """Checkpoint sync: which master is asked for its progress when, and which slave is given what (DESIGN 4).
 
-Pure: it is told roles, answers and the time, and returns what is to be asked and given. Each slave goes its own way: a
-difference is asked for those who know the same version, and whoever is slow or away keeps nobody waiting. Epochs and,
-within one, versions that a slave is known to hold never go back (C4); nothing of an epoch that is over goes to anybody.
+Pure: it is passed roles, answers and the time, and returns what is to be asked and given. Each slave goes its own way:
+a difference is asked for those who know the same version, and whoever is slow or away keeps nobody waiting. Epochs
+and, within one, versions that a slave is known to hold never go back (C4); nothing of an epoch that is over goes to
+anybody.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Fetch:
     """A master is to be asked for its progress.
 
     Args:
-        number: tells it from others.
+        number: distinguishes it from others.
         group: name of the broker group.
         epoch: of its master.
         master: whom to ask.
@@ -46,7 +47,7 @@ class Give:
         group: name of the broker group.
         slave: whom.
         checkpoint: what.
-        begun_s: when it was asked for, monotonic clock: what it tells is not older.
+        begun_s: when it was asked for, monotonic clock: its data is not older.
     """
 
     group: str
@@ -64,7 +65,7 @@ class _Slave:
 
     Args:
         place: where it is.
-        since_s: when it was first heard of.
+        since_s: when it was first seen.
         epoch: of what it holds; 0 if that is not known.
         version: of what it holds.
         known_version: what had changed up to here it holds.
@@ -111,7 +112,7 @@ class CheckpointAge:
     Args:
         replica: its number.
         version: of what it holds; 0 if that is not known.
-        age_s: since it was asked of the master, or since the slave was first heard of if it has none.
+        age_s: since it was asked of the master, or since the slave was first seen if it has none.
         took_s: how long it took to bring it there; None if it has none.
     """
 
@@ -137,7 +138,7 @@ class CheckpointSync:
         self._under_way: set[int] = set()
         """Numbers of the fetches that have not come back, also of groups that were forgotten."""
 
-    # What is told
+    # What is reported
 
     def roles(self, roles: GroupRoles, now_s: float) -> None:
         """The roles of a group are these now."""

@@ -20,7 +20,7 @@ class Inspected:
     """A process that takes questions, on one stream.
 
     Args:
-        key: tells it from all others: `proxy/127.0.0.1:8081`, `broker/broker-0/1`.
+        key: distinguishes it from all others: `proxy/127.0.0.1:8081`, `broker/broker-0/1`.
         process: what it said of itself.
         pages: names of the pages that it has.
         send: hands a question to its stream; None ends that.

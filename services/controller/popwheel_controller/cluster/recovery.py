@@ -1,7 +1,7 @@
 """Recovery of topics and groups of a state that the controllers have lost, from the logs of brokers (pure).
 
 A state that is made anew is another incarnation. To recover is to go back to the lost one: topics and groups have their
-ids again, and versions go on behind all that any broker has heard of.
+ids again, and versions go on behind all that any broker has seen.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class BrokerNames:
     Args:
         topics: by name.
         groups: likewise.
-        states: that it has heard of, the latest last.
+        states: that it has seen, the latest last.
     """
 
     topics: Mapping[str, ListedName] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class BrokerNames:
     states: Sequence[HeardState] = ()
 
     def lost(self, ours: int) -> set[int]:
-        """The incarnations that it heard of before ours. One that comes back in between was recovered."""
+        """The incarnations that it saw before ours. One that comes back in between was recovered."""
         heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
         return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
 
     def heard_up_to(self, incarnation: int) -> int:
-        """The version of a state up to which it knows all names; 0 if it heard of none."""
+        """The version of a state up to which it knows all names; 0 if it saw none."""
         return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
 
 

@@ -1,4 +1,4 @@
-"""The only place where the cluster's state changes: one change after the other, saved before anyone hears of it.
+"""The only place where the cluster's state changes: one change after the other, saved before anyone is notified.
 
 Decisions that come while a save runs wait and are saved together by the next one.
 """
@@ -46,8 +46,8 @@ class StateKeeper:
             changed that, or OSError if it is not known whether it was saved.
         load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
             than the version given was certainly stored once: it counts only if nothing else is there now.
-        publish: told of each change right after it has become the current state.
-        renew: told when the current state has become another one, of which no change tells.
+        publish: notified of each change right after it has become the current state.
+        renew: notified when the current state was replaced, without a change for it.
         waiting_max: how many changes may wait.
     """
 
@@ -126,7 +126,7 @@ class StateKeeper:
             if isinstance(update, BaseException):
                 raise update
             made.append(update)
-        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can be told of it
+        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can learn of it
         return made
 
     def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":

@@ -120,7 +120,7 @@ class Watchers:
     """All watchers of the controller."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Watcher, None] = {}  # who came first is told first
+        self._watchers: dict[Watcher, None] = {}  # who came first is notified first
         self._closed = False
         self._snapshots: dict[int, Snapshot] = {}
 
@@ -138,7 +138,7 @@ class Watchers:
         self._watchers.pop(watcher, None)
 
     def publish(self, update: ClusterUpdate) -> None:
-        """Hand a change to everyone; one of everything is told as the whole state."""
+        """Hand a change to everyone; one of everything is sent as the whole state."""
         if update.snapshot:
             self.renew()
             return

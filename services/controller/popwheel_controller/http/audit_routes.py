@@ -103,7 +103,7 @@ class _Page(BaseModel):
 
 
 class InFlightList(_Page):
-    """Some messages that are given out."""
+    """Some messages that are in flight."""
 
     messages: list[InFlightMessage]
     known_since_ms: int | None = Field(

@@ -64,7 +64,7 @@ class ChoiceWanted(BaseModel, extra="forbid"):
 
 
 class RefusedLetter(ChosenLetter):
-    """One that was not given back."""
+    """One that was not redriven."""
 
     reason: str
 

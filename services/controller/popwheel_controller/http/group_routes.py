@@ -207,7 +207,7 @@ class GroupViews:
         ]
 
     def in_short(self, name: str) -> str:
-        """A group as the log of changes tells it; empty if it is not known."""
+        """A group as the log of changes shows it; empty if it is not known."""
         state = self._overseer.groups.states.get(name)
         return "" if state is None else in_short(state)
 

@@ -28,7 +28,7 @@ class ChangeNote:
     """Details that a route adds to the change log's line.
 
     Args:
-        before: what there was, in words or as JSON; None: not told.
+        before: what there was, in words or as JSON; None: not known.
         after: what there is; None: what the answer says.
         is_dry_run: nothing is changed, so no line is left.
     """

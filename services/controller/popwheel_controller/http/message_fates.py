@@ -1,7 +1,8 @@
 """Fates of a message, derived from the places where it is and was (pure).
 
 A place alone says little: `done` there may mean that the message was acknowledged, or that it has failed and gone on.
-So all places of one broker are read together, in the order of its log. What cannot be told from them is not told.
+So all places of one broker are read together, in the order of its log. What cannot be derived from them is not
+reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ def fates(places: Iterable[Place], topic: str) -> list[Fate]:
     """Return the fates of a message, broker by broker.
 
     Args:
-        places: all of them, as the admin API tells.
+        places: all of them, as the admin API shows them.
         topic: that it was sent to.
     """
     found: list[Fate] = []

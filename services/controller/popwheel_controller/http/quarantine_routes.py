@@ -1,4 +1,4 @@
-"""The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
+"""The admin API's part on poison messages: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
 
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ BornMs = Annotated[
 
 
 class QuarantineEntry(BaseModel):
-    """A record that was set aside."""
+    """A record that was set aside as poison."""
 
     broker: str
     id: str = Field(description="Names it at its broker.")

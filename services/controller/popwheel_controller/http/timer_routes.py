@@ -81,7 +81,7 @@ class TimerList(BaseModel):
 
 
 class RecallOrder(BaseModel):
-    """A delayed message to be taken back."""
+    """A delayed message to be recalled."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -90,7 +90,7 @@ class RecallOrder(BaseModel):
 
 
 class Recalled(BaseModel):
-    """A message that was taken back: it will not be delivered."""
+    """A message that was recalled: it will not be delivered."""
 
     topic: str
     message_id: str

@@ -74,7 +74,7 @@ class KubernetesMirror:
         overseer: knows the groups.
         checkpoints: knows how fresh the progress is that slaves hold.
         transfers: changes masters.
-        roles: tells when they change.
+        roles: notifies when they change.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class KubernetesMirror:
         except StatusError as error:
             outcome = condition(SWITCHED_OVER, holds=False, reason=code_name(error.code), message=error.message)
             told, result = error.message, refused(code_name(error.code), error.code // 100)
-        except Exception as error:  # who asked is told something, and may ask again
+        except Exception as error:  # who asked gets an answer, and may ask again
             _logger.error("a switchover failed", group=group, to=asked, exc_info=error)
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
             told, result = repr(error), "failed"

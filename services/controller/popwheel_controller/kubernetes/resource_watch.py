@@ -1,4 +1,4 @@
-"""Resources of one kind, as the API server tells of them: listed once, then watched."""
+"""Resources of one kind, as the API server shows them: listed once, then watched."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _logger = structlog.get_logger()
 
 
 class ResourceWatch:
-    """Keeps resources as new as the API server tells. That may lag behind, end, or have to begin anew (410).
+    """Keeps resources as new as the API server shows. That may lag behind, end, or have to begin anew (410).
 
     Args:
         api: the API server.
@@ -119,7 +119,7 @@ class ResourceWatch:
         return found
 
     def take(self, resource: Resource) -> None:
-        """One as it was stored just now: its watch may tell later."""
+        """One as it was stored just now: its watch may notify later."""
         name = str(resource["metadata"]["name"])
         if self._most is None or name in self.resources or len(self.resources) < self._most:
             self.resources[name] = resource

@@ -244,7 +244,7 @@ def group_resource_name(group: str) -> str:
 
 
 def cluster_label(cluster: str) -> str:
-    """The value of the label that tells a cluster's resources from others."""
+    """The value of the label that distinguishes a cluster's resources from others."""
     return _legal(cluster, _LEGAL_LABEL)
 
 
@@ -264,7 +264,7 @@ def _packed(document: Document) -> str:
 
 
 def _legal(name: str, pattern: re.Pattern[str] = _LEGAL) -> str:
-    """A name as a resource, or a label of one, may have it; one that may not be is told by its hash."""
+    """A name as a resource, or a label of one, may have it; one that may not be is named by its hash."""
     return name if pattern.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
 

@@ -36,7 +36,7 @@ class Leadership:
         lease_s: how long a lease lasts, in seconds.
         clock: the time.
         begin: called when it leads from now on; what it raises ends the lead at once.
-        end: called when it does not lead any more, or `begin` was not done, with what to tell those who ask.
+        end: called when it does not lead any more, or `begin` was not done, with the error for those who ask.
         check_store: called now and then while it leads.
     """
 

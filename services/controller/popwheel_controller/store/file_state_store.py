@@ -5,7 +5,7 @@ by a person and yet no damaged bit passes. A new file is written beside the old 
 folder synced: after a crash at any step the old document is there or the new one, never half of one.
 
 Several controllers of one machine may share a folder: then looking at the version and renaming happen under a lock,
-which is held for no longer than that takes.
+which is kept for no longer than that takes.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class FileStateStore:
         disk: what does the reading and writing. Among the documents is the key of the receipt handles, so that of a
             real process makes files that only their owner can read (`PrivateDisk`).
         lock: keeps out others who write in this folder, or raises BlockingIOError; None if there are none.
-        writer: tells the files that this one prepares from those of others.
+        writer: distinguishes the files that this one prepares from others'.
     """
 
     def __init__(

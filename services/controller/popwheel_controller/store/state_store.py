@@ -14,7 +14,7 @@ _GROUP_PREFIX = "group-"
 _PAGE_PREFIX = "page-"
 
 Document = Mapping[str, Any]
-"""A plain JSON object. Each kind of document is made and read back beside the value that it tells."""
+"""A plain JSON object. Each kind of document is made and read beside the value that it stores."""
 
 
 class ConflictError(Exception):

@@ -58,7 +58,7 @@ def users_of(data: bytes) -> Users:
     """The users in an access file.
 
     Raises:
-        ValueError: it is not one; the sentence tells where it is wrong, and no secret.
+        ValueError: it is not one; the sentence says where it is wrong, and no secret.
     """
     document = _checked(_parsed(data))
     users: dict[str, User] = {}

@@ -3,9 +3,9 @@
 The broker that gave a handle out is read from the handle; only that broker checks it, whichever replica of it is the
 master now.
 
-When it can't be told whether a call was done, it is made again (`failover/master_calls.py`), and the broker is told so.
+When a call's outcome is unknown, it is retried (`failover/master_calls.py`), with `is_retry` set.
 A broker knows what was acknowledged a moment ago, which new handle was given, and by which call. What it does not know,
-or what another call of a client did, stays in doubt.
+or what another call of a client did, stays unknown.
 """
 
 import asyncio

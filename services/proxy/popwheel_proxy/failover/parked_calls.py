@@ -39,7 +39,7 @@ class ParkedCalls:
     """All calls that are parked.
 
     Args:
-        view: tells of topics.
+        view: knows the topics.
         brokers: the broker groups there are.
         options: for how long calls are parked.
         clock: the time.

@@ -7,7 +7,7 @@ A call that a group's master did not serve is one of three:
 - Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
   time changes nothing. Messages would be stored twice, so they go to the same group again, and the group is told that
   they do (`PutRun.again`). They go to another group only when this one is gone for good.
-- Refused for what it is: the caller is told.
+- Refused for what it is: the caller gets the refusal.
 """
 
 from collections.abc import Collection

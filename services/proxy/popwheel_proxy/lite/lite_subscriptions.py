@@ -147,7 +147,7 @@ class LiteSubscriptions:
         return 0 if known is None else known.said_ms
 
     def told(self, reader: Reader, now: float) -> None:
-        """The brokers have just been told of a reader."""
+        """The brokers have just received a reader's report."""
         known = self._by_reader.pop(reader, None)
         if known is not None:
             known.said_at = now

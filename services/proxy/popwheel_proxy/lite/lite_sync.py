@@ -101,7 +101,7 @@ class LiteSync:
         self._metrics = LiteMetrics(context.registry)
         self._turns: dict[Reader, _Turn] = {}
         self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
-        """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
+        """Reader and broker -> whether it gets all, or only a sign of life; the longest waiting first."""
         self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
         """Readers to report again, by broker.
 
@@ -126,7 +126,7 @@ class LiteSync:
         """Take down what a client of a user reads; answers when all brokers that lead know it.
 
         Raises:
-            StatusError: the first rule that is broken, or why a broker could not be told.
+            StatusError: the first rule that is broken, or why a broker could not be notified.
         """
         group = group_name(request.group)
         self._catalog.check_group(group)
@@ -185,18 +185,18 @@ class LiteSync:
             return  # brokers forget it by themselves, in a while
 
     def is_unknown(self, reader: Reader, name: str) -> None:
-        """A broker has forgotten a reader; it is told again, if anything is known here."""
+        """A broker has forgotten a reader; it is sent again, if anything is known here."""
         if reader in self._book:
             self._tell_later(reader, name, everything=True)
 
     def stream_ended(self, name: str) -> None:
-        """The Notify stream of a broker broke: it may have forgotten all readers. It says so if it hears of them."""
+        """Record that the Notify stream of a broker broke: it may have forgotten all readers."""
         _, everything = self._after_streams.get(name, ((), False))
         self._after_streams[name] = self._book.readers, everything
         self._pump()
 
     def ended(self, end: broker.LiteTopicEnd, name: str) -> None:
-        """A lite topic has ended at a broker: its reader is told, unless its messages go to another broker now."""
+        """A lite topic has ended at a broker: its reader is notified, unless its messages go to another broker now."""
         names = self._brokers.names
         if not names or place_of(end.topic, end.lite_topic, names, 1)[0] != name:
             return

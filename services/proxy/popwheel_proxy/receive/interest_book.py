@@ -274,7 +274,7 @@ class InterestBook:
         return again
 
     def stream_ended(self, broker: str) -> None:
-        """A broker tells nothing any more, until it has confirmed what is registered anew."""
+        """A broker does not notify any more, until it has registered all anew."""
         self._refused.drop_broker(broker)
         for interest in self._by_id.values():
             if interest.registered:

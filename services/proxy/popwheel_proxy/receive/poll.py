@@ -123,7 +123,7 @@ class Poll:
         return self.found
 
     def close(self) -> None:
-        """The call is over, however it ended; what a pop under way still brings is given back."""
+        """The call is over, however it ended; what a pop under way still brings is released."""
         tools = self._tools
         self._machine.gone()
         if self._timer is not None:

@@ -300,7 +300,7 @@ class ReceiveHandler:
         found: Found,
         stream: Stream[ReceiveMessageRequest, bytes],
     ) -> None:
-        """Send the messages; if the client has gone they are given back, and each counts as one attempt."""
+        """Send the messages; if the client has gone they are released, and each counts as one attempt."""
         parts = answer_parts(found.messages, self._clock.wall_ms())
         size = sum(map(len, parts))
         self._admission.unsent.take(client_id, size)

@@ -408,7 +408,7 @@ class Telemetry:
         return answer
 
     async def _tell_consumer(self, answer: Settings) -> None:
-        """Fill in what consumers are told: their group's order and back-off, batch size and poll time."""
+        """Fill in the settings of consumers: their group's order and back-off, batch size and poll time."""
         options = self._options
         group = None
         if answer.subscription.group.name:

@@ -7,7 +7,7 @@ from popwheel_rpc.http2.frames import ErrorCode, ProtocolError
 from popwheel_rpc.limits import Limits
 
 SELF_DEPENDENT = frames.PRIORITY_FLAG
-"""Flag of a header block as it is handed on: its stream was said to depend on itself."""
+"""Flag of a header block as it is forwarded: its stream was said to depend on itself."""
 
 OnFrame = Callable[[int, int, int, bytes], None]
 """Told of each frame: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority

@@ -60,7 +60,7 @@ class Sender:
         self.outbox.control(frames.ping(opaque, ack=False))
 
     def go_away(self) -> None:
-        """Begin to end well: the other side is told to open no more streams; those under way to us are still taken.
+        """Begin to end well: the other side is asked to open no more streams; those under way to us are still taken.
 
         When it has answered a ping, or `refuse_streams` is called, later ones are refused.
         """
@@ -166,7 +166,7 @@ class Sender:
             self._close(stream, Closure.RESET_HERE)
 
     def collect(self, stream_id: int) -> None:
-        """Open a stream's window although what came is still held: its message is only of use when it is whole."""
+        """Open a stream's window although what came is still in memory: its message is only of use when it is whole."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
             stream.receiving.held = 0

@@ -10,8 +10,8 @@ class ReceiveWindow:
     """Window of what the other side may still send on a stream or a connection, and when it is opened further.
 
     Args:
-        size: bytes that may be under way or held at a time.
-        held_max: bytes that may be held before the window begins to shrink below `size`.
+        size: bytes that may be under way or in memory at a time.
+        held_max: bytes that may be in memory before the window begins to shrink below `size`.
     """
 
     __slots__ = ("_held_max", "_size", "available", "held")

@@ -2,7 +2,7 @@
 
 One of them leads, the others refuse (`NotLeadingError`). A unary call goes round until one takes it; when a stream
 ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
-twice, and several may have done it: what a call raises is told of all that were asked (`failure_of`).
+twice, and several may have done it: what a call raises covers all that were asked (`failure_of`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -23,13 +23,13 @@ _logger = structlog.get_logger()
 class ControllerFollower:
     """Applies what `Controller.Watch` streams to a view; connects again, for ever, when the stream ends.
 
-    While the controller is away the view stays as it was last heard of.
+    While the controller is away the view stays as it was last received.
 
     Args:
         channel: to the controller.
         view: what is kept up to date.
         process: who this is, shown at the controller; its name alone will do.
-        clock: tells how long the controller has been away.
+        clock: measures how long the controller has been away.
         random_source: when it is tried again.
     """
 

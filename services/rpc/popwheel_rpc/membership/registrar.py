@@ -24,7 +24,7 @@ class BrokerRegistrar:
     Args:
         channel: to the controller.
         report: what the replica says of itself now.
-        on_group: told of each state of its group that the controller sends.
+        on_group: called with each state of its group that the controller sends.
         random_source: when it is tried again.
         heartbeat_s: how often it reports, in seconds.
     """

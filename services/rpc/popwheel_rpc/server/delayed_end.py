@@ -1,4 +1,4 @@
-"""The end of a call that is told a moment later, because its caller has not said anything yet.
+"""The end of a call that is sent a moment later, because its caller has not said anything yet.
 
 RFC 9113, 8.1 lets a server answer before it has the whole request and then reset the stream with NO_ERROR; the servers
 of grpc-core and grpc-go do that at once, as this one does once the caller has spoken. But grpc-core's client closes its
@@ -30,7 +30,7 @@ class DelayedEnd:
         connection: where the call came in.
         stream_id: its stream.
         end: headers that end the answer: trailers, or all of it.
-        deadline: when it is told in any case, in seconds of the monotonic clock.
+        deadline: when it is sent in any case, in seconds of the monotonic clock.
         begun: what has come of the first message.
     """
 

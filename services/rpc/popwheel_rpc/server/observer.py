@@ -22,7 +22,7 @@ class RpcObserver(Protocol):
 
         Args:
             path: `/service/method`.
-            status: what its caller was told, or would have been.
+            status: what its caller got, or would have got.
             seconds: since its request was whole, or, for a stream, since it was opened.
         """
 

@@ -119,7 +119,7 @@ class ServerCall:
         # Call and task know each other: parted here, they need no garbage collector.
         self._task = None
         if self._over:
-            # Its caller was told something already, or is gone.
+            # Its caller got an answer already, or is gone.
             connection.lingering_ended(self)
             if error is not None and not isinstance(error, _QUIET_ERRORS):
                 self._log(error)

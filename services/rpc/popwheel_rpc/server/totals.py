@@ -38,7 +38,7 @@ class Totals:
     """Two sums over the connections of a server, kept by the connections themselves.
 
     Each adds to the sums what has changed for it since it last did, after it has read or written. What falls in between
-    may be told late, so that a sum may be too high for a while: before anybody has to give way it is taken anew.
+    may be counted late, so that a sum may be too high for a while: before anybody has to give way it is taken anew.
 
     Past a limit an eighth of it is made free in one go: looking through all connections must not be had for a byte.
 
