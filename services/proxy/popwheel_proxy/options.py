@@ -58,7 +58,7 @@ class MessageLimits(_Section):
     """Limits of a message, and of a request that carries messages."""
 
     body_bytes_max: Annotated[int, Field(ge=1)] = 4 * _MIB
-    """Size of a body; also told to the clients as `max_body_size`."""
+    """Size of a body; also sent to the clients as `max_body_size`."""
     batch_messages_max: Positive = 128
     """Messages in one SendMessage."""
     user_properties_max: Annotated[int, Field(ge=0)] = 128
@@ -158,7 +158,7 @@ class ClientOptions(_Section):
     """Options for clients, and the settings that are sent to them."""
 
     expiry_ms: Annotated[int, Field(ge=1_000)] = 60_000
-    """A client that has not been heard of for this long is gone (the Rust client beats every 30 s)."""
+    """A client that has not called for this long is gone (the Rust client beats every 30 s)."""
     grace_ms: Annotated[int, Field(ge=1_000)] = 15_000
     """Time without a call after which a client is gone whose last Telemetry stream or poll has broken.
 

@@ -1,6 +1,6 @@
 """apache.rocketmq.v2.MessagingService: binds the calls to those who answer them, each answer with a status.
 
-Whatever goes wrong, a client is told so in the `Status` of its answer; no exception leaves a handler but those that end
+Whatever goes wrong, a client gets it in the `Status` of its answer; no exception leaves a handler but those that end
 a call whose client has gone.
 """
 
@@ -294,7 +294,7 @@ class MessagingServer:
                 told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
                 await stream.send((told.SerializeToString(),))
         except StreamClosedError:
-            pass  # nobody is left to be told
+            pass  # nobody is left to be answered
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:

@@ -22,7 +22,8 @@ _LATER_CODES: dict[int, Code.ValueType] = {
     Code.LITE_TOPIC_QUOTA_EXCEEDED: Code.TOO_MANY_REQUESTS,
     Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Code.TOO_MANY_REQUESTS,
 }
-"""Codes that the first protocol (5.0.0) did not have -> what such a client is told; some panic on unknown numbers."""
+"""Codes that the first protocol (5.0.0) did not have -> the code that such a client gets; some panic on unknown
+numbers."""
 
 
 def status(code: int, message: str) -> Status:

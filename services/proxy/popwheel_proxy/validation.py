@@ -165,7 +165,7 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
                 f"the filter has more than {lexer.LENGTH_MAX} characters",
                 "sql_filter_length_max",
             )
-        parser.parse(expression.expression)  # as it is: positions in it are told
+        parser.parse(expression.expression)  # as it is: positions in it are reported
         return broker.Filter(kind=broker.FilterKind.SQL92, expression=expression.expression)
     text = expression.expression.strip()
     if not text or text == "*":

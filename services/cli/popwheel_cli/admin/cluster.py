@@ -135,7 +135,7 @@ def describe_group(api: AdminApi, group: str, output: Format) -> None:
 @output_option
 @click.pass_obj
 def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> None:
-    """Have the master of a group hand its role over to another replica, which loses nothing."""
+    """Pass the role of a group's master to another replica, which loses nothing."""
     body = {} if to is None else {"to": to}
     found = api.request("POST", f"{_path(group)}/switchover", body, _SWITCHOVER_S_MAX)
     show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)

@@ -63,7 +63,7 @@ limit_option = click.option(
 @connection_options
 @click.pass_context
 def admin(context: click.Context) -> None:
-    """Look after the cluster, topics, consumer groups, delayed messages and what was set aside."""
+    """Administer the cluster, topics, consumer groups, delayed messages and poison messages."""
     context.obj = api_of(context)
 
 

@@ -94,7 +94,7 @@ def redrive(
     consent: Consent,
     output: Format,
 ) -> None:
-    """Give dead letters back to their group, the oldest first: each comes to it as if for the first time.
+    """Redrive dead letters to their group, the oldest first: each comes to it as if for the first time.
 
     Other groups of the topic get nothing. Cut off, this goes on where it was when it is run again. Where some are
     selected, others that stand before them at their broker move to the end.
@@ -163,7 +163,7 @@ def export(api: AdminApi, group: str, broker: str, limit: int | None) -> None:
 @output_option
 @click.pass_obj
 def purge(api: AdminApi, group: str, consent: Consent, output: Format) -> None:
-    """Have nothing more done about a group's dead letters. Their queue can still be read, until retention takes it."""
+    """Purge a group's dead letters. Their queue can still be read, until retention takes it."""
     consent.check_terminal()
     found = api.request("POST", f"{_path(group)}/purge", {"dry_run": True})
     if not consent.dry_run:

@@ -95,7 +95,7 @@ def pause_master(way: ProxyWay, group: str, output: Format, seconds: float) -> i
 @drill.command("switchover")
 @_with_traffic
 def switchover(way: ProxyWay, group: str, output: Format) -> int:
-    """Have the master hand its role over."""
+    """Pass the master's role on."""
 
     def strike(view: View) -> None:
         way.api.request("POST", f"/brokers/{quote(group, safe='')}/switchover", {}, _SWITCHOVER_S_MAX)

@@ -68,7 +68,7 @@ def reset(
 ) -> None:
     """Set a group back or forward in a topic, once it was shown what that changes.
 
-    The group gets what stands there and behind as if it had never read it. What is given out to it is taken back, what
+    The group gets what stands there and behind as if it had never read it. What is in flight for it is revoked, what
     waits to be tried again is passed over (but kept with --queue). While consumers of the group are connected, it is
     refused.
     """

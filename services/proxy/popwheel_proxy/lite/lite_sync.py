@@ -249,7 +249,7 @@ class LiteSync:
             results = await asyncio.gather(*told, return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             if isinstance(result, StatusError) and name not in self._brokers.led:
-                continue  # its next master is told
+                continue  # its next master is notified
             if isinstance(result, BaseException):
                 raise result
 

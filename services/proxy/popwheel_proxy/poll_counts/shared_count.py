@@ -32,7 +32,7 @@ class Sums(NamedTuple):
 
     Args:
         per_s: requests per second of all proxies over the last `WINDOW_S`.
-        generation: another one than before: the store has lost what it held.
+        generation: another one than before: the store has lost its data.
     """
 
     per_s: Mapping[Key, float]
@@ -54,7 +54,7 @@ class CountStore(Protocol):
 
 
 class SharedCount:
-    """Keeps `mode_choice` told of the cluster's requests.
+    """Keeps `mode_choice` up to date with the cluster's requests.
 
     Args:
         store: where they are added up.

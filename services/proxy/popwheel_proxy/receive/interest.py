@@ -30,8 +30,8 @@ class Waiting:
         broker: its name.
         messages: how many are known to wait there.
         pops: how many are under way there.
-        notifications: how often it has told of messages.
-        answered: whether a pop was answered since it told last.
+        notifications: how often it has notified of messages.
+        answered: whether a pop was answered since its last notification.
         fruitless: pops in a row that found nothing although something waits.
         not_before: until when nobody is woken, in seconds of the monotonic clock.
         failure: why the last pop failed; None if it did not.
@@ -136,6 +136,7 @@ class Interest:
     def is_quiet(self) -> bool:
         """True if all brokers would notify of new messages, and none are known to wait or to be on their way.
 
-        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        Never with a filter: nobody is notified of messages that it does not want, and only pops take the group past
+        them.
         """
         return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL

@@ -129,7 +129,7 @@ class PollMetrics:
 
     Args:
         registry: where they are shown.
-        view: tells of topics and groups that were deleted.
+        view: knows the topics and groups that were deleted.
         known: which there are.
         modes: how polls wait.
     """

@@ -1,8 +1,8 @@
 """Mode of the polls of a (topic, group): pop with notify while they are few, plain long polling while they are many.
 
 With few polls, one that hangs at one broker misses what the others have. With many, some poll comes by at each broker
-all the time, and nobody need be told. What is compared is the number of pop requests per second over a sliding window:
-of this proxy or, where a store shared by all proxies is there, of the cluster.
+all the time, and nobody need be notified. What is compared is the number of pop requests per second over a sliding
+window: of this proxy or, where a store shared by all proxies is there, of the cluster.
 
 The window is two buckets of `WINDOW_S`: of the one before the current counts the share that is still in the window, as
 if its requests had come evenly. That is four numbers per (topic, group), and one addition per request.
@@ -37,7 +37,7 @@ class Demand:
         mode: how its polls wait.
         current: requests in the current bucket.
         previous: in the one before.
-        untold: not told yet to those who add up the cluster's.
+        untold: not yet sent to those who add up the cluster's.
         since: since when the mode is this one, in seconds of the monotonic clock.
         cluster_per_s: the cluster's requests per second, as far as known.
     """

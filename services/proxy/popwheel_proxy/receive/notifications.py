@@ -1,7 +1,8 @@
-"""One Notify stream per broker: tells it which interests this proxy has, and takes in what it says of them.
+"""One Notify stream per broker: registers this proxy's interests, and receives notifications for them.
 
-After a stream has broken, all interests are registered anew on the next one; a broker tells at once what waits already,
-so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at once.
+After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of what waits
+already, so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at
+once.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class Notifications:
         random_source: spreads reconnects.
         background: where the streams run.
         metrics: what is counted.
-        lite: is told what brokers say of lite topics, and says when they know a client.
+        lite: receives what brokers say of lite topics, and knows when they know a client.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Notifications:
                 self._book.stream_ended(name)
                 self._book.forget_broker(name)
         for name in self._names.difference(self._brokers.names):
-            self._book.forget_broker(name)  # it had no master when it left, so no stream told of that
+            self._book.forget_broker(name)  # it had no master when it left, so no stream reported that
         self._names = frozenset(self._brokers.names)
         for name in self._brokers.names:
             channel = self._brokers.channel_if_led(name)
@@ -127,7 +128,7 @@ class Notifications:
                 link.tell(told)
 
     def register_at(self, interest: Interest, broker: str) -> None:
-        """Have one broker notify for an interest; one without a master is told as it has one. Polls that wait at one
+        """Have one broker notify for an interest; one without a master is asked once it has one. Polls that wait at one
         that has left go elsewhere.
         """
         if broker not in self._names:

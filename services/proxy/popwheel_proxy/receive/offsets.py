@@ -68,7 +68,7 @@ class Offsets:
             now: seconds of the monotonic clock.
 
         Raises:
-            StatusError: what the client is to be told instead of messages.
+            StatusError: the client's error instead of messages.
         """
         request = await stream.receive()
         if request is None:

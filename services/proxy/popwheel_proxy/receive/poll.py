@@ -24,7 +24,7 @@ from popwheel_rpc.status import RpcError
 
 _RELEASE_WITHIN_S = 10.0
 _PASSING = (
-    Code.TOPIC_NOT_FOUND,  # the broker has not heard yet of what was just made
+    Code.TOPIC_NOT_FOUND,  # the broker has not seen yet what was just made
     Code.CONSUMER_GROUP_NOT_FOUND,
     Code.TOO_MANY_REQUESTS,
     Code.HA_NOT_AVAILABLE,

@@ -114,7 +114,7 @@ class ReceiveHandler:
         """Answer one ReceiveMessage of a user's client.
 
         Raises:
-            StatusError: what the client is to be told instead of messages.
+            StatusError: the client's error instead of messages.
         """
         request = await stream.receive()
         if request is None:

@@ -1,6 +1,6 @@
 """Interests that a broker refused to register, and when each has its turn to be popped for all the same (pure).
 
-A broker takes a limited number of interests; of those past it, it tells nothing. Their polls must find its messages
+A broker takes a limited number of interests; for those past it, it does not notify. Their polls must find its messages
 nevertheless: every `TURN_EVERY_S` one poll that waits pops there, as if the broker had said that a message is there.
 Turns are taken in order, and at most `TURNS_AT_ONCE_MAX` with one look, so that very many refused interests cost
 longer waiting and not ever more pops. Now and then a turn is used to register again.

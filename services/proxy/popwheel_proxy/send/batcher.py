@@ -114,7 +114,7 @@ class Batcher:
         channel: gives the way to the broker, or raises `StatusError` if it is not there.
         options: how much may join and wait.
         background: where Puts run.
-        observer: is told of Puts.
+        observer: notified of Puts.
 
     Attributes:
         name: the broker's name.

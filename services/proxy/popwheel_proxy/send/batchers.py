@@ -31,7 +31,7 @@ class Batchers:
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
-        answered: told the name of a broker that has stored something.
+        answered: called with the name of a broker that has stored something.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. From
 there come the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
-and held against the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
+and compared with the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
 the time it took, not as ten seconds. The pause doubles when the trouble lasts. And none comes back unseen because its
 time is up: one send goes there, and a good answer to that brings it back.
 
@@ -28,7 +28,7 @@ PAUSE_MAX_S = 60.0
 FORGIVEN_AFTER_S = 60.0
 """A broker that was sound for this long begins again with a short pause."""
 PROBE_EVERY_S = 1.0
-"""A probe that no answer is heard of, as its client has gone, is followed by another after this."""
+"""A probe without an answer, as its client has gone, is followed by another after this."""
 
 _PUTS_KNOWN = 8  # a latency is the mean of as many at first, then moves by 1/8 of each: one Put of 0.8 s is forgiven
 _STRIKES_MAX = 10
@@ -68,7 +68,7 @@ class BrokerState:
         latency_s: moving latency of its Puts.
         puts: how many are in it; it is not slow before there are some.
         trouble: why it is avoided.
-        since: when that was last found out: Puts that began earlier tell nothing new.
+        since: when that was last found out: Puts that began earlier show nothing new.
         probe_at: when the next send may probe it.
         strikes: how often it was found bad, until it is forgiven.
         back_at: when it was last found sound after trouble.

@@ -57,8 +57,8 @@ class SendHandler:
         catalog: topics.
         brokers: the broker groups there are.
         parked_calls: where sends wait whose group has no master, or does not answer.
-        sends_halves: told of a call that sends half messages to a topic.
-        clients: told who sends to which topic.
+        sends_halves: notified of a call that sends half messages to a topic.
+        clients: notified who sends to which topic.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SendHandler:
 
     @property
     def waiting_in_lanes(self) -> int:
-        """Sends that wait for another of their lane."""
+        """Sends that wait for another of their send queue."""
         return self._lanes.waiting
 
     @property
@@ -139,7 +139,7 @@ class SendHandler:
         return send_answer(messages, results)
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
-        """Check all messages, and tell which of them can be stored together."""
+        """Check all messages; return which of them can be stored together."""
         parts: dict[tuple[str, PutKind, str, int], _Part] = {}
         part = head = None
         kind, lane, priority = PutKind.NOW, "", -1

@@ -156,7 +156,7 @@ class SendRetry:
         """Wait for word of another topic of the name, unless it has come already.
 
         After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
-        this proxy has heard something.
+        this proxy has received something.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
         until = clock.monotonic() + send.look_s

@@ -96,7 +96,7 @@ class Catalog:
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
     def topic_now(self, topic: Topic) -> Topic:
-        """The topic that has the name of another one now; that itself if it may be younger than all that was heard of.
+        """The topic that has the name of another one now; that itself if it may be younger than all that was seen.
 
         Raises:
             StatusError: as `topic` does.

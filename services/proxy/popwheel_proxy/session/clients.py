@@ -51,7 +51,7 @@ class Clients:
 
     Args:
         clients_max: how many are kept.
-        expiry_s: one that has not been heard of for this long is gone.
+        expiry_s: one that has not called for this long is gone.
         grace_s: so is one that has not called for this long since its last open call has broken.
     """
 

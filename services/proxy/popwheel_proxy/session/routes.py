@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: where a topic's queues are, as the official clients want to be told."""
+"""QueryRoute and QueryAssignment: where a topic's queues are, as the official clients want to know it."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address

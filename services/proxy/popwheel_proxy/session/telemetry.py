@@ -64,11 +64,11 @@ _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
 SETTINGS_ENTRIES_MAX = 2_000
 """Topics, or subscriptions, in one client's settings. Fixed: who needs more has several clients."""
 LITE_SUBSCRIPTIONS_MAX = 2_000
-"""Lite topics that one client reads of a topic, as clients are told. Fixed: as many as RocketMQ's clients assume; who
-needs more starts another client."""
+"""Limit of lite topics that one client reads of a topic. Fixed: as many as RocketMQ's clients assume; who needs more
+starts another client."""
 LITE_CLIENTS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
-# What consumers are told whose group is not known yet; the controller's own default, which it has a moment later.
+# The settings of consumers whose group is not known yet; the controller's own default, which it has a moment later.
 _ATTEMPTS_MAX = 17
 
 
@@ -116,7 +116,7 @@ class Telemetry:
     """The Telemetry streams of this proxy.
 
     Args:
-        context: of the proxy; its options are what clients are told.
+        context: of the proxy; its options are in clients' settings.
         catalog: groups, for their back-off.
         clients: settings are a sign of life.
         producers: takes down which stream is of a producer of which topic.
@@ -232,7 +232,7 @@ class Telemetry:
 
         Raises:
             StatusError: they are refused, and the client has had none yet. Some clients wait for ever for settings if
-                they are only told a status; all of them see that a stream has failed.
+                they only get a status; all of them see that a stream has failed.
         """
         client_id = session.producer.client_id
         try:
@@ -374,7 +374,7 @@ class Telemetry:
             self._repeated.give(session.producer.client_id, session.repeated_bytes)
 
     async def settings_for(self, client_id: str, settings: Settings) -> Settings:
-        """The settings that a client with these settings is told.
+        """The settings that are sent to a client with these settings.
 
         Raises:
             StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to, or

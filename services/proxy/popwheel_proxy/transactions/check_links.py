@@ -93,7 +93,7 @@ class _Link:
         self._telemetry = telemetry
         self._random = random_source
         self._untold: dict[str, bool] = {}
-        """Topic -> whether there are producers; what is to be told next, each topic once."""
+        """Topic -> whether there are producers; what is to be sent next, each topic once."""
         self._changed = asyncio.Event()
 
     def tell(self, topics: list[str], gone: list[str]) -> None:
@@ -119,7 +119,7 @@ class _Link:
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
 
     async def _run_one_stream(self) -> tuple[str, bool]:
-        """Open a stream, tell all topics, and pass on what is asked; why it ended, and whether anything came."""
+        """Open a stream, report all topics, and forward checks; return why it ended, and whether anything came."""
         self._untold = dict.fromkeys(self._book, True)
         self._changed.set()
         try:

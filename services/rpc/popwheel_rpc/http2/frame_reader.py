@@ -22,7 +22,7 @@ class FrameReader:
     Args:
         limits: of header blocks.
         preface: whether the client's preface comes first.
-        on_frame: told of each frame.
+        on_frame: called with each frame.
     """
 
     def __init__(self, limits: Limits, on_frame: OnFrame, *, preface: bool) -> None:

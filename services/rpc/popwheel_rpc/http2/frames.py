@@ -68,7 +68,7 @@ class ProtocolError(Exception):
     """The other side broke a rule that costs it the connection (RFC 9113, 5.4.1).
 
     Args:
-        code: what it is told in GOAWAY.
+        code: the code in GOAWAY.
         message: which rule, for logs and GOAWAY's debug data.
         limit: name of the limit that was gone past, if that is what it was (see `popwheel_rpc.limits`).
     """
@@ -85,7 +85,7 @@ class StreamError(Exception):
 
     Args:
         stream_id: the stream.
-        code: what it is told in RST_STREAM.
+        code: the code in RST_STREAM.
         message: which rule.
     """
 

@@ -1,7 +1,7 @@
 """HPACK (RFC 7541): header blocks to header lists and back.
 
-The reader keeps the other side's dynamic table. The encoder keeps none: it tells the other side so once, and every
-block it writes is good at any time, so callers make the blocks they send often only once.
+The reader keeps the other side's dynamic table. The encoder keeps none: it announces that to the other side once, and
+every block it writes is good at any time, so callers make the blocks they send often only once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
