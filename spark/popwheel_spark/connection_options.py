@@ -1,4 +1,4 @@
-"""How to reach a cluster: the options that reading and writing share."""
+"""Options for the connection to a cluster, which reading and writing share."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Where the proxies and the controller are.
+    """Addresses of the proxies and the controller.
 
     Args:
         endpoints: `host:port` of each proxy.

@@ -30,7 +30,7 @@ class PopwheelDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As it is called in `format`."""
+        """Return the name for `format`."""
         return "popwheel"
 
     def schema(self) -> str | StructType:
@@ -41,25 +41,25 @@ class PopwheelDataSource(DataSource):
         return table_columns(self.options) if is_being_made(self.options) else columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch."""
+        """Return the reader of a batch."""
         from popwheel_spark.source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Of a stream."""
+        """Return the reader of a stream."""
         from popwheel_spark.source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch."""
+        """Return the writer of a batch."""
         from popwheel_spark.sink.writer import BatchWriter
 
         return BatchWriter(self._write_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Of a stream."""
+        """Return the writer of a stream."""
         from popwheel_spark.sink.writer import StreamWriter
 
         options = self._write_options(schema, overwrite)

@@ -160,7 +160,7 @@ def decode_protobuf(
         message: the whole name of their type.
         descriptors: a `FileDescriptorSet` that has it: `protoc --include_imports --descriptor_set_out=FILE`.
         body, into: as of `decode_json`.
-        bad: `fail`, by Spark's own error, or `null`: all fields are null. Spark tells no more.
+        bad: `fail`, by Spark's own error, or `null`: all fields are null. Spark reports no more.
 
     Raises:
         OptionError: `bad` is neither.

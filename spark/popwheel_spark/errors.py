@@ -1,4 +1,4 @@
-"""What can go wrong between Spark and Popwheel, each with a sentence that says what to do."""
+"""Errors between Spark and Popwheel, each with a sentence that says what to do."""
 
 
 class PopwheelSparkError(Exception):
@@ -19,7 +19,7 @@ class OptionError(PopwheelSparkError, ValueError):
 
 
 class UnreachableError(PopwheelSparkError):
-    """No proxy gave an answer for as long as `timeoutMs` says."""
+    """Error: no proxy gave an answer for as long as `timeoutMs` says."""
 
 
 class RefusedError(PopwheelSparkError):

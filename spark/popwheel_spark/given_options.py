@@ -11,7 +11,7 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.options import OPTIONS
 
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
-"""Options that Spark itself hands on, in lower case."""
+"""Options that Spark itself forwards, in lower case."""
 HOW_TABLES_ARE_MADE: Final = (
     "Of a SQL table: say CREATE TABLE NAME USING popwheel OPTIONS (...) without columns and without AS SELECT, or give "
     "the options to each statement, WITH (...)"
@@ -37,7 +37,7 @@ class GivenOptions:
         return self._left.pop(name.lower(), "").strip() or OPTIONS[name].default
 
     def words(self, name: str) -> tuple[str, ...]:
-        """What stands between commas, in order, without repeats."""
+        """Return the words between commas, in order, without repeats."""
         return words(self.text(name))
 
     def flag(self, name: str) -> bool:
@@ -111,5 +111,5 @@ class GivenOptions:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands between commas, in order, without repeats."""
+    """Return the words between commas, in order, without repeats."""
     return tuple(dict.fromkeys(word for word in map(str.strip, text.split(",")) if word))

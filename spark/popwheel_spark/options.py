@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Kind(Enum):
-    """What an option's text is."""
+    """Kind of an option's text."""
 
     TEXT = "text"
     WORDS = "words, with commas between"
@@ -17,16 +17,16 @@ class Kind(Enum):
 
 
 class Side(Enum):
-    """Where an option goes."""
+    """Side of an option: the reads or writes that take it."""
 
     ALL = "all"
     """Everywhere: it says how the cluster is reached."""
     READ = "read"
     """Reads of messages and dead letters: tables and streams."""
     BATCH = "table"
-    """Of these, tables alone."""
+    """Reads of messages and dead letters as tables alone."""
     STREAM = "stream"
-    """Of these, streams alone."""
+    """Reads of messages and dead letters as streams alone."""
     LIST = "list"
     """The tables `timers` and `inflight`."""
     SINK = "sink"
@@ -71,7 +71,7 @@ class Option:
 
     @property
     def is_connection(self) -> bool:
-        """Whether it says how the cluster is reached."""
+        """True if it says how the cluster is reached."""
         return Side.ALL in self.sides
 
 
@@ -308,7 +308,7 @@ _ROWS: Final = (
 )
 
 OPTIONS: Final[Mapping[str, Option]] = {row.name: row for row in _ROWS}
-"""By name, in the order of the docs."""
+"""Options by name, in the order of the docs."""
 
 _BY_LOWER_NAME: Final = {name.lower(): row for name, row in OPTIONS.items()}
 

@@ -20,7 +20,7 @@ class NoJavaError(PopwheelSparkError):
 
 
 def check_java() -> None:
-    """See that Spark will find Java: by JAVA_HOME, or on the PATH.
+    """Check that Spark will find Java: by JAVA_HOME, or on the PATH.
 
     Raises:
         NoJavaError: it will not; the text says the one command.

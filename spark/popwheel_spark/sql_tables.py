@@ -1,6 +1,6 @@
 """SQL tables: `CREATE TABLE t USING popwheel OPTIONS (...)`, then SELECT and INSERT.
 
-Spark 4 keeps the options of a table and hands none of them to a Python source when the table is used. It hands on the
+Spark 4 keeps the options of a table and hands none of them to a Python source when the table is used. It forwards the
 columns, with what the source once said of them. So a table's options stand beside its first column.
 """
 
@@ -21,11 +21,11 @@ _PROVIDER: Final = "provider"
 _OF_THE_CATALOG: Final = frozenset(
     (_PROVIDER, "owner", "comment", "external", "location", "is_managed_location", "collation", "path")
 )
-"""What Spark adds to the options as it makes a table, in lower case; and each option once more, as `option.NAME`."""
+"""Options that Spark adds as it makes a table, in lower case; it adds each option once more, as `option.NAME`."""
 
 
 def is_being_made(options: Mapping[str, str]) -> bool:
-    """Whether these are the options of a CREATE TABLE."""
+    """Return whether these are the options of a CREATE TABLE."""
     return any(name.lower() == _PROVIDER for name in options)
 
 
@@ -46,7 +46,7 @@ def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_sides(options: Mapping[str, str], sides: Iterable[Side]) -> dict[str, str]:
-    """Those of a table's options that go somewhere, by their names in lower case: a table may have others."""
+    """Return those of a table's options that go somewhere, by their names in lower case: a table may have others."""
     wanted = {Side.ALL, *sides}
     return {
         name.lower(): text
@@ -70,12 +70,12 @@ def options_of(schema: StructType, options: Mapping[str, str], sides: Iterable[S
 
 
 def is_table(schema: StructType) -> bool:
-    """Whether rows go to a table that was made with its options."""
+    """Return whether rows go to a table that was made with its options."""
     return any(_KEY in field.metadata for field in schema.fields)
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """See that a table's options are options, be they of reads or of writes.
+    """Check that a table's options exist, be they of reads or of writes.
 
     Raises:
         OptionError: there is no such option.

@@ -187,12 +187,12 @@ class BrokerApp:
 
     @property
     def core(self) -> BrokerCore:
-        """What is folded from the log, up to now."""
+        """State that is folded from the log, up to now."""
         return self.files.core
 
     @property
     def leader(self) -> Leader:
-        """What serves in a replica that leads."""
+        """Services of a replica that leads."""
         assert self.role.leader is not None, "this replica does not lead"
         return self.role.leader
 
@@ -202,7 +202,7 @@ class BrokerApp:
         return health(self.role, failure, has_view=self.view.ready)
 
     def report(self, address: str) -> ReplicaReport:
-        """What this replica says of itself to the controller."""
+        """Return this replica's report to the controller."""
         return replica_report(
             options=self._options,
             address=address,
@@ -214,7 +214,7 @@ class BrokerApp:
 
     @property
     def recovered(self) -> dict[str, float]:
-        """What `start` has read again, and the time that it took."""
+        """Figures of `start`: what it has read again, and the time that it took."""
         return {"records": self.files.recovered_records, "seconds": self._recovery_s}
 
     # Begin and end
@@ -251,7 +251,7 @@ class BrokerApp:
         self.roles.start()
 
     def registrar(self, address: str) -> BrokerRegistrar:
-        """What keeps this replica registered.
+        """Return the registrar that keeps this replica registered.
 
         Args:
             address: host:port at which proxies, other replicas and the controller reach it.
@@ -266,7 +266,7 @@ class BrokerApp:
         return self._registrar
 
     async def leave(self) -> None:
-        """Before the process ends: wait until the group can do without this replica, and pass its role on."""
+        """Leave before the process ends: wait until the group can do without this replica, and pass its role on."""
         if self._registrar is None or self.failure.done() or self.role.members <= {self._options.replica}:
             return
         try:

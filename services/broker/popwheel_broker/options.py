@@ -41,7 +41,7 @@ class LogOptions(BaseModel):
 
 
 class RetentionOptions(BaseModel):
-    """How long messages are held. Whole segments are deleted, the oldest first, never one that is still needed."""
+    """Options for retention. Whole segments are deleted, the oldest first, never one that is still needed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +53,7 @@ class RetentionOptions(BaseModel):
 
 
 class PopOptions(BaseModel):
-    """Which message is hidden from whom until when."""
+    """Options for deliveries: how long messages are hidden from other consumers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -355,7 +355,7 @@ class BrokerOptions(BaseModel):
 
     @property
     def roll_window_ms(self) -> int:
-        """How far ahead a message may be due without being appended anew on its way."""
+        """Longest delay of a message that is not appended anew on its way, in milliseconds."""
         if self.timer.roll_window_ms:
             return self.timer.roll_window_ms
         return max(2 * _SLOT_MS, min(2 * _DAY_MS, int(self.retention.hours * 3_600_000 * 2 / 3)))

@@ -1,4 +1,4 @@
-"""What the services of a cluster show one another and trust, and the next step in renewing it.
+"""Certificates and authorities of a cluster's services, and the next step in renewing them.
 
 It is decided by the certificates and the time alone; only what a new key is comes from the machine's randomness.
 """
@@ -17,7 +17,7 @@ DAYS = 90
 AUTHORITY_DAYS = 3650
 
 SPREAD = datetime.timedelta(hours=1)
-"""After so long every process has what was made, however late Kubernetes brings it."""
+"""Time after which every process has a new file, however late Kubernetes brings it."""
 
 _LAST_PART = 3
 
@@ -41,7 +41,7 @@ class CertificateSet:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done now.
+    """Step of a renewal.
 
     Args:
         made: the set afterwards.

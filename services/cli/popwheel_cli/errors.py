@@ -1,4 +1,4 @@
-"""How a command that fails says so: one sentence on standard error and an exit code."""
+"""Errors of commands: one sentence on standard error and an exit code."""
 
 import click
 

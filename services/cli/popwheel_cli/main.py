@@ -27,7 +27,7 @@ def _say(words: str) -> None:
 
 
 class _OneSentenceGroup(click.Group):
-    """Says what went wrong in one line, without the usage text around it."""
+    """Group of commands that prints an error in one line, without the usage text around it."""
 
     def main(
         self,

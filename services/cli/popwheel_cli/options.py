@@ -49,7 +49,7 @@ class ClusterOptions(BaseModel):
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Where settings came from that are no defaults, by their keys."""
+        """Sources of settings that are no defaults, by their keys."""
         return self._sources
 
     def from_sources(self, sources: Mapping[str, str]) -> Self:

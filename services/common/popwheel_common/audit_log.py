@@ -1,4 +1,4 @@
-"""The lines that tell operators who was denied what: so many a second, the rest is counted."""
+"""The lines that show operators who was denied what: so many a second, the rest is counted."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ class AuditLog:
         _logger.warning("access denied", **facts)
 
     def tell_unwritten(self) -> None:
-        """Say how many lines were left out."""
+        """Log how many lines were left out."""
         if self._unwritten:
             _logger.warning("more calls were denied than are written here", count=self._unwritten)
             self._unwritten = 0

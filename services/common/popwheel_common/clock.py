@@ -9,7 +9,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Uptime(NamedTuple):
-    """How long a machine has been up: what processes of one machine, one after the other, agree about.
+    """Uptime of a machine, the same for all processes that run on it one after the other.
 
     Args:
         boot: names the start of the machine; empty if that is not known.
@@ -44,7 +44,7 @@ class Clock(Protocol):
         """Seconds of a clock that never jumps and means nothing between processes; the one deadlines are in."""
 
     def uptime(self) -> Uptime:
-        """How long the machine has been up."""
+        """Return the machine's uptime."""
 
 
 @cache

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 AT_ONCE_MAX = 8
-"""So many calls have the device read for them at once, each in a thread; further ones wait in their order. Each keeps
-what was read for it until it is over: a pop or pull `broker.pop.response_bytes_max` at the most (16 MiB by default).
+"""Limit of concurrent calls that read from the device, each in a thread; further ones wait in order.
+
+Each retains what was read for it until it ends: for a pop or pull at most `broker.pop.response_bytes_max` (16 MiB by
+default).
 """
 
 Result = TypeVar("Result")
@@ -29,7 +31,7 @@ class Range(NamedTuple):
 
 
 class NotInMemory(BaseException):
-    """What is to be read is not in memory. It is no error, and no handler of errors may take it for one.
+    """Signal that data to be read is not in memory. It is no error, and no handler of errors may take it for one.
 
     Args:
         ranges: what to read first.
@@ -41,7 +43,7 @@ class NotInMemory(BaseException):
 
 
 class CacheableFile(Protocol):
-    """An open file that can tell what of it is in memory."""
+    """An open file that knows what of it is in memory."""
 
     @property
     def path(self) -> Path:
@@ -51,17 +53,17 @@ class CacheableFile(Protocol):
         """Bytes in it."""
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
-        """As `File.read` does; None if the device would have to be waited for."""
+        """Read as `File.read` does; return None if that would wait for the device."""
 
 
 class _Piece(NamedTuple):
-    """What was read of a range; less than asked for only at the file's end."""
+    """Piece read of a range; shorter than requested only at the file's end."""
 
     range: Range
     data: bytes
 
     def read(self, file: CacheableFile, offset: int, length: int) -> bytes | None:
-        """What `File.read` would give; None if it is not in this."""
+        """Return the result of `File.read`; None if it is not in this piece."""
         start = offset - self.range.offset
         if start < 0 or file.path != self.range.path:
             return None
@@ -91,7 +93,7 @@ class ColdReads:
         self._fetch = fetch
         self._pieces: Sequence[_Piece] | None = None
         self._dropped: list[list[Path]] = []
-        """For each read of the device that is under way: what was dropped since it began."""
+        """Ranges dropped since each running read of the device began."""
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._lines: dict[Hashable, _Line] = {}
         self.waiting = 0
@@ -101,7 +103,7 @@ class ColdReads:
 
     @property
     def is_running(self) -> bool:
-        """Whether a plain read must not wait at this moment."""
+        """True while a plain read must not wait."""
         return self._pieces is not None
 
     def read(self, file: CacheableFile, offset: int, length: int) -> bytes:
@@ -192,7 +194,7 @@ class ColdReads:
             self._pieces = None
 
     async def _with_fetched(self, pieces: list[_Piece], missing: Sequence[Range]) -> list[_Piece]:
-        """What was read so far and is still good, and what is missing."""
+        """Read the missing ranges; return them with those of the pieces read so far that are still valid."""
         if not missing:
             return pieces
         dropped: list[Path] = []

@@ -27,7 +27,7 @@ QUICK_SYNC_S: Final = 0.001
 _PACE_WEIGHT: Final = 1 / 16
 _BUFFERS_PER_WRITE = 512
 _NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP)
-"""A file system that can't tell what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
+"""A file system that does not know what is in memory (tmpfs, NFS, FUSE) has all reads wait in a thread."""
 _CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
 
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """How full the file system is.
+    """Usage of the file system.
 
     Args:
         total_bytes: its size.
@@ -47,7 +47,7 @@ class DiskUsage:
 
     @property
     def used_share(self) -> float:
-        """Between 0 (empty) and 1 (full)."""
+        """Share in use, from 0 (empty) to 1 (full)."""
         return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
@@ -58,8 +58,9 @@ class File(Protocol):
         """Bytes in it."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the file's end. Raises NotInMemory instead of waiting for
-        the device while `Disk.reads` runs something.
+        """Read up to `length` bytes from `offset`; fewer only at the file's end.
+
+        Raises NotInMemory instead of waiting for the device while `Disk.reads` runs something.
         """
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
@@ -91,7 +92,7 @@ class Disk(Protocol):
         """Open a file for reading and writing; it is made if it is not there (its folder must be)."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is a file or folder of this name."""
+        """Return whether there is a file or folder of this name."""
 
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, where they are not there."""
@@ -112,14 +113,14 @@ class Disk(Protocol):
         """Return when the names in a folder are on the device."""
 
     def usage(self, path: Path) -> DiskUsage:
-        """How full the file system is that holds `path`."""
+        """Return the usage of the file system of `path`."""
 
 
 @coroutine
 def to_its_end(work: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result]:
     """Wait for work on the device that is done to its end, whoever waits.
 
-    What a thread has begun can't be called back, and the system tells of an error once. So a cancellation waits until
+    What a thread has begun can't be called back, and the system reports an error once. So a cancellation waits until
     the work is through, and is raised then; no thread is left with a file that is closed, or with an outcome that
     nobody takes. It needs no task, which would cost more than all else of a sync.
 
@@ -184,7 +185,7 @@ async def _replace_file(disk: Disk, path: Path, data: bytes) -> None:
 
 
 class SyncPace:
-    """Whether the loop itself may wait for the syncs of a device: they take `QUICK_SYNC_S` at most on average.
+    """Pace of a device's syncs, and whether the loop may wait for them: `QUICK_SYNC_S` on average at most.
 
     A slow device is never waited for. One that is slow now and then is, but for a while after each slow sync.
     """
@@ -194,7 +195,7 @@ class SyncPace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the loop may wait for the next sync."""
+        """True if the loop may wait for the next sync."""
         return 0.0 <= self._mean_s <= QUICK_SYNC_S
 
     def took(self, seconds: float) -> None:
@@ -232,7 +233,7 @@ class SystemFile:
         return _read(self._descriptor, offset, length)
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
-        """As `read`; None if the device would have to be waited for."""
+        """Read as `read` does; return None if that would wait for the device."""
         if _CACHED_ONLY is None:
             return None
         buffer = bytearray(length)
@@ -363,7 +364,10 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _read_all(ranges: Sequence[Range]) -> Sequence[bytes]:
-    """In a thread: open as well, whoever asked may have closed the file, or the log may remove it meanwhile."""
+    """Read in a thread.
+
+    The file is opened there, too: the caller may have closed it, or the log may remove it meanwhile.
+    """
     found: list[bytes] = []
     for path, offset, length in ranges:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -375,7 +379,7 @@ def _read_all(ranges: Sequence[Range]) -> Sequence[bytes]:
 
 
 def _flush(descriptor: int) -> None:
-    """Bring a file's bytes to the device."""
+    """Flush a file to the device."""
     if sys.platform == "darwin":  # there is no fdatasync, and fsync leaves them in the device's own cache
         import fcntl
 

@@ -26,7 +26,7 @@ class StatusError(Exception):
 class NotLeadingError(StatusError):
     """A controller's refusal because it does not lead: it has not looked at what was asked, so nothing of it was done.
 
-    Whoever gets one is told by its type, here and behind a socket; other refusals with HA_NOT_AVAILABLE prove nothing.
+    Whoever gets one sees it by its type, here and behind a socket; other refusals with HA_NOT_AVAILABLE prove nothing.
 
     Args:
         message: one sentence for a person.

@@ -1,4 +1,4 @@
-"""What the C library does with freed memory."""
+"""Settings for freed memory in the C library."""
 
 import ctypes
 from typing import Final

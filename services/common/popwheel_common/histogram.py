@@ -6,7 +6,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """How long something took.
+    """Histogram of durations.
 
     Args:
         bounds_ms: upper bounds of its buckets, ascending.
@@ -41,7 +41,7 @@ def in_seconds(buckets: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 class HistogramTable:
-    """How long calls took, by method and the code of their status.
+    """Histogram of calls' durations, by method and status code.
 
     Args:
         bounds_ms: as for `Histogram`.

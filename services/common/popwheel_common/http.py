@@ -1,4 +1,4 @@
-"""What every process answers over HTTP: `/healthz`, `/readyz`, `/metrics`, and routes of its own beside them.
+"""HTTP server of every process: `/healthz`, `/readyz`, `/metrics`, and the routes of its service.
 
 FastAPI and uvicorn take long to load and no message needs them: import this module only when gRPC serves already.
 """
@@ -32,7 +32,7 @@ from popwheel_common.web.signed_callers import SignedCallers
 from popwheel_common.web.tokens import Tokens
 
 ReadinessChecks = Mapping[str, Callable[[], str | None]]
-"""By name: a function that says in a sentence why its part cannot serve, or None if it can."""
+"""Checks by name: a function that returns a sentence why its part cannot serve, or None if it can."""
 
 _GRACE_S = 2
 
@@ -82,7 +82,7 @@ def make_http_app(
 
     @app.get("/readyz", tags=["process"], responses={503: {"description": "The parts that cannot serve, and why."}})
     async def readyz() -> JSONResponse:
-        """Every part of the process can serve."""
+        """Return 200 if every part of the process can serve."""
         if asked is not None:
             await asked.result()
         reasons = {name: reason for name, check in checks.items() if (reason := check()) is not None}

@@ -83,7 +83,7 @@ class LogWriter:
                 self._lost_lines_reported += lost
 
     def _next_batch(self) -> bytes:
-        """Some lines, no more than what is written as a whole; one at least, if there is one."""
+        """Return some lines, no more than are written as a whole; one at least, if there is one."""
         batch: list[bytes] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0]) <= _ATOMIC_BYTES):
@@ -173,7 +173,7 @@ class LogStream(io.TextIOBase):
         """Return at once: it is called after each line; see `drain`."""
 
     def close(self) -> None:
-        """Stay open: the process may have something to say until its end."""
+        """Stay open: the process may still log until its end."""
 
     def writable(self) -> bool:
         return True

@@ -25,7 +25,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class LogOptions(BaseModel):
-    """How much is logged, and in what form."""
+    """Options for the log: how much is logged, and in which form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,5 +101,5 @@ def set_up(options: LogOptions, stream: TextIO | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [_ToStructlog()]
-    # Libraries tell of their own steps at `info`; here only what one would act on is wanted.
+    # Libraries log their own steps at `info`; here only what one would act on is wanted.
     root.setLevel(max(level, logging.WARNING) if level > logging.DEBUG else level)

@@ -1,4 +1,4 @@
-"""What is counted by topic or group: names that clients choose, so bounded in number, and gone when what they name is.
+"""Series by topic or group: bounded in number, as clients choose the names, and dropped with the topic or group.
 
 Without the first, a client that uses ever new names fills the memory of this process and of whoever scrapes it; without
 the second, the series of deleted topics and groups stay for as long as the process lives.
@@ -44,7 +44,7 @@ class Series(Generic[Row]):
         return iter(self._rows.items())
 
     def row(self, *labels: str) -> Row:
-        """Where to count; the caller does not keep it."""
+        """Return the row to count in; the caller does not keep it."""
         row = self._rows.get(labels)
         if row is None:
             if len(self._rows) >= self._series_max:
@@ -64,7 +64,7 @@ class Series(Generic[Row]):
             pass
 
     def keep_in_steps(self, known: Callable[..., bool]) -> Iterator[None]:
-        """Do as `keep`, and yield between two steps of the work."""
+        """Keep as `keep` does, and yield between two steps of the work."""
         for number, labels in enumerate(list(self._rows), 1):
             if labels != self._other and not known(*labels):
                 self._rows.pop(labels, None)
@@ -100,7 +100,7 @@ def bounded_in_steps(
 
 
 def bounded(values: Mapping[Labels, int], series_max: int = SERIES_MAX) -> Mapping[Labels, int]:
-    """At most `series_max` of these values, the largest, and the sum of all others."""
+    """Return at most `series_max` of these values, the largest, and the sum of all others."""
     if len(values) <= series_max:
         return values
     shown = dict(nlargest(series_max, values.items(), key=lambda each: each[1]))

@@ -1,10 +1,10 @@
-"""How those who share a limit come by their shares of it."""
+"""Fair shares of a common limit."""
 
 from collections.abc import Mapping
 
 
 class Shares:
-    """What each holder has of something that is limited for all of them together.
+    """Shares of all holders in a common limit.
 
     A holder may take more only while it has less than is free: the dynamic threshold by which switches share their
     buffers. One that hoards gets half, a second one half of what is left, and so on: who comes later finds room, and
@@ -14,13 +14,13 @@ class Shares:
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
         self.total = 0
-        """What all have together."""
+        """Total of all holders."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def held(self, holder: str) -> int:
-        """What one has."""
+        """Return one holder's share."""
         return self._held.get(holder, 0)
 
     @property
@@ -30,11 +30,11 @@ class Shares:
 
     @property
     def largest(self) -> int:
-        """What the one with the most has."""
+        """Largest share."""
         return max(self._held.values(), default=0)
 
     def room(self, holder: str, limit: int) -> int:
-        """How much more a holder may take now, one after another, of a limit for all."""
+        """Return how much more a holder may take now, one after another, of a limit for all."""
         return room(limit, self.total, self.held(holder))
 
     def take(self, holder: str, amount: int = 1) -> None:
@@ -56,5 +56,5 @@ class Shares:
 
 
 def room(limit: int, total: int, held: int) -> int:
-    """How much more a holder may take who has `held`, where all have `total`."""
+    """Return how much more a holder with `held` may take, where all have `total`."""
     return max(0, limit - total - held + 1) // 2

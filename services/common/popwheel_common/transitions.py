@@ -12,7 +12,7 @@ class IllegalTransitionError(Exception):
 
 
 class Row(NamedTuple, Generic[StateT]):
-    """What may follow.
+    """Row of the table: states that may follow.
 
     Args:
         states: of the machine before.

@@ -1,4 +1,4 @@
-"""What the admin API answers to a question of a page (pure)."""
+"""Answer of the admin API to a page's request (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ NO_LEADER: Final = "HA_NOT_AVAILABLE"
 
 
 class Row(dict[str, Any]):
-    """An object of an answer. A field that is not there is not known: None, as what an older release does not tell."""
+    """An object of an answer. A missing field is not known: None, as an older release may not report it."""
 
     def __missing__(self, name: str) -> None:
         return None
@@ -51,22 +51,22 @@ class Answer:
 
     @property
     def is_good(self) -> bool:
-        """Whether there is something to show."""
+        """True if there is something to show."""
         return 200 <= self.status < 300
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not come in time."""
+        """True if it has not arrived in time."""
         return self.status == 0
 
     @property
     def is_missing(self) -> bool:
-        """Whether the API has no such route: it is of another release."""
+        """True if the API has no such route: it is of another release."""
         return self.status == 404 and self.code == "NOT_FOUND"
 
     @property
     def why(self) -> str:
-        """Why there is nothing to show; empty if there is."""
+        """Reason why there is nothing to show; empty if there is something."""
         if self.is_good:
             return ""
         if self.is_pending:

@@ -57,7 +57,7 @@ class ApiClient:
         self._address = address
         self._host = host
         self.leader = ""
-        """Where the leader is asked, `host:port`; empty while this process answers itself."""
+        """Address of the leader that is asked, `host:port`; empty while this process answers itself."""
 
     async def ask(self, question: Question) -> Answer:
         """Ask this process, or whoever leads instead of it."""

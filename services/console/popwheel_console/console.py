@@ -64,7 +64,7 @@ class Console:
         self._pages = {page.path: page for page in PAGES}
 
     def router(self) -> APIRouter:
-        """Its routes. Include them last: they have a page for each address that is no other's."""
+        """Return its routes. Include them last: they have a page for each address that is no other's."""
         router = APIRouter()
         self._login_pages.add_to(router)
         for page in PAGES:
@@ -97,7 +97,7 @@ class Console:
         return do
 
     async def _done(self, request: Request, action: Action, session: Session) -> Response:
-        """Do what a form asks for, and lead on."""
+        """Run a form's work, and redirect."""
         try:
             form = await self._logins.checked_form(request)
         except StatusError as error:
@@ -232,7 +232,7 @@ class Console:
         return pass_on
 
     async def _theme(self, request: Request) -> Response:
-        """Keep which of light and dark a browser has, where it runs no script."""
+        """Store the theme, light or dark, of a browser that runs no script."""
         answer = RedirectResponse(within(request.query_params.get("back", "")), status_code=303)
         theme = request.query_params.get("to", "")
         if theme in THEMES:

@@ -1,4 +1,4 @@
-"""What stands around every page: the navigation, the way to the page, and how the cluster is reached (pure)."""
+"""Frame of every page: the navigation, the breadcrumb, and how the cluster is reached (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class NavigationLink:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the templates of all pages know as `frame`.
+    """Frame as the templates of all pages know it, as `frame`.
 
     Args:
         heading: above the page.
@@ -119,7 +119,7 @@ def filled(path: str, names: Mapping[str, str]) -> str:
 
 
 def trouble_of(cluster: Answer) -> str:
-    """Why the cluster cannot be asked; empty if it can."""
+    """Return why the cluster cannot be asked; empty if it can."""
     if cluster.is_good:
         return ""
     return "the controller has not answered yet" if cluster.is_pending else cluster.why

@@ -1,4 +1,4 @@
-"""What a page of the console is: an address, a template, and who gathers what it shows."""
+"""Page of the console: an address, a template, and the function that gathers its data."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a form's work came to: where the browser goes on.
+    """Result of a form's work: where the browser goes next.
 
     Args:
         address: of the page that is shown next.

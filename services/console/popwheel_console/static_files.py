@@ -40,7 +40,7 @@ class StaticFiles:
         for name, file in self._files.items():
             whole.update(name.encode() + b"\0" + file.data)
         self.version = whole.hexdigest()[:12]
-        """Is another one when a file is."""
+        """Version that changes with any file."""
 
     def get(self, name: str) -> StaticFile | None:
         """A file; None if there is none of that name."""

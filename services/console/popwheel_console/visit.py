@@ -9,7 +9,7 @@ from popwheel_console.answer import PENDING, Answer, Question
 from popwheel_console.api_client import Api
 
 ROWS: Final = 50
-"""Of a list on a page."""
+"""Number of rows of a list on a page."""
 _PARTS_MAX: Final = 12
 """A list of the API may come in many parts, some of them empty: a page reads as many at the most."""
 _VALUE_LENGTH_MAX: Final = 2_000
@@ -24,7 +24,7 @@ class Refused(Exception):  # noqa: N818 - it is a refusal of the API, and has it
 
 
 class Elsewhere(Exception):  # noqa: N818 - nothing is wrong
-    """What is asked for has a page of its own, at this address."""
+    """Redirect: the request has a page of its own, at this address."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -50,7 +50,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a page is given.
+    """Request of a page, with the tools to answer it.
 
     Args:
         api: answers questions.
@@ -69,7 +69,7 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
 
     def asked_for(self, name: str, allowed: Sequence[str] = ()) -> str:
-        """What the address has under a name; the first that is allowed if it has another."""
+        """Return the address's value of a name; the first allowed one if it has another."""
         value = self.query.get(name, "")[:_VALUE_LENGTH_MAX]
         return value if not allowed or value in allowed else allowed[0]
 
@@ -136,7 +136,7 @@ class Visit:
 
 
 def silences(answer: Answer) -> list[str]:
-    """Who could not be asked, and why: a sentence each."""
+    """Return who could not be asked, and why: a sentence each."""
     found = []
     for each in answer.rows("unanswered"):
         who = each.get("broker") or each.get("proxy") or each.get("process") or "a process"

@@ -181,7 +181,7 @@ class ControllerApp:
         self._use_checks = UseChecks(self._inquiry)
         refusal = self._use_checks.refusal
         self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
-        """What Kubernetes shows, and what is asked for there."""
+        """View of what Kubernetes shows, and of what is asked for there."""
         if isinstance(self._store, KubernetesStateStore):
             api, declarations = self._store.api, DeclarationMetrics(registry)
             self._shows = [
@@ -235,7 +235,7 @@ class ControllerApp:
 
     @property
     def leads(self) -> bool:
-        """Whether it leads; the only controller always does."""
+        """True while this controller leads; the only controller always does."""
         return self._leadership.leads
 
     @property
@@ -352,7 +352,7 @@ class ControllerApp:
             each.start()
 
     def _judge(self) -> None:
-        """Note since when something is wrong."""
+        """Record since when there are problems."""
         self._troubles.judged(self._findings.now(), self._clock.wall_ms())
 
     async def _end(self, refusal: StatusError) -> None:
@@ -368,7 +368,7 @@ class ControllerApp:
         await self.changes.end()
 
     async def _check_store(self) -> None:
-        """See what others have changed in a store that is not ours alone."""
+        """Read the changes of others in a store that is not ours alone."""
         versions = await self._store.versions()
         if versions.get(CLUSTER) != self._stored.version:
             # One that led before may have written after this one had read.

@@ -19,7 +19,7 @@ QUEUES_MAX = 1024
 
 
 class TopicDefaults(BaseModel):
-    """What a topic gets that does not say otherwise."""
+    """Defaults of topics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ class TopicDefaults(BaseModel):
 
 
 class GroupDefaults(BaseModel):
-    """What a consumer group gets that does not say otherwise."""
+    """Defaults of consumer groups."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +51,7 @@ class GroupDefaults(BaseModel):
 
 
 class ReplicationOptions(BaseModel):
-    """How soon the controller sees what becomes of replicas and controllers, and acts on it."""
+    """Options for how soon the controller detects failures of replicas and controllers, and acts on them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -89,7 +89,7 @@ class ReplicationOptions(BaseModel):
 
 
 class StoreOptions(BaseModel):
-    """Where the controller keeps its state."""
+    """Options for the store of the controller's state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -255,7 +255,7 @@ class ProxyApp:
 
     @property
     def ready(self) -> bool:
-        """Whether the cluster is known and has a broker."""
+        """True once the cluster is known and has a broker."""
         return self.view.ready and bool(self._brokers.names)
 
     async def start(self) -> None:
@@ -292,7 +292,7 @@ class ProxyApp:
         _logger.info("proxy stopped", name=self.options.name)
 
     def _tick(self) -> None:
-        """What time alone brings about."""
+        """Run the periodic work."""
         self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         now = self._clock.monotonic()
         self._notifications.time_passed(now)
@@ -324,7 +324,7 @@ class ProxyApp:
     def _access_by(
         self, file: WatchedFile[Users] | None, skew_ms: int, registry: CollectorRegistry, catalog: Catalog
     ) -> Access | None:
-        """What checks calls by a file of users; None without one."""
+        """Return the check of calls by a file of users; None without a file."""
         if file is None:
             return None
 
@@ -352,7 +352,7 @@ class ProxyApp:
 
 
 def _export_spans(service: Service, options: ProxyOptions) -> "Exporting":
-    """Have calls make spans, and have these exported.
+    """Wrap calls in spans, and export these.
 
     Raises:
         MissingExtraError: what is needed for that is not installed.

@@ -1,4 +1,4 @@
-"""Everything about a proxy that can be set, with its limits; defaults serve one machine."""
+"""Options of a proxy, with their limits; the defaults fit one machine."""
 
 from typing import Annotated, Literal, Self
 
@@ -32,7 +32,7 @@ class TlsOptions(_Section):
 
 
 class TransportLimits(_Section):
-    """What the listener takes on before any handler sees it."""
+    """Limits of the listener, applied before any handler."""
 
     connections_max: Positive = 20_000
     """Connections at one time; further ones are closed at once. Fewer where the process may not open as many files."""
@@ -51,14 +51,14 @@ class TransportLimits(_Section):
     keepalive_interval_ms: Annotated[int, Field(ge=0)] = 20_000
     """A client that was silent for this long is asked for a sign of life; 0: never."""
     keepalive_timeout_ms: Annotated[int, Field(ge=100)] = 10_000
-    """How long its answer may take before its connection is closed."""
+    """Time that its answer may take before its connection is closed."""
 
 
 class MessageLimits(_Section):
-    """What a message, and a request that carries messages, may look like."""
+    """Limits of a message, and of a request that carries messages."""
 
     body_bytes_max: Annotated[int, Field(ge=1)] = 4 * _MIB
-    """Size of a body; also told to the clients as `max_body_size`."""
+    """Size of a body; also sent to the clients as `max_body_size`."""
     batch_messages_max: Positive = 128
     """Messages in one SendMessage."""
     user_properties_max: Annotated[int, Field(ge=0)] = 128
@@ -72,14 +72,14 @@ class MessageLimits(_Section):
 
 
 class SendOptions(_Section):
-    """How messages travel to the brokers."""
+    """Options for sends to the brokers."""
 
     put_messages_max: Positive = 512
     """Messages that join one Put to a broker."""
     put_bytes_max: Annotated[int, Field(ge=64 * _KIB)] = 4 * _MIB
     """Bytes that join one Put (a single larger request still goes, alone)."""
     put_timeout_ms: Annotated[int, Field(ge=100)] = 5_000
-    """How long one Put may take before its outcome counts as unknown."""
+    """Time that one Put may take before its outcome counts as unknown."""
     waiting_messages_max: Positive = 20_000
     """Messages that wait for one broker; further ones get TOO_MANY_REQUESTS."""
     waiting_bytes_max: Annotated[int, Field(ge=_MIB)] = 64 * _MIB
@@ -90,11 +90,11 @@ class FailoverOptions(_Section):
     """Calls that are parked while a broker group has no master, or does not answer."""
 
     hold_ms: Annotated[int, Field(ge=0)] = 10_000
-    """How long a call is parked at the most, if its client waits that long; 0: not at all."""
+    """Longest time for which a call is parked, if its client waits that long; 0: not at all."""
 
 
 class ReceiveOptions(_Section):
-    """How messages travel to the consumers."""
+    """Options for deliveries to consumers."""
 
     batch_messages_max: Positive = 32
     """Messages in one answer; a client that asks for more gets this many."""
@@ -105,7 +105,7 @@ class ReceiveOptions(_Section):
     invisible_ms_max: Annotated[int, Field(ge=1)] = 12 * 3600 * 1000
     """The longest invisible duration a consumer may ask for."""
     pop_timeout_ms: Annotated[int, Field(ge=100)] = 3_000
-    """How long one Pop, Ack or the like at a broker may take."""
+    """Time that one Pop, Ack or similar call at a broker may take."""
     polls_per_client_max: Positive = 1_024
     """Polls of one client id at one time; further ones get TOO_MANY_REQUESTS."""
     polls_per_connection_max: Positive = 2_048
@@ -115,7 +115,7 @@ class ReceiveOptions(_Section):
     interests_max: Positive = 50_000
     """Different (topic, group, filter) that are polled for at one time; further ones get TOO_MANY_REQUESTS."""
     interest_idle_ms: Annotated[int, Field(ge=0)] = 10_000
-    """How long brokers go on notifying for a (topic, group, filter) that no poll waits for."""
+    """Time for which brokers go on notifying for a (topic, group, filter) that no poll waits for."""
     unsent_bytes_max: Annotated[int, Field(ge=_MIB)] = 256 * _MIB
     """Bytes of answers that slow readers have not taken; further polls get TOO_MANY_REQUESTS until it falls."""
 
@@ -127,14 +127,14 @@ class ReceiveOptions(_Section):
 
 
 class AdaptiveOptions(_Section):
-    """When the polls of a topic and group change the way they wait, with `poll_mode: auto`."""
+    """Options for the switch of a topic and group between kinds of polls, with `poll_mode: auto`."""
 
     up_per_s: Positive = 1_000
-    """From this many polls per second on, of the topic and group, they are plain: each waits at one broker."""
+    """Polls per second of a topic and group from which on they are plain: each waits at one broker."""
     down_per_s: Positive = 500
-    """Below this many they wait to be notified by all brokers again."""
+    """Polls per second below which they wait to be notified by all brokers again."""
     stay_ms: Annotated[int, Field(ge=0)] = 10_000
-    """How long they keep to one way at the least."""
+    """Shortest time between two switches."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -155,19 +155,21 @@ class RenewalOptions(_Section):
 
 
 class ClientOptions(_Section):
-    """What is kept of clients and what they are told in their settings."""
+    """Options for clients, and the settings that are sent to them."""
 
     expiry_ms: Annotated[int, Field(ge=1_000)] = 60_000
-    """A client that has not been heard of for this long is gone (the Rust client beats every 30 s)."""
+    """A client that has not called for this long is gone (the Rust client beats every 30 s)."""
     grace_ms: Annotated[int, Field(ge=1_000)] = 15_000
-    """So is one whose last Telemetry stream or poll has broken, if it does not call for this long after that. The Rust
-    client opens no Telemetry stream anew, and beats every 30 s: 35000 suits it better."""
+    """Time without a call after which a client is gone whose last Telemetry stream or poll has broken.
+
+    The Rust client opens no Telemetry stream anew, and beats every 30 s: 35000 suits it better.
+    """
     sessions_max: Positive = 50_000
     """Client ids known at one time; further ones get TOO_MANY_REQUESTS."""
     settings_repeat_ms: Annotated[int, Field(ge=0)] = 1_000
     """Settings are sent a second time after this long: a Node client loses the first ones while it starts; 0: never."""
     send_max_attempts: Positive = 3
-    """How often a producer tries a send."""
+    """Number of tries of a producer for a send."""
 
 
 class ProxyOptions(_Section):
@@ -190,19 +192,20 @@ class ProxyOptions(_Section):
     advertised_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port under which clients reach the proxies; 0: that of `grpc_port`."""
     transport: Literal["popwheel", "grpcio"] = "popwheel"
-    """What carries the calls: our own HTTP/2 core, or grpcio's server."""
+    """Transport of the calls: our own HTTP/2 core, or grpcio's server."""
     auto_create_topics: bool = False
-    """Whether a topic (of type MIXED) is made when a client asks for one that does not exist."""
+    """Create a topic (of type MIXED) when a client asks for one that does not exist."""
     auto_create_groups: bool = True
-    """Whether a consumer group is made when a client uses one that does not exist."""
+    """Create a consumer group when a client uses one that does not exist."""
     grpc_client_consumer_min_long_polling_timeout_ms: Annotated[int, Field(ge=0)] = 5_000
     """A poll that asks for less than this does not wait for messages."""
     grpc_client_consumer_max_long_polling_timeout_ms: Annotated[int, Field(ge=1)] = 20_000
-    """No poll waits for longer than this."""
+    """Longest wait of a poll."""
     poll_mode: Literal["auto", "notify", "plain", "sliced"] = "auto"
-    """How polls wait: notified by all brokers, plain at one, sliced round all; auto: notified if few, plain if many."""
+    """Kind of polls: notified by all brokers, plain at one, sliced round all; auto: notified if few, plain if many."""
     redis_url: Annotated[str, Field(pattern=r"^(rediss?://.+|unix://.+)?$")] = ""
-    """Where proxies add up their polls for `poll_mode: auto`: redis://host:port/database; empty: each for itself."""
+    """Redis where proxies add up their polls for `poll_mode: auto`: redis://host:port/database; empty: each for itself.
+    """
     tls: TlsOptions = TlsOptions()
     """Certificate for clients that use TLS."""
     limits: TransportLimits = TransportLimits()
@@ -216,11 +219,11 @@ class ProxyOptions(_Section):
     receive: ReceiveOptions = ReceiveOptions()
     """Receiving and acknowledging."""
     adaptive: AdaptiveOptions = AdaptiveOptions()
-    """When polls change the way they wait."""
+    """Switches between kinds of polls."""
     renewal: RenewalOptions = RenewalOptions()
     """Keeping messages invisible for clients that asked for it."""
     client: ClientOptions = ClientOptions()
-    """What is kept of clients and told to them."""
+    """Options for clients, and the settings that are sent to them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,6 +1,6 @@
 """apache.rocketmq.v2.MessagingService: binds the calls to those who answer them, each answer with a status.
 
-Whatever goes wrong, a client is told so in the `Status` of its answer; no exception leaves a handler but those that end
+Whatever goes wrong, a client gets it in the `Status` of its answer; no exception leaves a handler but those that end
 a call whose client has gone.
 """
 
@@ -48,7 +48,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Who answers which calls of the client protocol."""
+    """Handlers of the calls of the client protocol."""
 
     routes: Routes
     send: SendHandler
@@ -68,7 +68,7 @@ class MessagingServer:
         context: of the proxy.
         handlers: who answers what.
         clients: who is alive.
-        renewal: what push consumers hold is given back when they say goodbye.
+        renewal: what push consumers hold is released when they say goodbye.
         turns: in which the rules are looked up for large requests.
         access: who may do what; None: all may do everything.
     """
@@ -214,7 +214,7 @@ class MessagingServer:
         return user
 
     def _end_client(self, client_id: str) -> None:
-        """Others are to have at once what a client holds."""
+        """Release all that a client holds, for others."""
         self._clients.gone(client_id)
         self._lite_sync.client_ends(client_id)
         self._receive_handler.client_ends(client_id)
@@ -294,7 +294,7 @@ class MessagingServer:
                 told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
                 await stream.send((told.SerializeToString(),))
         except StreamClosedError:
-            pass  # nobody is left to be told
+            pass  # nobody is left to be answered
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
@@ -320,7 +320,7 @@ class MessagingServer:
             raise  # as the stream's end: the only thing that all official clients notice while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
-        """What a client is told; a limit that it went past is counted."""
+        """Return the client's status; an exceeded limit is counted."""
         forget_frames(error)
         if isinstance(error, LimitError):
             self._metrics.limit_hit(error.limit)
@@ -356,7 +356,7 @@ _UNEXPECTED = Status(
 
 
 def client_id_of(call: Call) -> str:
-    """Who calls.
+    """Return the client id of a call.
 
     Raises:
         StatusError: CLIENT_ID_REQUIRED.

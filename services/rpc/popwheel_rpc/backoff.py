@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Backoff between two tries."""
 
 import random
 
@@ -22,7 +22,7 @@ class Backoff:
         self._next_s = _FIRST_S
 
     def next_s(self) -> float:
-        """How many seconds to wait now."""
+        """Return the seconds to wait now."""
         wait_s = self._next_s * (0.5 + self._random.random())
         self._next_s = min(_LAST_S, 2 * self._next_s)
         return wait_s

@@ -1,4 +1,4 @@
-"""Tells what has a deadline that it has passed."""
+"""Timer that notifies items whose deadline has passed."""
 
 import asyncio
 from collections.abc import Hashable
@@ -9,14 +9,14 @@ from popwheel_rpc.deadlines import Deadlines
 
 
 class Expiring(Hashable, Protocol):
-    """What has a deadline."""
+    """Item with a deadline."""
 
     def expired(self) -> None:
         """The deadline has passed."""
 
 
 class DeadlineTimer:
-    """Tells things that their deadlines have passed, with one timer of the loop for all of them.
+    """Timer of many deadlines, with one timer of the loop for all of them.
 
     Args:
         clock: the time.
@@ -29,7 +29,7 @@ class DeadlineTimer:
         self._timer_at = 0.0
 
     def watch(self, deadline: float, item: Expiring) -> int:
-        """Tell `item` when `deadline` has passed; gives what `forget` wants."""
+        """Notify `item` when `deadline` has passed; return what `forget` takes."""
         step = self._deadlines.add(deadline, item)
         if self._timer is None or deadline < self._timer_at:
             self._plan()
@@ -40,7 +40,7 @@ class DeadlineTimer:
         self._deadlines.remove(step, item)
 
     def close(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop all notifications."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Which of many things run out of time when; much cheaper than a timer each, and right to ten milliseconds."""
+"""Deadlines of many items; much cheaper than a timer each, and exact to ten milliseconds."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
@@ -42,7 +42,7 @@ class Deadlines(Generic[Item]):
                 heapify(self._steps)
 
     def next(self) -> float | None:
-        """When `expired` is to be asked next; None if there are no items."""
+        """Return when `expired` is to be called next; None if there are no items."""
         while self._steps and self._steps[0] not in self._items:
             heappop(self._steps)
         return self._steps[0] * STEP_S if self._steps else None

@@ -1,4 +1,4 @@
-"""Every bound of the transport, and the counter that tells when someone does too much of a thing."""
+"""Every bound of the transport, and the counter that shows when someone does too much of a thing."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,7 @@ WINDOW_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server or client allows the other side (invariant M1: all memory is bounded by configuration).
+    """Limits that one server or client sets to the other side (invariant M1: all memory is bounded by configuration).
 
     The name of each is also the name under which going past it is reported to `RpcObserver.limit_hit`.
 
@@ -41,7 +41,7 @@ class Limits:
         empty_frames_max: DATA frames without data in that time.
         preface_timeout_s: until when a new connection must have sent its preface (and, with TLS, shaken hands).
         stalled_timeout_s: how long bytes may wait for a reader that takes none at all.
-        idle_timeout_s: how long a connection may have no call before it is told to go; 0 = for ever.
+        idle_timeout_s: how long a connection may have no call before it is asked to go; 0 = for ever.
         keepalive_interval_s: after how long a silence the other side is pinged; 0 = never.
         keepalive_timeout_s: how long its answer may take.
         stream_messages_max: messages that wait in one direction of a stream of the same process.

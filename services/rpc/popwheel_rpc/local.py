@@ -1,6 +1,6 @@
 """Calls within one process: a `Channel` straight into a `Service`. Messages pass by reference, nothing is encoded.
 
-A caller can't tell it from a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
+To a caller it is like a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
 when its caller cancels, closes the channel or runs out of time; a stream holds its sender up when its reader is slow.
 """
 
@@ -81,7 +81,7 @@ class LocalChannel:
             raise
         except CancelledError:
             raise running.cancelled_with() from None
-        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as error:  # noqa: BLE001 - logged, and returned to the caller
             raise _failed(method.path, self._peer, error) from None
         finally:
             del self._calls[running]
@@ -152,7 +152,7 @@ class _LocalCall:
         self.end(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancelled_with(self) -> CancelledError | RpcError:
-        """What a cancellation that came out of the handler means to the caller."""
+        """Return the caller's error for a cancellation raised by the handler."""
         ours = 0 if self._error is None else 1
         if self._task is not None and self._task.cancelling() > self._cancelled_before + ours:
             return CancelledError()
@@ -175,7 +175,7 @@ class _Pipe(Generic[Message]):
         self.broken = False
 
     def end(self) -> None:
-        """No more messages come; those that are there are still to be read."""
+        """End the messages; those that are there are still to be read."""
         self.ended = True
         self._wake()
 
@@ -244,7 +244,7 @@ class LocalStream(Generic[Response, Request]):
         except (CancelledError, StreamClosedError):
             # Whoever cancelled it has said why before; else it was the handler itself.
             self._fail(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler"))
-        except Exception as raised:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as raised:  # noqa: BLE001 - logged, and returned to the caller
             self._fail(_failed(call.path, call.peer, raised))
         finally:
             self._responses.end()
@@ -268,11 +268,11 @@ class LocalStream(Generic[Response, Request]):
             raise StreamClosedError("the call is over")
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
         self._requests.end()
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         self.close(RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its caller"))
 
     def close(self, error: RpcError) -> None:

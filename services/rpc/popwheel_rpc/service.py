@@ -1,8 +1,8 @@
-"""What a call is, seen from both of its ends, without a word about how its bytes travel.
+"""Interface of a call, as both of its ends see it, whatever carries its bytes.
 
 A `Method` is declared once and used by the side that calls and the side that serves. A `Service` binds methods to
 handlers. A `Channel` calls methods: over a socket (`popwheel_rpc.client.socket_channel`) or straight into a
-`Service` of the same process (`popwheel_rpc.local`); neither side can tell.
+`Service` of the same process (`popwheel_rpc.local`); neither side sees a difference.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Codec(Generic[Request]):
-    """How one kind of message becomes bytes and back."""
+    """Codec of one kind of message: to bytes and back."""
 
     __slots__ = ("decode", "encode")
 
@@ -38,7 +38,7 @@ def _same(data: bytes) -> bytes:
 
 
 RAW: Codec[bytes] = Codec(encode=_same, decode=_same)
-"""For methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
+"""Codec for methods whose handler reads and writes the bytes itself, where decoding them would cost too much."""
 
 
 class Method(Generic[Request, Response]):
@@ -66,7 +66,7 @@ class Method(Generic[Request, Response]):
 
 @dataclass(slots=True)
 class Call:
-    """What a handler is told of a call besides its message. Never change it; a frozen one takes longer to make.
+    """Properties of a call besides its message. Never change it; a frozen one takes longer to make.
 
     Args:
         path: `/service/method`.
@@ -107,10 +107,10 @@ class ClientStream(Stream[Incoming, Outgoing], Protocol[Incoming, Outgoing]):
     """A streaming call as its caller has it."""
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
 
     def cancel(self) -> None:
-        """Give the call up; safe to call more than once."""
+        """Cancel the call; safe to call more than once."""
 
 
 UnaryHandler = Callable[[Call, Request], Awaitable[Response]]
@@ -138,7 +138,7 @@ Route = tuple[Method[Any, Any], Callable[[Call, Any], Awaitable[Any]], bool]
 
 
 def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
-    """Everything that one or several services answer, by method path.
+    """Return the handlers of one or several services, by method path.
 
     Raises:
         ValueError: a method has two handlers.
@@ -155,7 +155,7 @@ def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
 
 
 class Channel(Protocol):
-    """A way to call the methods of a service, wherever it runs. Messages handed over must not be changed afterwards."""
+    """A way to call the methods of a service, wherever it runs. Messages passed must not be changed afterwards."""
 
     async def call(
         self,

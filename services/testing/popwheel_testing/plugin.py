@@ -9,7 +9,7 @@ import pytest
 from popwheel_testing.server import PopwheelServer
 
 _NAME_LENGTH_MAX = 60
-"""Of a test's name within the names of its topic and group."""
+"""Limit of the length of a test's name within the names of its topic and group."""
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ class ServerFailedError(Exception):
 
 
 class _PortTakenError(ServerFailedError):
-    """Another process has taken a port that was free a moment ago."""
+    """Error: another process has taken a port that was free a moment ago."""
 
 
 class PopwheelServer:
@@ -124,7 +124,7 @@ class PopwheelServer:
             raise ServerFailedError(f"{why}:\n{log}")
 
     def log_text(self) -> str:
-        """Its log so far."""
+        """Return its log so far."""
         path = self._folder / "log"
         return path.read_text(errors="replace") if self._process is not None and path.exists() else ""
 

@@ -45,7 +45,7 @@ def start(messages: DataFrame, folder: ArchiveFolder, every_ms: int | None) -> S
 
 
 def watch(query: StreamingQuery) -> int:
-    """Tell of each micro-batch of a query until it ends; the number of its messages.
+    """Log each micro-batch of a query until it ends; return the number of its messages.
 
     Raises:
         JobError: it failed.

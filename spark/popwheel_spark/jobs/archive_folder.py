@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = f"{MESSAGES}, date DATE"
-"""Of an archive; files are by date and topic."""
+"""Schema of an archive; files are by date and topic."""
 
 
 class ArchiveFolder:
@@ -52,7 +52,7 @@ class ArchiveFolder:
         return Manifest.of(self._files.text(f"{self._manifests}/{latest}"))
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Let another manifest count from now on: readers see the one or the other.
+        """Replace the manifest: readers see the old one or the new one.
 
         Raises:
             JobError: another process has put one of that number.
@@ -107,7 +107,7 @@ class ArchiveFolder:
         return table
 
     def describe(self) -> str:
-        """How many files and bytes it has, in words."""
+        """Return the number of its files and bytes, in words."""
         files = self.files()
         size = sum(self.sizes(files))
         return f"{len(files):,} files, {size / 2**20:,.1f} MiB in {self.path}"
@@ -117,7 +117,7 @@ class ArchiveFolder:
         return [self._files.size(f"{self.path}/{file}") for file in files]
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds, relative to the archive."""
+        """Return the names in a folder, relative to the archive."""
         return self._files.names(f"{self.path}/{folder}")
 
     def delete(self, names: Iterable[str]) -> None:

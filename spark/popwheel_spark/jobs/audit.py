@@ -30,7 +30,7 @@ _LOST = ("lost", "unrecorded")
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an audit ended.
+    """Verdict of an audit.
 
     Args:
         states: how many messages are in which state.
@@ -48,11 +48,11 @@ class Verdict:
 
     @property
     def lost(self) -> int:
-        """How many messages are lost, or acknowledged by nobody who has noted it."""
+        """Number of messages that are lost, or acknowledged without any record of it."""
         return sum(self.kinds.get(kind, 0) for kind in _LOST)
 
     def sentence(self) -> str:
-        """What is proved, and what is not."""
+        """Return what is proved, and what is not."""
         total, left = sum(self.states.values()), self.kinds.get("open", 0)
         if self.lost:
             parts = [f"{self.kinds[kind]:,} {kind}" for kind in _LOST if self.kinds.get(kind)]

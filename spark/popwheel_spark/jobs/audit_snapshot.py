@@ -1,4 +1,4 @@
-"""What a cluster's brokers say of a group, in the order that docs/operate/messages.md asks for."""
+"""Snapshot of a group at a cluster's brokers, taken in the order that docs/operate/messages.md asks for."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ class AuditSnapshot:
         self._epochs: dict[str, int] = {}
 
     def progress(self, topics: Sequence[str]) -> list[Progress]:
-        """How far the group is in topics and their retries: topic, broker, queue, next offset. To be asked first.
+        """Return the group's progress in topics and their retries: topic, broker, queue, next offset. Call it first.
 
         Raises:
             JobError: a broker has another master than before.
@@ -42,7 +42,7 @@ class AuditSnapshot:
         ]
 
     def in_flight(self, topics: Sequence[str]) -> list[Place]:
-        """What the group was given and has not acknowledged: topic, broker, queue, offset. To be asked second.
+        """Return the messages in flight: topic, broker, queue, offset. Call it second.
 
         Raises:
             as of `progress`.
@@ -55,7 +55,7 @@ class AuditSnapshot:
         ]
 
     def set_aside(self) -> list[Place]:
-        """What brokers have taken from its way, as it failed by itself: topic, broker, queue, offset.
+        """Return the group's poison messages: topic, broker, queue, offset.
 
         Raises:
             JobError: a broker does not answer, or there is more than can be listed.

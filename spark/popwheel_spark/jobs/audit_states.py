@@ -1,4 +1,4 @@
-"""What has become of messages for a group, from what a cluster said of both (pure: DataFrame -> DataFrame).
+"""States of messages for a group, from a cluster's answers on both (pure: DataFrame -> DataFrame).
 
 The rule, and the order in which the cluster must be asked, are those of docs/operate/messages.md.
 """
@@ -9,12 +9,12 @@ from pyspark.sql import functions as sql
 from popwheel_common.contract.names import RETRY_PREFIX
 
 STATES = ("acknowledged", "dead letter", "set aside", "in flight", "waits for its retry", "unread")
-"""Of a message; the first two are final."""
+"""States of a message; the first two are final."""
 FINAL = STATES[:2]
 
 PROGRESS = "topic STRING, brokerName STRING, queueId INT, nextOffset BIGINT"
 PLACES = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT"
-"""Of what is in flight, and of what is set aside."""
+"""Columns of messages in flight and of poison messages."""
 _PLACE = ["topic", "brokerName", "queueId", "queueOffset"]
 
 
@@ -102,7 +102,7 @@ def _marked(table: DataFrame, others: DataFrame, columns: list[str], name: str) 
 def findings(
     found: DataFrame, sent: DataFrame | None, there: DataFrame | None, deliveries: DataFrame | None
 ) -> DataFrame:
-    """What contradicts, or is not done: columns `kind, topic, messageId, state`.
+    """Return contradictions and unfinished messages: columns `kind, topic, messageId, state`.
 
     | kind | meaning |
     | --- | --- |

@@ -9,9 +9,9 @@ Points = Sequence[tuple[datetime, float]]
 
 _WIDTH_IN, _HEIGHT_IN = 10.0, 3.2
 LABELS_MAX = 12
-"""More groups of bars than these have no room for their names."""
+"""Limit of groups of bars: more have no room for their names."""
 _SERIES_MAX = 12
-"""More lines than these nobody can tell apart."""
+"""Limit of lines: nobody can distinguish more."""
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "popwheel", "font.family": "sans-serif", "font.size": 9}
 
 
@@ -56,7 +56,7 @@ def bars(series: Mapping[str, Sequence[float]], labels: Sequence[str], unit: str
 
 
 def columns(counts: Points, peaks: Points, step_s: int, unit: str) -> str:
-    """How many there are at each time, those that strike the eye in another colour.
+    """Return the counts over time as HTML, with peaks in another colour.
 
     Args:
         counts: times and counts.

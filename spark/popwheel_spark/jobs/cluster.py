@@ -27,15 +27,15 @@ MESSAGES = ddl([name for name in TYPES if name not in (ORIGIN, BAD_RECORD)])
 """The columns of a table of messages."""
 _GROUP = "spark-jobs"
 _ANY = {"topic": "any"}
-"""Stands for what the job reads or sends to, as its options are checked."""
+"""Placeholder for what the job reads or sends to, as its options are checked."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which messages of a topic: those that were stored then.
+    """Window of a topic's messages: those that were stored then.
 
     Args:
-        start_ms: since 1970; None: from the first that is held.
+        start_ms: since 1970; None: from the first that is stored.
         end_ms: likewise, and without it; None: up to the last.
     """
 
@@ -55,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a cluster is.
+    """Cluster by its addresses.
 
     Args:
         options: of the data source: `endpoints`, and what else was given; those of the sink go to what is sent.
@@ -90,7 +90,7 @@ class Cluster:
         return {**self.of(Side.READ, Side.BATCH, Side.STREAM), **options}
 
     def table(self, spark: SparkSession, **options: str) -> DataFrame:
-        """What is read once; `options` of the data source say what.
+        """Return a table that is read once; `options` of the data source define it.
 
         Raises:
             OptionError: one was given with the cluster's, too.
@@ -105,8 +105,9 @@ class Cluster:
         return spark.readStream.format("popwheel").options(**given).load()
 
     def messages(self, spark: SparkSession, topics: Sequence[str], window: Window, **options: str) -> DataFrame:
-        """What topics have of a window; nothing of topics that are not there, as a group that never failed has no
-        retry topic.
+        """Return the messages of topics in a window; a topic that does not exist has none.
+
+        A group that never failed has no retry topic.
         """
         there = self.existing(topics)
         if there:
@@ -122,7 +123,7 @@ class Cluster:
         rows.write.format("popwheel").options(**self.of(Side.SINK), topic=topic).mode("append").save()
 
     def check_stream(self) -> None:
-        """See that the options can be those of a stream.
+        """Check that the options can be those of a stream.
 
         Raises:
             OptionError: one says where to end.
@@ -133,7 +134,7 @@ class Cluster:
                 raise OptionError(row.name, "a stream has no end; leave it out (--until-now ends with what is there)")
 
     def check(self, *, sends: bool) -> None:
-        """See, before Spark starts, that all options can be.
+        """Check, before Spark starts, that all options are valid.
 
         Args:
             sends: whether the job sends, so that it takes those of the sink, too.
@@ -154,7 +155,7 @@ class Cluster:
             write_options(sink | _ANY)
 
     def existing(self, topics: Collection[str]) -> list[str]:
-        """Those of some topics that are there."""
+        """Return those of some topics that exist."""
 
         async def ask() -> list[str]:
             async with QueueClient(self.connection, _GROUP) as client:

@@ -30,7 +30,7 @@ class Merger:
 
 
 def plan(sizes: Iterable[tuple[str, int]], target_bytes: int) -> list[Merger]:
-    """Which files are worth replacing: those below half the target, where fewer take their place (pure).
+    """Return the files worth replacing: those below half the target, where fewer take their place (pure).
 
     Args:
         sizes: the files that count, and their bytes.

@@ -21,9 +21,9 @@ RETRIES: Final = (
 )
 """Retries of groups: messages that came again, before they died or not."""
 GROUPS: Final = "group STRING, attemptsMax INT"
-"""After how many attempts a message of a group is dead, by what the cluster says now."""
+"""Columns of groups with their limits of attempts, by what the cluster says now."""
 PROGRESS: Final = "group STRING, brokerName STRING, nextOffset BIGINT"
-"""Up to where dead letters were redriven, purged or received."""
+"""Columns of the offsets up to which dead letters were redriven, purged or received."""
 
 LIMIT, BEFORE_LIMIT, UNKNOWN = "limit", "before limit", "unknown"
 """Causes."""
@@ -38,7 +38,7 @@ def known(letters: DataFrame, retries: DataFrame, groups: DataFrame, progress: D
     | --- | --- |
     | limit | it was tried as often as the group may |
     | before limit | it was not: its consumer gave it up, or the group's limit was lower then |
-    | unknown | no retry of it is held: the first attempt ended it, the group retries in order, or retention was there |
+    | unknown | no retry of it is left: the first attempt ended it, the group retries in order, or retention was there |
 
     Args:
         letters: `LETTERS`.

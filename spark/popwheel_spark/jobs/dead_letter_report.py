@@ -238,7 +238,7 @@ def dead_letter_report(cluster: Cluster, groups: str, most: int, output: str, pa
 
 
 def _limits(api: AdminApi, groups: Sequence[str]) -> dict[str, int]:
-    """After how many attempts messages of groups are dead, by group; of all groups if none is named."""
+    """Return the limit of attempts by group; of all groups if none is named."""
     if groups:
         return {name: api.get(f"groups/{quote(name, safe='')}")["max_attempts"] for name in groups}
     return {group["name"]: group["max_attempts"] for page in api.pages("groups", {}) for group in page["groups"]}
@@ -267,7 +267,7 @@ def _letters(spark: SparkSession, cluster: Cluster, groups: Sequence[str], windo
 
 
 def _retries(spark: SparkSession, cluster: Cluster, pairs: Iterable[tuple[str, str | None]]) -> DataFrame:
-    """Retries of groups and topics; all that are held, as a message was tried before it was dead."""
+    """Retries of groups and topics; all that are stored, as a message was tried before it was dead."""
     from pyspark.sql import functions as sql
 
     from popwheel_spark.jobs.dead_letter_figures import RETRIES

@@ -98,7 +98,7 @@ def group_figures(messages: DataFrame, deliveries: DataFrame, retries: DataFrame
 
 
 def findings(messages: DataFrame, deliveries: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """What one may want to look into, by message id: columns `topic, group, kind, messageId, times`.
+    """Return messages worth a closer look, by message id: columns `topic, group, kind, messageId, times`.
 
     | kind | group | meaning |
     | --- | --- | --- |
@@ -143,7 +143,7 @@ def findings(messages: DataFrame, deliveries: DataFrame, dead_letters: DataFrame
 
 
 def course(messages: DataFrame, deliveries: DataFrame, step_s: int) -> DataFrame:
-    """How it went over time: columns `topic, group, time, count, p50Ms, p99Ms`, one row for each step with messages.
+    """Return figures over time: columns `topic, group, time, count, p50Ms, p99Ms`, a row for each step with messages.
 
     Rows without a group count what was stored in the topic, and how late after its time. The others count what the
     group was given, and how late: from its time until its first delivery.

@@ -30,13 +30,13 @@ _COLUMNS = (
     *("bornTimestamp", "storeTimestamp", "deliveryTimestamp"),
 )
 _COURSES_MAX = 12
-"""So many topics are shown over time: those with most messages."""
+"""Number of topics that are shown over time: those with most messages."""
 _NOTHING = "group STRING, messageId STRING"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a report is made from: tables as `delivery_figures` wants them."""
+    """Inputs of a report: tables as `delivery_figures` wants them."""
 
     messages: DataFrame
     deliveries: DataFrame

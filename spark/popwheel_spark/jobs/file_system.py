@@ -30,7 +30,7 @@ class FileSystem:
         return str(where.getFileSystem(self._settings).makeQualified(where).toString())
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds; nothing if it is not there."""
+        """Return the names in a folder; none if it does not exist."""
         system, where = self._at(folder)
         if not system.exists(where):
             return []
@@ -42,7 +42,7 @@ class FileSystem:
         return int(system.getFileStatus(where).getLen())
 
     def text(self, file: str) -> str:
-        """What a file says."""
+        """Return the text of a file."""
         rows = self._spark.read.text(file, wholetext=True).collect()
         return str(rows[0][0])
 

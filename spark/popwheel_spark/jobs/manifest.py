@@ -1,4 +1,4 @@
-"""Which files of an archive count (pure)."""
+"""Manifest of an archive: the files that count (pure)."""
 
 import json
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ INCOMING = "incoming"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What compaction has done to an archive. All files are relative to it.
+    """Manifest of an archive's compactions. All files are relative to the archive.
 
     Args:
         number: of the compaction, from 1; 0 before the first.
@@ -32,7 +32,7 @@ class Manifest:
         return cls(fields["number"], *(tuple(fields[name]) for name in ("made", "replaced", "leaving")))
 
     def text(self) -> str:
-        """As it is stored."""
+        """Return the text that is stored."""
         return json.dumps(asdict(self), indent=1)
 
     def current(self, committed: Iterable[str]) -> list[str]:
@@ -44,7 +44,7 @@ class Manifest:
         return sorted({*committed} - {*self.replaced}) + list(self.made)
 
     def next(self, made: Iterable[str], gone: Iterable[str]) -> "Manifest":
-        """What counts after one more compaction.
+        """Return the manifest after one more compaction.
 
         Args:
             made: files that it has made.

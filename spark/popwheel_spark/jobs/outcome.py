@@ -1,4 +1,4 @@
-"""How a job ends: its exit code, and the one sentence that says why (docs/use/spark-jobs.md)."""
+"""Outcome of a job: its exit code, and the one sentence that says why (docs/use/spark-jobs.md)."""
 
 import re
 import sys
@@ -43,7 +43,7 @@ class JobError(PopwheelSparkError):
 
 
 class InputError(JobError):
-    """What a job was given to read is not what it must be."""
+    """Error: a job's input is not what it must be."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, Exit.INPUT)
@@ -65,7 +65,7 @@ _CALLING = "An error occurred while calling "
 
 
 def outcome(error: Exception) -> tuple[Exit, str]:
-    """How a job ends that an error has ended.
+    """Return the outcome of a job that an error has ended.
 
     Args:
         error: ours, or one of Spark's, which may have wrapped ours into traces of its own.
@@ -82,7 +82,7 @@ def outcome(error: Exception) -> tuple[Exit, str]:
 
 
 def sentence(text: str) -> str:
-    """What is wrong, of an error that Spark has wrapped into traces of its own, without its frames.
+    """Return the error's sentence, without the traces that Spark wraps around it.
 
     Args:
         text: of the error.

@@ -36,7 +36,7 @@ class Table:
     flagged: frozenset[int] = frozenset()
 
     def html(self) -> str:
-        """As HTML."""
+        """Return it as HTML."""
         numeric = [
             any(isinstance(row[column], int | float) for row in self.rows) for column in range(len(self.headings))
         ]
@@ -67,7 +67,7 @@ class Section:
     table: Table | None = field(default=None)
 
     def html(self) -> str:
-        """As HTML."""
+        """Return it as HTML."""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         picture = f"<figure>{self.picture}</figure>" if self.picture else ""
         table = self.table.html() if self.table is not None else ""

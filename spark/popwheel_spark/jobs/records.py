@@ -1,4 +1,4 @@
-"""What those who sent and received have noted. The broker keeps neither who got an answer nor who was given what."""
+"""Records of senders and receivers. The broker keeps neither who got an answer nor to whom a message was delivered."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def record(spark: SparkSession, kind: RecordKind, path: str) -> DataFrame:
 
 
 def check_not_empty(rows: DataFrame, kind: RecordKind, path: str) -> None:
-    """See that a record says something.
+    """Check that a record has a row.
 
     Raises:
         InputError: it has no row.
@@ -92,14 +92,14 @@ def _json(spark: SparkSession, kind: RecordKind, path: str) -> DataFrame:
 
 
 def _first(spark: SparkSession, file: str, values: set[str]) -> tuple[int, str]:
-    """Which line of a file is the first that is one of these."""
+    """Return the number and text of a file's first line that is one of these."""
     lines = spark.sparkContext.textFile(file).zipWithIndex()
     value, index = lines.filter(lambda line: line[0] in values).min(key=lambda line: line[1])
     return index + 1, value
 
 
 def _reason(text: str, kind: RecordKind) -> str:
-    """Why a line is no row."""
+    """Return why a line is no row."""
     try:
         row = json.loads(text)
     except json.JSONDecodeError as error:

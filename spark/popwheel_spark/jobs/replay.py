@@ -34,7 +34,7 @@ SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp"
 
 @dataclass(frozen=True)
 class Delays:
-    """What becomes of delivery times.
+    """Delays: the treatment of delivery times.
 
     Args:
         kind: `none`: there are none, all is delivered at once. `shift`: they are later by `shift_ms`. `scale`: the

@@ -1,4 +1,4 @@
-"""Where a job leaves what it found: tables as Parquet, and a page for people."""
+"""Report of a job: tables as Parquet, and a page for people."""
 
 from __future__ import annotations
 

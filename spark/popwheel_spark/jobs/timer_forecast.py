@@ -34,7 +34,7 @@ _BARS_MAX = 500
 
 @dataclass(frozen=True)
 class Forecast:
-    """What was found, and where it is.
+    """Forecast with its tables and their folder.
 
     Args:
         due: messages that fall due in the days asked for.
@@ -57,7 +57,7 @@ class Forecast:
 
 
 def by_minute(timers: DataFrame, start_s: int, minutes: int) -> DataFrame:
-    """What falls due in each minute of each topic: columns `topic, minute, count` (pure).
+    """Count the timers due in each minute of each topic: columns `topic, minute, count` (pure).
 
     What was due before is counted in a row whose `minute` is null; what is due later is left out.
 
@@ -80,7 +80,7 @@ def by_minute(timers: DataFrame, start_s: int, minutes: int) -> DataFrame:
 
 
 def totals(forecast: DataFrame, minutes: int, peak_factor: float, peak_least: int) -> DataFrame:
-    """What falls due in each minute in all: columns `minute, count, peak, largestTopic` (pure).
+    """Count the timers due in each minute in all: columns `minute, count, peak, largestTopic` (pure).
 
     A minute is a peak if it has more than a multiple of what an average minute has, empty ones among them, and is not
     small.

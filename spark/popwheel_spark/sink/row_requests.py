@@ -18,9 +18,9 @@ from popwheel_spark.wire.schema import COLUMNS, is_like
 WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
 """Columns that a row to be sent may have; `body` it must have."""
 MESSAGES_MAX: Final = 64
-"""Of one request; proxies take 128 unless they are told otherwise."""
+"""Limit of messages of one request; proxies take 128 by default."""
 _BYTES_MAX = 2**20
-"""No request gets a further message past so many bytes of bodies."""
+"""Size of the bodies of a request after which it gets no further message."""
 _NS_PER_MS = 1_000_000
 # Put together by hand, as objects of protobuf take four times as long. Fields one after another are one message to
 # protobuf, so what rows have in common is encoded once. What is in hexadecimal is a field's tag, and 34 as \x22.
@@ -33,7 +33,7 @@ _MESSAGES = b"\x0a%b%b"
 
 
 def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> None:
-    """See, on the driver, that rows can be sent.
+    """Check, on the driver, that rows can be sent.
 
     Args:
         schema: of the rows.
@@ -60,7 +60,7 @@ def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> N
 
 @dataclass(frozen=True)
 class Origin:
-    """Which part of which write rows belong to; the same when a task runs again.
+    """Origin of rows: the write and the part of it; the same when a task runs again.
 
     Args:
         root: of the write: `QUERY/BATCH` of a stream, or what a batch says by `writeId`.
@@ -72,7 +72,7 @@ class Origin:
 
     @property
     def prefix(self) -> str:
-        """With which the keys of its rows begin."""
+        """Prefix of the keys of its rows."""
         return f"{self.root}/{self.partition}/"
 
     def key(self, row: int) -> str:
@@ -207,7 +207,9 @@ class RowRequests:
         return _MESSAGES % (varint(len(message)), message)
 
     def _said(self, columns: Mapping[str, Sequence[Any]], index: int) -> tuple[bytes, bytes]:
-        """What a row says besides its body, encoded: topic and user properties of its message, and system properties.
+        """Return a row's properties besides its body, encoded.
+
+        These are topic and user properties of its message, and system properties.
 
         Raises:
             RefusedError: it says no topic, or has a key or property that is null.

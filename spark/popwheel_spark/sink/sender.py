@@ -90,7 +90,7 @@ class Sender:
 
 
 def _not_stored(messages: Sequence[bytes], answer: SendMessageResponse) -> Sequence[bytes]:
-    """Those that are to be sent again.
+    """Return the rows that are to be sent again.
 
     Raises:
         StatusError: none was looked at.

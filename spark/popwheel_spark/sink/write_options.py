@@ -1,4 +1,4 @@
-"""How rows are sent: the options of `df.write` and `df.writeStream`."""
+"""Options for sending rows, of `df.write` and `df.writeStream`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

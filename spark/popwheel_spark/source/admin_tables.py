@@ -83,7 +83,7 @@ ADMIN_TABLES: Final[Mapping[str, AdminTable]] = {
         },
     ),
 }
-"""By the value of the option `table`."""
+"""Tables by the value of the option `table`."""
 
 
 def admin_record_batch(table: AdminTable, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -70,7 +70,7 @@ def decode(
 
 
 def tell(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
-    """Say in the log how many were bad."""
+    """Log how many were bad."""
     if bad:
         what = "are left out" if policy is BadRecords.SKIP else "are rows with the column badRecord"
         many = f"{len(bad):,} messages can not be read and {what} (badRecords={policy.value})"
@@ -78,7 +78,7 @@ def tell(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
 
 
 def _bad_ones(queue: Queue, block: RecordBlock, columns: Sequence[str], base: int) -> Iterator[BadRecord]:
-    """Those of a block that holds some, by halves: most are good."""
+    """Find the bad records of a block that has some, by halves: most are good."""
     count = len(block.begins)
     try:
         record_batch(queue, block, columns)

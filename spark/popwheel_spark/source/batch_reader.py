@@ -14,7 +14,7 @@ from popwheel_spark.wire.queue_client import QueueClient
 
 
 class RangePartition(InputPartition):
-    """What one task reads.
+    """Partition that one task reads.
 
     Args:
         value: ranges of queues, of each queue one.
@@ -27,7 +27,7 @@ class RangePartition(InputPartition):
 
 
 def partitions_of(options: ReadOptions, start: Offsets, end: Offsets) -> list[InputPartition]:
-    """What lies between two places, shared out among tasks; the same places and options give the same parts."""
+    """Split the range between two offsets among tasks; the same offsets and options give the same parts."""
     parts = split(ranges(start, end), options.partitions_min, options.rows_per_partition_max)
     joined = tasks(parts, options.partitions_min, options.rows_per_partition_target, options.rows_per_partition_max)
     return [RangePartition(each) for each in joined]

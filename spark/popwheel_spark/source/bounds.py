@@ -1,4 +1,4 @@
-"""Where a read begins or ends: one rule for all queues, or one for each (pure)."""
+"""Bounds of a read: one rule for all queues, or one for each (pure)."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Mark, Offsets
 
 
 class Strategy(Enum):
-    """What to begin with in a queue that has no message as late as the time that was asked for."""
+    """Strategy for a queue that has no message as late as the time that was asked for."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -21,7 +21,7 @@ class Strategy(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """Where queues begin or end.
+    """Bound where queues begin or end.
 
     Args:
         option: that says it, for errors.

@@ -1,4 +1,4 @@
-"""What is done about messages that are gone before they were read."""
+"""Handling of messages that are gone before they were read."""
 
 import logging
 
@@ -21,7 +21,7 @@ def gone(queue: Queue, begin: int, end: int, reason: str) -> str:
 
 
 def report_loss(what: str, *, fail: bool) -> None:
-    """Say that messages are gone.
+    """Report that messages are gone.
 
     Args:
         what: is gone.

@@ -1,4 +1,4 @@
-"""Which offsets a batch or micro-batch has, and how they are split among tasks (pure)."""
+"""Plan of a batch or micro-batch: its offsets, and how they are split among tasks (pure)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from popwheel_spark.wire.offsets import START, Offsets, Queue
 
 _RANGE_ROWS = 100
-"""What a range costs besides its rows, in rows."""
+"""Cost of a range besides its rows, in rows."""
 
 
 @dataclass(frozen=True, order=True)
@@ -19,12 +19,12 @@ class QueueRange:
 
     @property
     def rows(self) -> int:
-        """How many messages there are at the most: fewer pass a filter."""
+        """Largest number of messages: fewer pass a filter."""
         return self.end - self.start
 
 
 def ranges(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[QueueRange]:
-    """What lies between two places; a queue that only the end knows is read from its first message on."""
+    """Return the ranges between two offsets; a queue that only the end has is read from its first message on."""
     both = (QueueRange(queue, start.get(queue, START), end[queue]) for queue in sorted(end))
     return [each for each in both if each.rows > 0]
 
@@ -81,7 +81,7 @@ def tasks(
 def admit(
     start: Mapping[Queue, int], end: Mapping[Queue, int], weights: Mapping[Queue, float], limit: float
 ) -> Offsets:
-    """How far a micro-batch goes that may not take all there is: each queue by its share of the backlog.
+    """Return the end of a micro-batch that may not take all there is: each queue by its share of the backlog.
 
     Args:
         start: where it begins; queues that are not in it begin at `START`.

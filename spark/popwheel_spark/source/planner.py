@@ -76,7 +76,7 @@ class Planner:
         return found
 
     async def start(self, queues: Iterable[Queue], default: int) -> Offsets:
-        """Where a batch or a new stream begins.
+        """Return where a batch or a new stream begins.
 
         Args:
             queues: that are read.
@@ -109,13 +109,16 @@ class Planner:
         return offsets
 
     async def beginnings(self, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> Offsets:
-        """Where queues begin that were at `START`, or not known, and have had messages since; if it is not there."""
+        """Return the first offsets of queues that have had their first messages since; no entry for an offset of 0.
+
+        Such a queue was at `START`, or not known.
+        """
         fresh = [queue for queue, offset in end.items() if start.get(queue, START) == START < offset]
         firsts = await self._client.firsts(fresh)
         return {queue: first for queue, first in firsts.items() if START < first <= end[queue]}
 
     async def end(self, queues: Iterable[Queue]) -> Offsets:
-        """Where a batch ends.
+        """Return where a batch ends.
 
         Raises:
             OptionError: a queue is not that long.
@@ -131,7 +134,7 @@ class Planner:
         return offsets
 
     async def check_named(self, start: Offsets, end: Offsets) -> None:
-        """See the same of the queues whose offsets are named by an option: the others begin where the broker has said.
+        """Check the same of the queues whose offsets an option names: the others begin where the broker has said.
 
         Raises:
             DataLossError: see `check_held`.
@@ -139,7 +142,7 @@ class Planner:
         await self.check_held(start, {queue: end[queue] for queue in self._named})
 
     async def check_held(self, start: Offsets, end: Offsets) -> None:
-        """See, before anybody reads, that the queues still hold what is to be read from them.
+        """Check, before anybody reads, that the queues still have what is to be read from them.
 
         Raises:
             DataLossError: one does not, and that is an error.

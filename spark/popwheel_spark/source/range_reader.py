@@ -27,9 +27,9 @@ BYTES_MAX: Final = 4 * 2**20
 costs as much as some hundred rows.
 """
 BATCH_BYTES: Final = 2**20
-"""As much as a batch of rows has, about: Spark takes longer for larger ones."""
+"""Approximate size of a batch of rows: Spark takes longer for larger ones."""
 PULL_MESSAGES: Final = 1024
-"""As many as a proxy gives at once."""
+"""Number of messages of a pull: as many as a proxy returns at once."""
 PULL_BYTES: Final = 2**20
 """No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
 _FIRST_PULL_MESSAGES = 16
@@ -39,7 +39,7 @@ _RANGES_AT_ONCE = 8
 
 @dataclass(slots=True)
 class _Haul:
-    """What was pulled in one go.
+    """Haul of one go: all that was pulled in it.
 
     Args:
         at: where to go on.
@@ -116,11 +116,11 @@ class RangeReader:
         return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
 
     def tell(self) -> None:
-        """Say in the log how many messages could not be decoded."""
+        """Log how many messages could not be decoded."""
         tell(self._queue, self._bad, self._options.bad_records)
 
     async def _pull_ahead(self, haul: _Haul) -> None:
-        """Without a filter offsets have no gaps, so that several pulls can be on their way."""
+        """Pull ahead: without a filter offsets have no gaps, so several pulls can be on their way."""
         last = min(self._end, haul.at + ROWS_MAX)
         asked = haul.at
         ahead: deque[tuple[int, asyncio.Task[RecordBlock]]] = deque()
@@ -148,7 +148,7 @@ class RangeReader:
         return ahead < _PULLS_AT_ONCE and haul.bytes < BYTES_MAX
 
     async def _pull_filtered(self, haul: _Haul) -> None:
-        """Where the next pull begins only the answer says."""
+        """Pull one after the other: only the answer says where the next pull begins."""
         while haul.at < self._end and (room := ROWS_MAX - haul.rows) and haul.bytes < BYTES_MAX:
             await self._pull_on(haul, room)
 
@@ -182,7 +182,7 @@ class RangeReader:
         return pulled
 
     async def _check(self, gaps: Sequence[tuple[int, int]]) -> None:
-        """Tell what is gone from what a filter kept back: only what is before the queue's first message is gone."""
+        """Distinguish lost messages from filtered ones: only what is before the queue's first message is lost."""
         first = (await self._client.firsts((self._queue,)))[self._queue]
         for begin, end in gaps:
             if begin < first:
@@ -229,7 +229,7 @@ def _batches(
 async def _first_hauls(
     readers: Sequence[RangeReader], what: Sequence[QueueRange]
 ) -> list[tuple[list[pa.RecordBatch], int]]:
-    """What is pulled first of several ranges, side by side: most small ranges have no more."""
+    """Pull the first of several ranges, side by side: most small ranges have no more."""
     try:
         async with asyncio.TaskGroup() as group:
             pulls = [group.create_task(reader.batches(each.start)) for reader, each in zip(readers, what, strict=True)]

@@ -1,4 +1,4 @@
-"""How much a micro-batch may take, as Spark says it: from 4.2 on. Spark 4.1 always takes all there is."""
+"""Limits of a micro-batch, as Spark sets them: from 4.2 on. Spark 4.1 always takes all there is."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""What is to be read, and how: the options of `spark.read` and `spark.readStream`."""
+"""Options for reads, of `spark.read` and `spark.readStream`."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _SUBSCRIPTIONS = ("topic", "topics", "topicPattern", "assign")
 
 
 class BadRecords(Enum):
-    """What is done about a message that cannot be decoded."""
+    """Handling of a message that cannot be decoded."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -30,7 +30,7 @@ class BadRecords(Enum):
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which queues are read.
+    """Subscription to the queues that are read.
 
     Args:
         option: that says it; with it goes one of the others.
@@ -45,7 +45,7 @@ class Subscription:
     assign: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
 
     def has(self, queue: Queue) -> bool:
-        """Whether a queue is one of these, if it is there."""
+        """Return whether a queue is one of these, if it exists."""
         if self.assign is not None:
             return queue.number in self.assign.get(queue.topic, {}).get(queue.broker, ())
         return bool(re.fullmatch(self.pattern, queue.topic)) if self.pattern else queue.topic in self.topics
@@ -181,7 +181,7 @@ def _subscription(given: GivenOptions, ways: Sequence[str], chosen: Mapping[str,
 
 
 def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Which queues `assign` names."""
+    """Return the queues that `assign` names."""
     wrong = OptionError("assign", 'it must be JSON: {"TOPIC": {"BROKER": [QUEUE, ...]}}, with a queue at the least')
     try:
         tree = json.loads(text)

@@ -1,4 +1,4 @@
-"""What reads, by the option `table`: a reader of the admin API, or one of topics.
+"""Readers by the option `table`: of the admin API, or of topics.
 
 Each is imported only when it is wanted: a query asks for its columns in a process of their own, and what calls proxies
 takes five times as long to import as all that tells the columns.
@@ -53,7 +53,7 @@ def table_columns(options: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """What reads the columns of a schema, once."""
+    """Return the reader of a schema's columns, for one read."""
     options = options_of(schema, options, _BATCH)
     if _is_of_admin(options):
         from popwheel_spark.source.admin_reader import AdminReader
@@ -67,7 +67,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """What reads the columns of a schema as long as more come."""
+    """Return the reader of a schema's columns, for as long as more come."""
     options = options_of(schema, options, _STREAM)
     if _is_of_admin(options):
         raise OptionError("table", "only messages and dlq can be read as streams")

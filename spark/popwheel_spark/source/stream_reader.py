@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_went_on_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new stream begins; one that goes on begins where its checkpoint says."""
+        """Return where a new stream begins; one that goes on begins where its checkpoint says."""
         self._reached = self._ask(self._initial)
         return nested(self._reached)
 
@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await planner.start(await planner.queues(), LATEST)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch takes. Spark knows one limit; the other options are looked at beside it."""
+        """Return the limit of a micro-batch. Spark knows one limit; the other options apply beside it."""
         options = self._options
         if options.rows_per_trigger_max:
             return ReadMaxRows(options.rows_per_trigger_max)
@@ -73,11 +73,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.rows_per_trigger_min) if options.rows_per_trigger_min else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what is there now: the stream ends with it."""
+        """Record the present ends of the queues: the stream ends with them."""
         self._target = self._ask(lambda client: self._latest(client, {}))
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Where the next micro-batch ends.
+        """Return where the next micro-batch ends.
 
         Args:
             start: where it begins, so that everything before has been written. Spark 4.1 does not say it: then it is
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(end, beginnings) if end != begin or start is None else start
 
     async def _next_end(self, client: QueueClient, begin: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
-        """Where the next micro-batch ends, and where those queues begin that it is the first to read."""
+        """Return where the next micro-batch ends, and where those queues begin that it is the first to read."""
         await self._publish(client, begin)
         ends = await self._latest(client, begin)
         self._ends = {**begin, **ends}
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await self._limited(client, begin | beginnings, end, limit) or begin, beginnings
 
     async def _limited(self, client: QueueClient, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
-        """How far of what is there a micro-batch goes; nowhere if it is to wait."""
+        """Return the end of a micro-batch within the limit; its begin if it is to wait."""
         if isinstance(limit, ReadAllAvailable):
             return end
         if self._should_wait(begin, end):
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     async def _latest(self, client: QueueClient, begin: Offsets) -> Offsets:
-        """How far all queues go that are there now.
+        """Return the ends of all queues that exist now.
 
         Args:
             client: asks the cluster.
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether too little is there for a micro-batch, and it may wait."""
+        """Return whether too little is there for a micro-batch, and it may wait."""
         now = time.monotonic()
         rows = sum(each.rows for each in ranges(begin, end))
         late = now - self._last_went_on_at >= self._options.trigger_delay_s_max
@@ -147,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     async def _weights(self, client: QueueClient, begin: Offsets, end: Offsets) -> dict[Queue, float]:
-        """About how many bytes the next messages of queues have: a sample of each is pulled."""
+        """Return the approximate size of the next messages of queues, in bytes: a sample of each is pulled."""
         weights = dict.fromkeys(end, 1.0)
         for each in ranges(begin, end):
             pulled = await client.pull(each.queue, each.start, _SAMPLE, self._options.tags)
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return weights
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the queues went when last asked, for Spark's metrics."""
+        """Return the ends of the queues when last asked, for Spark's metrics."""
         return None if self._ends is None else nested(self._ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

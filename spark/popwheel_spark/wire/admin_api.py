@@ -63,7 +63,7 @@ class AdminApi:
             after = page["next"]
 
     def get(self, path: str, **query: str) -> Any:
-        """What a page answers, from JSON.
+        """Return a page's answer, from JSON.
 
         Raises:
             RefusedError: it says no.

@@ -22,7 +22,7 @@ TYPES: Final[Mapping[str, str]] = {
     "originTopic": "STRING",
     "badRecord": "STRING",
 }
-"""Of messages, in order: name -> type."""
+"""Types of messages' columns, in order: name -> type."""
 
 ORIGIN: Final = "originTopic"
 """A column of dead letters alone: the topic where its group failed on it."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 EARLIEST: Final = -2
-"""In JSON: the first message that the queue still holds."""
+"""Offset in JSON of the first message that the queue still has."""
 LATEST: Final = -1
-"""In JSON: behind the last message."""
+"""Offset in JSON behind the last message."""
 START: Final = 0
-"""Where a queue is that has never had a message, as far as can be asked. Its first message may get a higher offset, as
-new queues go on behind those of deleted topics. Which one it was is noted when the first messages are planned, so that
-what is gone of them later is known to be gone (`nested`).
+"""Offset of a queue that has never had a message, as far as can be asked.
+
+Its first message may get a higher offset, as new queues go on behind those of deleted topics. The offset is recorded
+when the first messages are planned, so that a later loss of some of them is seen (`nested`).
 """
 
 
@@ -42,7 +43,7 @@ Mark = int | Instant
 """A place in one queue: an offset, `EARLIEST`, `LATEST` or a time."""
 
 Offsets = dict[Queue, int]
-"""Of each queue, the offset of the next message to be read."""
+"""Offset of the next message to be read, by queue."""
 
 
 def nested(offsets: Mapping[Queue, int], beginnings: Mapping[Queue, int] | None = None) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from popwheel_spark.errors import RefusedError, UnreachableError
 T = TypeVar("T")
 
 CALL_S: Final = 15.0
-"""How long one try may take: proxies hold calls for up to 10 s while a broker group changes its master."""
+"""Time that one try may take: proxies park calls for up to 10 s while a broker group changes its master."""
 _LIMITS = Limits(message_bytes_max=64 * MIB)
-"""One message has 4 MiB unless proxies are told to take larger ones."""
+"""One message has 4 MiB unless proxies are set to take larger ones."""
 _PASSING_CODES = frozenset(
     (
         Code.HA_NOT_AVAILABLE,

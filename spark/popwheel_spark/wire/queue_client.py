@@ -1,4 +1,4 @@
-"""What a cluster is asked about queues and their messages: where they are, from where to where, and what is in them."""
+"""Client for queues and their messages: their places, their offsets, and their content."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
@@ -140,7 +140,7 @@ class QueueClient:
         return await self._proxies.call(f"pulling from {queue} at {offset}", once)
 
     async def publish(self, progress: Mapping[Queue, int]) -> None:
-        """Say how far the group has come.
+        """Report the group's progress.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.

@@ -20,7 +20,7 @@ from popwheel_spark.wire.schema import TIME, arrow_schema
 from popwheel_spark.wire.wire_fields import Fields, FieldsByNumber, fields_within, read_fields
 
 UNPACKED_BYTES_MAX: Final = 64 * 2**20
-"""No body is unpacked that has more. A message of 4 MiB could fill 4 GiB."""
+"""Limit of an unpacked body. A message of 4 MiB could fill 4 GiB."""
 _GZIP = int(Encoding.GZIP)
 _MICROS_PER_S = 1_000_000
 _MICROS_PER_MS = 1000
@@ -32,7 +32,7 @@ _VALUE = 2
 
 
 class UnreadableError(ValueError):
-    """A record of a block can't be decoded; which one, the block does not tell."""
+    """A record of a block can't be decoded; which one, the block does not say."""
 
 
 def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa.RecordBatch:
@@ -173,7 +173,7 @@ class _Rows:
         return seconds * _MICROS_PER_S + nanos // _NANOS_PER_MICRO
 
     def lists_of(self, fields: Fields) -> pa.Array:
-        """Where the values of each row begin among all of them."""
+        """Return where the values of each row begin among all of them."""
         return pa.array(np.searchsorted(fields.message, np.arange(self.count + 1)).astype(np.int32))
 
 

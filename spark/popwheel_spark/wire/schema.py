@@ -20,7 +20,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 }
 
 COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {name: (kind, _ARROW[kind]) for name, kind in TYPES.items()}
-"""Of messages, in order: name -> (type in Spark's DDL, type in Arrow)."""
+"""Columns of messages, in order: name -> (type in Spark's DDL, type in Arrow)."""
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
@@ -29,7 +29,7 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type is another one, be it that its elements may not be null."""
+    """Return whether a type equals another, but for elements that may not be null."""
     if pa.types.is_map(found) and pa.types.is_map(wanted):
         return bool(found.key_type == wanted.key_type and found.item_type == wanted.item_type)
     if pa.types.is_list(found) and pa.types.is_list(wanted):

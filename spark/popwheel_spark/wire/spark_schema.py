@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 _SAYS_ZONE = "timezone" in signature(to_arrow_schema).parameters
-"""From Spark 4.2 on; before, times are in UTC in any case."""
+"""Flag for Spark 4.2 and later; before, times are in UTC in any case."""
 
 
 def arrow_of(schema: StructType) -> pa.Schema:

@@ -40,7 +40,10 @@ class Fields(NamedTuple):
         return Fields(*(column[picks] for column in self))
 
     def last(self, messages: int) -> Numbers:
-        """For each of so many messages the place of its last one here; -1 if it has none. What comes last counts."""
+        """Return for each of some messages the place of its last value here, or -1 if it has none.
+
+        The last value counts.
+        """
         places = np.full(messages, -1)
         places[self.message] = np.arange(len(self.message))
         return places
@@ -64,7 +67,7 @@ class FieldsByNumber(NamedTuple):
     rest: Fields
 
     def of(self, number: int) -> Fields:
-        """Those of one number."""
+        """Return the fields of one number."""
         found = [fields for each, fields in self.alike if each == number]
         if len(self.numbers):
             found.append(self.rest.at(np.flatnonzero(self.numbers == number)))
@@ -128,7 +131,7 @@ def read_fields(data: Data, begins: Numbers, ends: Numbers) -> FieldsByNumber:
 
 
 def _any_value(kind: Numbers, at: Numbers, value: Numbers, behind: Numbers) -> tuple[Numbers, Numbers]:
-    """Where values of several wire types begin and end, if what stands there was read as a number."""
+    """Return where values of several wire types begin and end, if their data was read as a number."""
     if not _KNOWN[kind].all():
         raise _garbled()
     has_length = kind == LENGTH_DELIMITED

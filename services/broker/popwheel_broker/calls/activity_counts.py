@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 ROWS_MAX: Final = 10_000
-"""Of one interval; of further names nothing is counted."""
+"""Limit of names in one interval; further names are not counted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class ActivityRow:
 
 
 class Used(NamedTuple):
-    """What was used in an interval.
+    """Counts of an interval.
 
     Args:
         rows: by name.
@@ -57,7 +57,7 @@ class ActivityCounts:
         return len(self._rows)
 
     def row(self, name: str) -> ActivityRow:
-        """Where to count now; the caller does not keep it."""
+        """Return the row to count in now; the caller does not keep it."""
         row = self._rows.get(name)
         if row is None:
             if len(self._rows) >= self._rows_max:
@@ -67,12 +67,12 @@ class ActivityCounts:
         return row
 
     def forget(self, names: Collection[str]) -> None:
-        """What had these names was deleted."""
+        """Forget the rows of deleted names."""
         for name in names:
             self._rows.pop(name, None)
 
     def take(self) -> Used:
-        """What was used in the interval; a new one begins."""
+        """Return the counts of the interval; a new one begins."""
         used = Used(self._rows, self._is_whole)
         self._rows, self._is_whole = {}, True
         return used

@@ -30,13 +30,13 @@ LISTED_MAX: Final = 1_000
 NAMES_MAX: Final = 100
 """Topics or groups that are described by one answer."""
 _TOPICS_OF_GROUP_MAX: Final = 20
-"""What goes into the topics of a group is added up for no more of them."""
+"""Limit of a group's topics whose messages are added up."""
 _QUEUES_MAX: Final = 100_000
 """Queues that are counted for one answer."""
 _STEP: Final = 500
 _FEW: Final = 50
 _ALL_QUEUES_STEPS: Final = 40
-"""Of a count over all queues so much is done with each sample: 20,000 queues."""
+"""Number of queues that one sample counts, of a count over all queues: 20,000."""
 
 
 class ActivityServer:
@@ -68,7 +68,7 @@ class ActivityServer:
         self._ages: dict[str, tuple[int, int | None]] = {}
 
     async def sample(self, call: Call, request: pb.SampleActivityRequest) -> pb.SampleActivityResponse:
-        """What has gone through since the sample before, and how the broker stands."""
+        """Return the activity since the sample before, and the broker's state."""
         topics_max = min(max(0, request.topics_max), LISTED_MAX)
         groups_max = min(max(0, request.groups_max), LISTED_MAX)
         steps = Steps(self._clock, self._pace)
@@ -98,7 +98,7 @@ class ActivityServer:
         return answer
 
     async def describe_groups(self, call: Call, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
-        """How some groups stand.
+        """Return the state of some groups.
 
         Raises:
             StatusError: BAD_REQUEST, they are too many; ILLEGAL_CONSUMER_GROUP.
@@ -125,7 +125,7 @@ class ActivityServer:
         return answer
 
     async def describe_topics(self, call: Call, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
-        """How much some topics hold.
+        """Return the number of messages of some topics.
 
         Raises:
             StatusError: BAD_REQUEST, they are too many; ILLEGAL_TOPIC.

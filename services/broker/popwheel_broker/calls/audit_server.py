@@ -23,7 +23,7 @@ from popwheel_rpc.service import Call
 
 _LIST_MAX = 1_000
 _STEPS_MAX = 16
-"""Of a list, each of a few milliseconds; others have their turn in between."""
+"""Limit of steps of a list, each of a few milliseconds; others have their turn in between."""
 _LIST_BYTES_MAX = 4 << 20
 """A list of messages ends behind this size."""
 _QUEUES_AT_ONCE = 10_000
@@ -83,7 +83,7 @@ class AuditServer:
         )
 
     async def progress(self, call: Call, request: pb.ProgressListRequest) -> pb.ProgressListResponse:
-        """How far a group has come in some queues, and where to go on."""
+        """Return a group's progress in some queues, and where the list continues."""
         names.group(request.group)
         begin = ProgressPlace.of(request.begin)
         limit = min(max(1, request.limit), _LIST_MAX)
@@ -106,7 +106,7 @@ class AuditServer:
         return answer
 
     async def trace(self, call: Call, request: pb.MessageTraceRequest) -> pb.MessageTraceResponse:
-        """Where a message is, and who has it: some places, and where to go on."""
+        """Return some places of a message, the groups that have it, and where the list continues."""
         names.topic(request.topic, Use.RECEIVE)
         if request.group:
             names.group(request.group)
@@ -131,7 +131,7 @@ class AuditServer:
         return answer
 
     async def events(self, call: Call, request: pb.MessageEventsRequest) -> pb.MessageEventsResponse:
-        """What happened to a message at some of its places, and where to go on."""
+        """Return the events of a message at some of its places, and where the list continues."""
         names.topic(request.topic, Use.RECEIVE)
         if request.group:
             names.group(request.group)
@@ -200,7 +200,7 @@ class AuditServer:
         return answer
 
     async def tail(self, call: Call, request: pb.MessageTailRequest) -> pb.MessageTailResponse:
-        """What came to a topic since the last question: the newest of it, with a little work however much came."""
+        """Return the newest messages of a topic since the last request, with little work however many arrived."""
         topic = _stored_topic(request.topic, request.lite_topic)
         self._core.settlement.settle((request.topic,))
         places = {each.queue_id: each.offset for each in request.places}

@@ -35,9 +35,9 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call
 
 TOPICS_MAX: Final = 1_000
-"""Of one answer."""
+"""Limit of topics in one answer."""
 DEAD_LETTERS_MAX: Final = 1_000
-"""Of a group that reads several topics, dead letters are read to tell of which they are: no more than these."""
+"""Limit of dead letters that are read to find their topics, for a group that reads several."""
 _LETTERS_AT_ONCE: Final = 100
 _BYTES_AT_ONCE: Final = 1 << 20
 _TRIES: Final = 3

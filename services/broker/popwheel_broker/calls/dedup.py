@@ -26,14 +26,14 @@ _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000
 _READ_AT_ONCE = 256
 _KEPT_MS = 60_000
-"""For so long after the last look what was read is kept: tries come in the moments after a failover, then no more."""
+"""Time after its last use for which what was read is kept: retries come in the moments after a failover, no later."""
 _QUEUES_MAX = 256
 MESSAGES_MAX = 65_536
-"""So many messages are kept at the most, of some 200 bytes each, and so many ids of what was tried again."""
+"""Limit of messages kept, of some 200 bytes each, and of ids of retried messages."""
 
 
 class Timer(Protocol):
-    """What is to be done later."""
+    """Timer of later work."""
 
     def cancel(self) -> None:
         """Do it not."""
@@ -54,12 +54,12 @@ class Stored(NamedTuple):
 
 
 class _Known:
-    """What was read of one queue so far."""
+    """Messages read of one queue so far."""
 
     def __init__(self, offset: int) -> None:
         self.end_offset = offset
         self.messages: dict[tuple[str, int, int], Stored] = {}
-        """By topic, that topic's id where records tell it (else 0), and id of the send."""
+        """Messages by topic, that topic's id where records have it (else 0), and id of the send."""
 
 
 class Dedup:
@@ -109,11 +109,11 @@ class Dedup:
             self._timer = None
 
     def is_late(self, run: MessageRun) -> bool:
-        """Whether a message of what comes as a first try was tried again before."""
+        """Return whether a message of a run sent as a first try was retried before."""
         return any(send_id_of(properties) in self._tried for properties in run.system_properties)
 
     def find(self, run: MessageRun) -> list[Stored | None]:
-        """Which messages of a run are there; None for those that are not.
+        """Find the stored messages of a run; None for those that are not stored.
 
         Raises:
             CorruptDataError: the end of the queue, or what it leads to, is damaged: it can't be told.
@@ -207,5 +207,5 @@ class Dedup:
 
 
 def _sent(found: StoredRecord) -> Sent:
-    """What a message in its own queue says of its send."""
+    """Return the send that a message in its own queue came from."""
     return Sent(found.topic, 0, fired_timer(found))

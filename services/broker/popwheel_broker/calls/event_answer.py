@@ -1,4 +1,4 @@
-"""What happened to a message at some places: what the log says by its records there, and the latest deliveries."""
+"""Events of a message at some places: its records in the log there, and the latest deliveries."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -55,7 +55,7 @@ class EventAnswer:
         self._queues: set[tuple[str, int, int]] = set()
         self._offsets: set[int] = set()
         self._attempts: dict[tuple[str, str, int, int], int] = {}
-        """Of a group and a place: which delivery was the latest."""
+        """Latest delivery by group and place."""
 
     def add_stored(self, found: Sequence[StoredRecord]) -> None:
         """Tell what the records of a message say, and look for deliveries of it there."""

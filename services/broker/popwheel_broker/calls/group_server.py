@@ -1,4 +1,4 @@
-"""What operators do with a consumer group: set it back or forward, and look after its dead letters."""
+"""Requests of operators about a consumer group: reset its offsets, and handle its dead letters."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_rpc.service import Call
 
 _AT_ONCE_MAX = 1_000
-"""So many dead letters are listed or given back by one call. One that is chosen stands among so many of the oldest."""
+"""Limit of dead letters that one call lists or redrives. A chosen one must be among this many of the oldest."""
 _CHOSEN_AT_ONCE = 32
 """Dead letters that are dealt with in one turn of the loop."""
 

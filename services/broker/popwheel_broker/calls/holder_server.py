@@ -151,7 +151,7 @@ class _Turns:
         self._began_s = clock.monotonic()
 
     async def spend(self, holders: int) -> None:
-        """So many were looked at: leave the loop to others, if these were many."""
+        """Count holders that were read, and leave the loop to others if they were many."""
         self._spent += holders
         if self._spent >= _AT_ONCE:
             await self._pace.let_others(self._clock.monotonic() - self._began_s)
@@ -167,7 +167,7 @@ class _Turns:
         return [-number for _, number in found]
 
     async def oldest_popped_ms(self, holders: Sequence[Holder | Unknown]) -> int | None:
-        """When the oldest of what some hold was delivered (`PopClock`)."""
+        """Return when the oldest delivery of some holders was made (`PopClock`)."""
         oldest: int | None = None
         for first in range(0, len(holders), _AT_ONCE):
             part = holders[first : first + _AT_ONCE]

@@ -1,4 +1,4 @@
-"""What the broker counts, under RocketMQ 5's names where it has one.
+"""Metrics of the broker, under RocketMQ 5's names where it has one.
 
 The hot path counts in plain numbers; they become metrics only when somebody asks.
 """
@@ -29,7 +29,7 @@ _PAIRS_AT_ONCE = 500
 
 @dataclass(slots=True)
 class Traffic:
-    """What went one way.
+    """Traffic in one direction.
 
     Args:
         messages: how many.
@@ -224,7 +224,7 @@ class BrokerCollector(SlicedCollector):
         yield from filled(family, shown.items())
 
     def _ages(self, pairs: bool) -> Iterator[Metric | None]:
-        """How old the oldest messages are. Only a master looks for them."""
+        """Yield the ages of the oldest messages. Only a master measures them."""
         waiting: dict[Labels, int] = {}
         unacked: dict[Labels, int] = {}
         of_topics: dict[Labels, int] = {}

@@ -29,7 +29,7 @@ _NOT_TOGETHER: Final = (
     "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
 )
 _Found = Sequence[Stored | None] | CorruptDataError
-"""What of a run is there already, or why that can't be told; nothing at all if its topic was forgotten meanwhile."""
+"""Messages of a run that are stored already, or why that is unknown; empty if its topic was forgotten meanwhile."""
 
 
 class PutHandler:
@@ -103,7 +103,7 @@ class PutHandler:
         ]
 
     def _refusal_of_lite(self, run: MessageRun) -> PutResult | None:
-        """Why the lite topic of a run can't be made; None if it is there now."""
+        """Return why the lite topic of a run cannot be made; None if it exists now."""
         try:
             self._core.store.ensure_queue((run.stored_topic, run.queue_id))
         except StatusError as error:
@@ -126,12 +126,12 @@ class PutHandler:
         ]
 
     def _ids_of(self, runs: Sequence[MessageRun]) -> list[int | None]:
-        """Of the topics that have the names of those of the runs now."""
+        """Return the ids of the topics that have the runs' names now."""
         topic_ids = self._core.names.topic_ids
         return [topic_ids.get(run.topic) for run in runs]
 
     def _are_gone(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
-        """Of each run whether the topic was forgotten that had its name before."""
+        """Return for each run whether the topic was forgotten that had its name before."""
         names = self._core.names
         return [
             topic_id is not None and not (run.topic in names.topic_ids and names.is_topic(run.topic, topic_id))
@@ -212,7 +212,7 @@ class PutHandler:
         return results
 
     async def _find(self, runs: Sequence[MessageRun]) -> list[_Found]:
-        """What of each run is there already as this returns, or why that can't be told.
+        """Find the messages of each run that are stored as this returns, or why that is unknown.
 
         Raises:
             StatusError: the device refused a read.
@@ -298,7 +298,7 @@ def _refused(refusal: StatusError | None) -> PutResult | None:
 
 
 def _without(run: MessageRun, stored: _Found) -> MessageRun:
-    """What of a run is to be stored: all that is not yet, or nothing if that can't be told."""
+    """Return the part of a run that is to be stored: all that is not yet, or nothing if that is unknown."""
     left = [] if isinstance(stored, CorruptDataError) else [index for index, each in enumerate(stored) if each is None]
     if len(left) == len(run.payloads):
         return run

@@ -1,4 +1,4 @@
-"""What operators ask of the quarantine, through the controller's admin API."""
+"""Requests of operators about poison messages, through the controller's admin API."""
 
 from itertools import islice
 
@@ -40,7 +40,7 @@ class QuarantineServer:
         service.unary(methods.QUARANTINE_DROP, self.drop)
 
     async def list(self, call: Call, request: pb.QuarantineListRequest) -> pb.QuarantineListResponse:
-        """What is set aside, the oldest first."""
+        """List the poison messages, the oldest first."""
         self._core.settlement.settle()
         table = self._core.quarantine.table
         limit = min(max(1, request.limit), _LIST_MAX)

@@ -57,10 +57,10 @@ _OF_MASTERS: tuple[Method[Any, Any], ...] = (
     methods.TIMER_HISTOGRAM,
     methods.NAME_LIST,
 )
-"""What only a master answers: all that is served in a term by single calls."""
+"""Methods that only a master answers: all single calls that are served in a term."""
 _STREAMS_OF_MASTERS: tuple[Method[Any, Any], ...] = (methods.NOTIFY, methods.CHECK_TRANSACTIONS)
 _WAIT_S = 2.0
-"""How long a call waits for a term that is about to begin."""
+"""Time that a call waits for a term that is about to begin."""
 
 
 class Router:

@@ -33,7 +33,7 @@ class SendAdmission:
         return self._disk_watch.is_full(self._store.log.end_position)
 
     def refusal(self) -> StatusError | None:
-        """Why no message may be taken now; None if it may."""
+        """Return why no message may be accepted now; None if it may."""
         if self.disk_is_full():
             return disk_full()
         if self._needs_others and not self._members.enough:

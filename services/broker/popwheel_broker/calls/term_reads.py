@@ -1,4 +1,4 @@
-"""What the calls of a term read, for as long as this replica leads."""
+"""Reads of a term's calls, for as long as this replica leads."""
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar
@@ -29,7 +29,7 @@ class TermReads:
         self.has_ended = True
 
     def refusal(self) -> StatusError:
-        """What callers are told from then on."""
+        """Return the callers' error from then on."""
         return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} has another master now, ask that one")
 
     async def run(self, work: Callable[[], Result], line: Hashable = None) -> Result:

@@ -1,4 +1,4 @@
-"""What is told of a message that was looked for by its id: where it is, and what each group has of it there."""
+"""Answer to a search for a message by its id: its places, and each group's state of it there."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ class Traces:
 
     @property
     def is_open(self) -> bool:
-        """Whether some group has read one of them."""
+        """True if some group has read one of them."""
         return any(each.holding == pb.DONE for each in self._said.values())
 
     def add(self, found: Sequence[StoredRecord]) -> None:

@@ -1,4 +1,4 @@
-"""Which messages were acknowledged a moment ago, for those who could not be told (their broker died, or was deposed).
+"""Memory of recent acknowledgements, for callers whose outcome is unknown (their broker died, or was deposed).
 
 Whoever asks again finds the receipt handle void. Only the log can tell whether that is so because of the ack: it is
 folded in here as it is everywhere else, so the next master knows as well; and whether it was that very call, or another
@@ -14,7 +14,7 @@ NOBODY: Final = -1
 """No client's call: messages were done with by the broker, as dead letters."""
 
 CHECK_POINTS_MAX: Final = 8192
-"""As many CKs are remembered; who asks again does so at once, or at the next master, before much else has happened."""
+"""Limit of CKs remembered; a retry comes at once, or at the next master, before much else has happened."""
 
 
 class AckMemory:
@@ -22,9 +22,9 @@ class AckMemory:
 
     def __init__(self) -> None:
         self._acked: dict[int, tuple[Sequence[int], tuple[tuple[int, int], ...]]] = {}
-        """By CK: the offsets of its messages, and which of them each call has acknowledged."""
+        """Offsets of acknowledged messages by CK, and which of them each call has acknowledged."""
         self._places: dict[int, tuple[str, str, int, int]] = {}
-        """By CK: its group, topic, origin and queue."""
+        """Group, topic, origin and queue by CK."""
 
     def __len__(self) -> int:
         return len(self._acked)
@@ -74,7 +74,7 @@ class AckMemory:
             self._acked[check_point_id] = offsets, named
 
     def has(self, check_point_id: int, queue_offset: int, call: int) -> bool:
-        """Whether a message of a CK is known to be done with, by this call as far as both are known."""
+        """Return whether a message of a CK is known to be acknowledged, by this call as far as both are known."""
         found = self._acked.get(check_point_id)
         if found is None or queue_offset not in found[0]:
             return False

@@ -1,4 +1,4 @@
-"""What a consumer says of messages it was given: done, later, still at it, never again; or it has gone away."""
+"""Acknowledgements of messages by consumers: done, later, still at work, never again; and releases of a client."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -177,7 +177,7 @@ class Acks:
         return results
 
     def _backoff_ms(self, check_point: CheckPoint, index: int) -> int:
-        """How long a message that its consumer failed on is to wait now."""
+        """Return the backoff of a message that its consumer failed on."""
         try:
             with RECORD_STEP:
                 stored = self.messages.message(check_point, index)
@@ -286,7 +286,7 @@ class Acks:
         return rest
 
     def _comes_again(self, check_point: CheckPoint, index: int, *, attempted: bool) -> bool:
-        """Whether a message of an ordered group is given out once more, as it is not gone and may be tried again."""
+        """Return whether a message of an ordered group is delivered once more: it is not gone and has attempts left."""
         group = self._view.groups.get(check_point.group)
         if self.messages.place(check_point, index) is None:
             return False
@@ -295,7 +295,7 @@ class Acks:
         return check_point.attempts[index] + (attempted and not check_point.is_suspended) < group.max_attempts
 
     def was_last_attempt(self, check_point: CheckPoint, index: int, stored: StoredRecord) -> bool:
-        """Whether a message becomes a dead letter if its delivery ends now, unacknowledged."""
+        """Return whether a message becomes a dead letter if its delivery ends now, unacknowledged."""
         group = self._view.groups.get(check_point.group)
         if not check_point.lines and retry_topic_of(check_point) is None:
             return True
@@ -409,7 +409,7 @@ class Acks:
                 self._happened(cause, bits_of, appended.store_time_ms, [appended.positions[0]] * len(bits_of))
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
-        """Whether the message of a handle that is void is known to be so because this call is done with it."""
+        """Return whether the message of a void handle is known to be void because this call acknowledged it."""
         try:
             shown = receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
@@ -452,7 +452,7 @@ class Acks:
 
 
 def _refusal(error: StatusError) -> pb.EntryResult:
-    """What is answered for one handle.
+    """Return the result for one handle.
 
     Raises:
         StatusError: HA_NOT_AVAILABLE: a later master leads, so all handles of the call are to be shown to that one.

@@ -28,7 +28,7 @@ from popwheel_broker.log.record import Record, RecordKind
 REVIVE_QUEUES: Final = 8
 
 _ORDERED_REVIVE_QUEUE: Final = 999
-"""What receipt handles of ordered groups say, as in the articles; the CK's id tells the real one."""
+"""Revive queue in receipt handles of ordered groups, as in the articles; the CK's id leads to the real one."""
 
 _CHECK_POINT: Final = struct.Struct(">QQQQQQQHHBBBB")
 _ORIGIN: Final = struct.Struct(">QH")
@@ -40,7 +40,7 @@ _REDRIVEN: Final = struct.Struct(">QI")
 _MEMBER: Final = struct.Struct(">QHQH")
 _ATTEMPTS_MASK: Final = 0xFFFF
 _BELOW_0: Final = 0x8000
-"""From here on attempts are negative: a release before this wrote one less for each time a delivery was suspended."""
+"""Value from which on attempts are negative: an earlier release wrote one less for each suspended delivery."""
 
 ORIGIN_BYTES: Final = _ORIGIN.size
 REDRIVEN_BYTES: Final = _REDRIVEN.size
@@ -127,7 +127,7 @@ def redriven_origin(queue_offset: int) -> bytes:
 
 
 def decode_redriven(origin: bytes) -> int | None:
-    """Which dead letter a record takes the place of, by its offset; None if it is no origin of that kind."""
+    """Return the offset of the dead letter that a record takes the place of; None if it is no origin of that kind."""
     return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == REDRIVEN_BYTES else None
 
 
@@ -206,7 +206,7 @@ class CheckPoint:
 
     @property
     def shown_revive_queue(self) -> int:
-        """What its receipt handles say for it."""
+        """Revive queue as its receipt handles have it."""
         return _ORDERED_REVIVE_QUEUE if self.lines else self.revive_queue
 
     def index_of(self, queue_offset: int) -> int:
@@ -217,7 +217,7 @@ class CheckPoint:
             return -1
 
     def due_of(self, index: int) -> int:
-        """When message `index` comes again (`PopClock`)."""
+        """Return when message `index` is redelivered (`PopClock`)."""
         return self.renewed.get(index, self.due_ms)
 
     def open_indexes(self) -> list[int]:

@@ -71,7 +71,7 @@ class CheckPointIndex:
         return list(self._by_name.get(name, {}).values())
 
     def count(self, name: str) -> int:
-        """How many there are of a name."""
+        """Return the number of CKs of a name."""
         return len(self._by_name.get(name, ()))
 
 

@@ -1,4 +1,4 @@
-"""How many messages wait for each group in each topic, for metrics: too many pairs are not counted all at once."""
+"""Lag of each group in each topic, for metrics: too many pairs are not counted all at once."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class ConsumerLag:
         self._are_many = False
         self._size = 0
         self.is_known = False
-        """Whether all was counted once."""
+        """True once all was counted."""
         self.of_groups: Mapping[str, int] = {}
         """The lag that `ready` has returned last, by group: all that it has counted together is in it."""
         self.of_topics: Mapping[str, int] = {}

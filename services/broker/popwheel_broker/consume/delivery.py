@@ -29,7 +29,7 @@ _SKIPPED: Final = "it was damaged, and an operator had it skipped"
 
 
 def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> HandleMaker:
-    """What makes the receipt handles of a CK's messages.
+    """Return the function that makes the receipt handles of a CK's messages.
 
     Args:
         key: of their signature.

@@ -61,14 +61,14 @@ class DeliveryEvents:
         self._ring: deque[Entry] = deque(maxlen=entries_max)
         self._added = 0
         self.began_ms = 0
-        """When this master began to lead; wall clock."""
+        """Wall-clock time when this master began to lead."""
 
     def __len__(self) -> int:
         return len(self._ring)
 
     @property
     def dropped(self) -> int:
-        """How many entries were dropped."""
+        """Number of dropped entries."""
         return self._added - len(self._ring)
 
     @property

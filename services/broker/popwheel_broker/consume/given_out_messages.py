@@ -53,11 +53,11 @@ class GivenOutMessages:
         return found
 
     def is_given_out(self, check_point: CheckPoint, index: int) -> bool:
-        """Whether a message of a CK is open, and not gone."""
+        """Return whether a message of a CK is open, and not gone."""
         return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
 
     def place(self, check_point: CheckPoint, index: int) -> Place | None:
-        """Where a message of a CK stands, or its copy; None if it is gone."""
+        """Return the place of a CK's message, or of its copy; None if it is gone."""
         copy = check_point.copies.get(index)
         if copy is None:
             queue = self._store.queue(stored_topic(check_point), check_point.queue_id)

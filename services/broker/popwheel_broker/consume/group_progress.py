@@ -1,4 +1,4 @@
-"""How far a group has come in the queues of a broker, some of them at a time."""
+"""Progress of a group in the queues of a broker, some of them at a time."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})")
 
 
 class ProgressPlace(NamedTuple):
-    """Where one goes on among the queues; they stand in the order of their topics and numbers.
+    """Place where a list of queues continues; they stand in the order of their topics and numbers.
 
     Args:
         topic: at this topic, or the first behind it.

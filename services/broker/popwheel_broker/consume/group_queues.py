@@ -9,7 +9,7 @@ from popwheel_broker.topics.readers import Readers
 from popwheel_common.contract import names
 
 LiteTopicsRead = Callable[[str, str], Iterable[str]]
-"""By group and topic: the lite topics of it that clients of the group read now."""
+"""Lite topics that clients of a group read now, by group and topic."""
 
 
 def _none(group: str, topic: str) -> Iterable[str]:

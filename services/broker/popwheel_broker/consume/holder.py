@@ -4,14 +4,14 @@ from typing import Protocol
 
 
 class Delivery(Protocol):
-    """What a client was given with one pop: a check point."""
+    """Delivery to a client with one pop: a check point."""
 
     id: int
     pop_time_ms: int
 
 
 class Holder:
-    """What a client of a group holds.
+    """Holder of messages: a client of a group, and its deliveries.
 
     Args:
         group: of whom.
@@ -24,11 +24,11 @@ class Holder:
         self.group = group
         self.client_id = client_id
         self.held = 0
-        """How many messages."""
+        """Number of messages."""
         self.deliveries: dict[int, Delivery] = {}
-        """Of which some are open, by id, the oldest first."""
+        """Deliveries with open messages, by id, the oldest first."""
 
     def oldest_popped_ms(self) -> int | None:
-        """When the oldest of them was delivered, or its invisible duration last changed (`PopClock`)."""
+        """Return when the oldest of them was delivered, or its invisible duration last changed (`PopClock`)."""
         first = next(iter(self.deliveries.values()), None)
         return None if first is None else first.pop_time_ms

@@ -15,11 +15,11 @@ from popwheel_common.shares import room
 HOLDERS_MAX: Final = 50_000
 """Pairs of a group and a client that are distinguished; groups share them."""
 _IDLE_MAX: Final = 1_000
-"""Among them those that hold nothing at the moment, and are kept as they will hold something soon."""
+"""Limit of clients without messages that are kept, as they will have some soon."""
 
 
 class Unknown:
-    """What a group's clients hold that are not known."""
+    """Messages of a group whose clients are not known."""
 
     __slots__ = ("check_points", "client_id", "held")
 
@@ -30,7 +30,7 @@ class Unknown:
         """Recovery does not open them in the order of their ids."""
 
     def oldest_popped_ms(self) -> int | None:
-        """As that of a `Holder`."""
+        """Return the same as `Holder` does."""
         first = self.check_points.first()
         return None if first is None else first.pop_time_ms
 
@@ -42,9 +42,9 @@ class GroupHolders:
 
     def __init__(self) -> None:
         self.clients: dict[str, Holder] = {}
-        """By client id, also those that hold nothing at the moment."""
+        """Holders by client id, also those without messages at the moment."""
         self.holding = 0
-        """How many of them hold something."""
+        """Number of them with messages."""
         self.unknown: Unknown | None = None
 
 
@@ -64,10 +64,10 @@ class Holders:
         self.unnamed = 0
         """Pops whose client was not recorded, as there was no room for it."""
         self.known_since_ms = 0
-        """When this master began to lead; wall clock."""
+        """Wall-clock time when this master began to lead."""
 
     def __len__(self) -> int:
-        """How many clients hold something, in each group by itself."""
+        """Return the number of clients with messages, counted in each group."""
         return self._known - len(self._idle)
 
     def of(self, group: str, client_id: str) -> Holder | None:
@@ -151,7 +151,7 @@ class Holders:
             del self._groups[holder.group]
 
     def clients_of(self, group: str) -> int:
-        """How many clients of a group hold something."""
+        """Return the number of a group's clients with messages."""
         of_group = self._groups.get(group)
         return 0 if of_group is None else of_group.holding
 
@@ -168,7 +168,7 @@ class Holders:
         return found if of_group.unknown is None else [*found, of_group.unknown]
 
     def of_client(self, client_id: str, group: str) -> list[Holder]:
-        """What a client is in a group, or in all groups if none is named."""
+        """Return a client's holder in a group, or in all groups if none is named."""
         groups: Iterable[str] = (group,) if group else self._groups
         of_groups = (self._groups.get(each) for each in groups)
         return [
@@ -179,5 +179,5 @@ class Holders:
 
 
 def client_of(check_point: CheckPoint) -> str:
-    """Who has a check point, or had it; empty if that is not known."""
+    """Return the client that has a check point, or had it; empty if that is not known."""
     return "" if check_point.holder is None else check_point.holder.client_id

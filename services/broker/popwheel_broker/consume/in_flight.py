@@ -1,4 +1,4 @@
-"""Which messages groups were given and have not acknowledged, some at a time: there may be a million of them."""
+"""Messages in flight of groups, some at a time: there may be a million of them."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def named_place(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 class InFlightPlace(NamedTuple):
-    """Where one goes on among the messages that are given out. As CKs, they stand in the order of their ids.
+    """Place where a list of messages in flight continues. As CKs, they stand in the order of their ids.
 
     What is given out after one has begun is left out, or one would never come to an end. But what takes the place of
     what was given out before is not.
@@ -73,7 +73,7 @@ class InFlightPlace(NamedTuple):
 
 
 class MessageFacts(NamedTuple):
-    """What a message says of itself.
+    """Facts of a message.
 
     Args:
         message_id: its own; empty if it can't be read.
@@ -108,17 +108,17 @@ class InFlightMessage(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """In which it has its offset: a topic, or a retry topic."""
+        """Topic in which it has its offset: a topic, or a retry topic."""
         return stored_topic(self.check_point)
 
     @property
     def due_ms(self) -> int:
-        """Until when it is hidden (`PopClock`)."""
+        """Time until which it is hidden (`PopClock`)."""
         return self.check_point.due_of(self.number)
 
     @property
     def queue_offset(self) -> int:
-        """In its queue, also if it was moved from there meanwhile."""
+        """Offset in its queue, also if it was moved from there meanwhile."""
         return self.check_point.offsets[self.number]
 
 
@@ -215,7 +215,7 @@ class InFlight:
         return sorted((each for each in found if each is not None), key=_id_of)
 
     def _entries(self, places: Sequence[Place | None]) -> list[Entry | None]:
-        """Where each record stands in the log; None for what is gone, or of which a queue can't tell."""
+        """Return where each record stands in the log; None for one that is gone, or whose queue cannot tell."""
         found: list[Entry | None] = []
         for place, count in side_by_side(places):
             entries: list[Entry] = []
@@ -255,7 +255,7 @@ class InFlight:
 
 
 def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> MessageFacts:
-    """What a message of a CK says of itself; `stored` is None if it can't be read."""
+    """Return the facts of a CK's message; `stored` is None if it cannot be read."""
     if stored is None:
         return MessageFacts()
     try:

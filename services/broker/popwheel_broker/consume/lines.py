@@ -38,7 +38,7 @@ class _Line:
     def __init__(self, key: int) -> None:
         self.key = key
         self.members: dict[int, Member] = {}
-        """By offset."""
+        """Messages by offset."""
         self.order: list[int] = []
         """A heap of offsets; those that are no members any more are passed over."""
 
@@ -59,10 +59,10 @@ class Lines:
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
         self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
-        """By group and topic, queue, and key of the line."""
+        """Message-group queues by group and topic, queue, and key."""
         self._ready: dict[_Pair, dict[_Line, None]] = {}
         self.held = Shares()
-        """Of each group: how many messages were read and are not given out."""
+        """Number of blocked messages by group: read and not delivered."""
         self.held_of: dict[_Pair, int] = {}
         """The same by group and topic."""
         self.paused: dict[_Pair, None] = {}
@@ -73,27 +73,28 @@ class Lines:
         """Told of group and topic when nothing stands in line any more."""
 
     def __len__(self) -> int:
-        """How many lines there are."""
+        """Return the number of message-group queues."""
         return sum(len(lines) for queues in self._lines.values() for lines in queues.values())
 
     def has(self, group: str, topic: str) -> bool:
-        """Whether a group has read something of a topic in order and not acknowledged it."""
+        """Return whether a group has read messages of a topic in order and not acknowledged them."""
         return (group, topic) in self._lines
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[int, _Line]:
-        """What stands in line in a queue, by hash of the message group. A message of a line that is not there is free:
-        when it is read it may be given out.
+        """Return the message-group queues of a queue, by hash of the message group.
+
+        A message without one is free: when it is read it may be delivered.
         """
         return self._lines.get((group, topic), _NO_QUEUES).get(queue_id, _NO_LINES)
 
     def behind(self, check_point: CheckPoint, index: int) -> int:
-        """How many messages that were read stand behind one in its line."""
+        """Return the number of read messages behind one in its message-group queue."""
         key = check_point.lines[index] or -1 - check_point.offsets[index] if check_point.lines else 0
         line = self.of_queue(check_point.group, check_point.topic, check_point.queue_id).get(key)
         return 0 if line is None else len(line.members) - 1
 
     def ready(self, group: str, topic: str) -> int:
-        """How many messages a pop may take of those that were read."""
+        """Return how many of the messages read a pop may take."""
         return len(self._ready.get((group, topic), ()))
 
     def heads(self, group: str, topic: str, count: int) -> list[Member]:
@@ -101,7 +102,7 @@ class Lines:
         return [line.head() for line in islice(self._ready.get((group, topic), ()), count)]
 
     def room(self, group: str, topic: str) -> int:
-        """How many messages more may be read for a group, each of which may have to be held.
+        """Return how many messages more may be read for a group, each of which may be blocked.
 
         Once there was no room, reading goes on only when a part of the limit is free again: else each message that is
         given out would have one read, and a poll woken for it.

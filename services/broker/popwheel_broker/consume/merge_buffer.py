@@ -40,9 +40,9 @@ class ProgressChanges:
 
     def __init__(self) -> None:
         self.gone_groups: set[str] = set()
-        """Of these all that there was is gone; what is in `offsets` came after."""
+        """Groups whose whole progress is gone; what is in `offsets` came after."""
         self.offsets: dict[str, dict[ConsumeQueue, Offsets | None]] = {}
-        """By group and queue; None if it is gone."""
+        """Offsets by group and queue; None if they are gone."""
 
     def changed(self, group: str, queue: ConsumeQueue, offsets: Offsets | None) -> None:
         """A pair has other offsets, or is gone."""
@@ -57,7 +57,7 @@ class ProgressChanges:
         self.offsets.pop(group, None)
 
     def take(self) -> "ProgressChanges":
-        """What has changed up to now; the rest is gathered from here on."""
+        """Return the changes up to now; the rest is gathered from here on."""
         taken = ProgressChanges()
         taken.gone_groups, self.gone_groups = self.gone_groups, taken.gone_groups
         taken.offsets, self.offsets = self.offsets, taken.offsets
@@ -79,32 +79,33 @@ class QueueProgress:
         self.group = group
         self.queue = queue
         self.is_new = offsets is None
-        """Whether nothing is kept of it: the group has read nothing of the queue, nor set its offset."""
+        """True if nothing is stored of it: the group has read nothing of the queue, nor set its offset."""
         self.committed, self.popped = pair_of(queue.known_min_offset if offsets is None else offsets)
         self.waiting: deque[CheckPoint] | None = None
 
     @property
     def next_offset(self) -> int:
-        """Where the next pop reads on: pops and a commit by hand both move it, and so does retention."""
+        """Offset where the next pop reads on: pops and a commit by hand both move it, and so does retention."""
         return max(self.popped, self.committed, self.queue.min_offset)
 
     @property
     def available(self) -> int:
-        """How many messages (of any tag) are ahead."""
+        """Number of messages (of any tag) ahead."""
         read_to = max(self.popped, self.committed)
         end = self.queue.max_offset
         return end - max(read_to, self.queue.min_offset) if read_to < end else 0
 
     @property
     def available_at_most(self) -> int:
-        """As `available`, but nothing is read for it: what retention has taken since the queue was last looked at is
-        still counted.
-        """
+        """Number as `available`, but without a read: what retention has taken since the last read is still counted."""
         return max(0, self.queue.max_offset - max(self.popped, self.committed, self.queue.known_min_offset))
 
     @property
     def offsets(self) -> Offsets:
-        """To be saved: after a restart no CK holds the committed offset up, those that are open are left to revive."""
+        """Offsets to be saved.
+
+        After a restart no CK holds the committed offset back: those that are open are left to revive.
+        """
         committed = max(self.committed, self.popped) if self.waiting else self.committed
         return committed if committed == self.popped else (committed, self.popped)
 
@@ -143,7 +144,7 @@ class MergeBuffer:
         self._watched: list[ProgressChanges] = []
 
     def __len__(self) -> int:
-        """How many CKs hold up an offset."""
+        """Return the number of CKs that hold an offset back."""
         return len(self._of_check_point)
 
     def __iter__(self) -> Iterator[QueueProgress]:
@@ -153,7 +154,7 @@ class MergeBuffer:
 
     @property
     def pairs(self) -> int:
-        """Of how many pairs of a group and a queue progress is kept."""
+        """Number of pairs of a group and a queue with progress."""
         return self._pairs
 
     @property
@@ -180,7 +181,7 @@ class MergeBuffer:
         return progress
 
     def offsets(self, group: str, queue: ConsumeQueue) -> Offsets | None:
-        """What is to be saved of a pair; None if there is nothing."""
+        """Return the offsets to save of a pair; None if there are none."""
         return self._offsets.get(group, {}).get(queue)
 
     def has_room(self, progress: QueueProgress) -> bool:
@@ -200,7 +201,7 @@ class MergeBuffer:
         return len(self._offsets.get(group, ()))
 
     def watch(self) -> ProgressChanges:
-        """What changes from now on, for one who takes it from time to time."""
+        """Return the changes from now on, for a caller that takes them from time to time."""
         changes = ProgressChanges()
         self._watched.append(changes)
         return changes

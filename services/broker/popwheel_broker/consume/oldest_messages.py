@@ -1,4 +1,4 @@
-"""How old the oldest message is that each group has yet to take, or to acknowledge: lag in time, for metrics.
+"""Age of the oldest message that each group has yet to receive, or to acknowledge: lag in time, for metrics.
 
 A round goes over what waits and what is given out, some of it at a time. It compares where messages stand in the log,
 which is in the order of time. At the end it reads the headers of the first ones.
@@ -21,7 +21,7 @@ _AT_ONCE = 200
 
 
 class Ages(NamedTuple):
-    """How long ago the oldest messages of a group in a topic were stored; None if there are none, or nobody can tell.
+    """Ages of the oldest messages of a group in a topic; None if there are none, or it is unknown.
 
     Args:
         waiting_ms: of those that have yet to be given out.
@@ -33,7 +33,7 @@ class Ages(NamedTuple):
 
 
 class _Round:
-    """What one round has left to do, and what it has found.
+    """Round of measurements: what is left to do, and the results so far.
 
     Args:
         groups: what it goes over.
@@ -47,9 +47,9 @@ class _Round:
         """The one that is looked at."""
         self.revive_queues = list(range(REVIVE_QUEUES))
         self.check_points: list[CheckPoint] = []
-        """Of one revive queue: there may be a million in all."""
+        """CKs of one revive queue: there may be a million in all."""
         self.waiting: dict[Labels, int] = {}
-        """Where the first message stands, by group and topic."""
+        """Position of the first message by group and topic."""
         self.unacked: dict[Labels, int] = {}
         self.unread: list[int] | None = None
         """Positions whose times are not known."""
@@ -61,13 +61,13 @@ class _Round:
             firsts[labels] = min(position, firsts.get(labels, position))
 
     def positions(self) -> set[int]:
-        """Of which times are wanted."""
+        """Return the positions whose times are wanted."""
         self.unacked = dict(nsmallest(SERIES_MAX, self.unacked.items(), key=lambda each: each[1]))
         self.waiting = {labels: position for labels, position in self.waiting.items() if labels in self.unacked}
         return {*self.unacked.values(), *self.waiting.values()}
 
     def result(self, now_ms: int) -> dict[Labels, Ages]:
-        """What was found, by the time that it is now."""
+        """Return the results, given the current time."""
         return {
             labels: Ages(self._age(self.waiting.get(labels), now_ms), self._age(position, now_ms))
             for labels, position in self.unacked.items()
@@ -94,7 +94,7 @@ class OldestMessages:
         self._round: _Round | None = None
         self._times_ms: Mapping[int, int | None] = {}
         self.found: Mapping[Labels, Ages] = {}
-        """By group and topic as the last round saw them; only the oldest ones, if there are too many."""
+        """Results of the last round by group and topic; only the oldest ones, if there are too many."""
 
     def step(self, now_ms: int) -> bool:
         """Look on for a few milliseconds; whether the round is not over. After NotInMemory the next call goes on.

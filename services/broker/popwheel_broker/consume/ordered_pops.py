@@ -28,7 +28,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemPropertie
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 
 _READ_MAX = 256
-"""So many messages one pop reads of queues at the most: some milliseconds, if all of them are to be held."""
+"""Limit of messages that one pop reads of queues: some milliseconds, if all of them are blocked."""
 
 Take = Callable[[QueueProgress, int, Wanted, Budget, list[Taken]], None]
 """Reads the next messages of one queue, and says nothing of their order."""
@@ -57,7 +57,7 @@ class OrderedPops:
 
     @property
     def lines(self) -> Lines:
-        """What stands in line."""
+        """Message-group queues with unacknowledged messages."""
         return self._state.table.lines
 
     def take_ready(self, group: str, topic: str, budget: Budget, taken: list[Taken]) -> None:
@@ -228,7 +228,9 @@ class OrderedPops:
     # The same try again
 
     def again(self, request: PopRequest) -> list[tuple[CheckPoint, list[int], list[StoredRecord]]]:
-        """What this very try of a receive was given before and still has, now hidden for the whole time once more.
+        """Return the messages that this very try of a receive got before and still has.
+
+        They are hidden for the whole time once more.
 
         Raises:
             StatusError: the disk is full.
@@ -286,7 +288,7 @@ def _offset_of(member: Member) -> int:
 
 
 def _fitting(records: Sequence[StoredRecord], bytes_max: int) -> int:
-    """How many messages fit, at least one."""
+    """Return how many messages fit, at least one."""
     total = 0
     for count, each in enumerate(records):
         total += each.length

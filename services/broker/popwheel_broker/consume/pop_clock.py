@@ -6,7 +6,7 @@ from popwheel_common.clock import UNKNOWN_UPTIME, Clock, Uptime
 
 
 class LogTime(NamedTuple):
-    """What a `PopClock` showed once, as a checkpoint saves it.
+    """Time that a `PopClock` showed once, as a checkpoint saves it.
 
     Args:
         ms: the time; 0 if the log had said nothing of it.

@@ -22,7 +22,7 @@ from popwheel_common.contract import names, receipt
 
 @dataclass(frozen=True, slots=True)
 class PopSnapshot:
-    """What a checkpoint saves of the pop state.
+    """Snapshot of the pop state in a checkpoint.
 
     Args:
         offsets: by group, topic and queue: committed and popped offset.
@@ -96,11 +96,12 @@ class PopState:
         self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
         self.table = ReviveTable(held_max)
         self.events = DeliveryEvents(events_max)
-        """What has happened to messages of late. This is a master's own, and not folded."""
+        """Recent events of messages. They are a master's own, and not folded."""
         self.acked = AckMemory()
         self.taking_back: dict[tuple[str, str], TakingBack] = {}
-        """By group and topic: CKs that are being taken back, some at a time, and are nobody's any more. This is a
-        master's own, and not folded: for one that takes over those that are open are as all others.
+        """CKs that are being revoked, by group and topic, some at a time; no client has them any more.
+
+        They are a master's own, and not folded: for a new master those that are open are as all others.
         """
 
     @property
@@ -109,12 +110,12 @@ class PopState:
         return frozenset(map(RecordKind, self._apply_by_kind))
 
     def is_taken_back(self, check_point: CheckPoint) -> bool:
-        """Whether a CK is one of those that are being taken back."""
+        """Return whether a CK is one of those that are being revoked."""
         taking_back = self.taking_back.get((check_point.group, check_point.topic))
         return taking_back is not None and taking_back.has(check_point)
 
     def begin_to_lead(self, wall_ms: int) -> None:
-        """From now on it is recorded who has what, and what happens to it."""
+        """Begin to record the holders of messages, and the events of messages."""
         self.table.holders.known_since_ms = self.events.began_ms = wall_ms
 
     def concerns(self, kind: int, origin: bytes) -> bool:
@@ -235,7 +236,7 @@ class PopState:
             self.acked.name(check_point_id, bits, call)
 
     def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
-        """What to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
+        """Return what to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
         return PopSnapshot(
             revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
             next_number=self.table.next_number,

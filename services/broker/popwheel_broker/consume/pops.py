@@ -43,7 +43,7 @@ QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_
 
 
 class Standstill(NamedTuple):
-    """Where a queue stands still.
+    """Place where a queue cannot go on.
 
     Args:
         min_offset: the first offset it held when that was met; what is damaged may go with it.
@@ -82,14 +82,14 @@ class Pops:
         self._passed_over = 0
         self._messages = GivenOutMessages(store, topics)
         self.ordered = OrderedPops(store, state, topics, clock, self.take)
-        """For groups that consume in order."""
+        """Pops of groups that consume in order."""
         self.priorities = PriorityPops(
             store, state.merge_buffer, options.priority_wait_ms, wall_clock, self.take, self.stands_still
         )
-        """For topics of type PRIORITY."""
+        """Pops of topics of type PRIORITY."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
-        """How long messages waited until they were given out for the first time."""
+        """Times that messages waited for their first delivery."""
 
     def turn(self) -> int:
         """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
@@ -171,7 +171,7 @@ class Pops:
         return answer
 
     def is_paused(self, group: str, topic: str) -> bool:
-        """Whether an operator has paused a group or a topic, so that nothing is given out."""
+        """Return whether an operator has paused a group or a topic, so that nothing is delivered."""
         return self._view.is_paused(group, topic)
 
     def _take_retries(self, retries: Sequence[QueueProgress], budget: Budget, taken: list[Taken]) -> None:
@@ -180,12 +180,12 @@ class Pops:
                 self.take(progress, receipt.FROM_RETRY_TOPIC, None, budget, taken)
 
     def _is_ordered(self, group: str, topic: str) -> bool:
-        """Whether a group consumes in order; also of one that is not known (any more) while something is in line."""
+        """Return whether a group consumes in order; also for an unknown one while it has messages in order."""
         known = self._view.groups.get(group)
         return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
 
     def again(self, request: PopRequest) -> PopAnswer:
-        """What the very same try of a receive was given before and still has, if anything."""
+        """Return the messages that the very same try of a receive got before and still has, if any."""
         answer = PopAnswer()
         common = delivery.common_properties(self._broker_name, request.invisible_ms)
         for check_point, indexes, records in self.ordered.again(request):
@@ -195,7 +195,7 @@ class Pops:
         return answer
 
     def room(self, group: str) -> int:
-        """How many messages a group may be given. Raises StatusError: TOO_MANY_REQUESTS, if there are none."""
+        """Return how many messages may be delivered to a group. Raises StatusError: TOO_MANY_REQUESTS, if none."""
         shares = self._state.table.shares
         room = shares.room(group, self._options.open_messages_max)
         if not room:
@@ -219,7 +219,7 @@ class Pops:
                 )
 
     def waiting(self, group: str, topic: str, wanted: Wanted) -> int:
-        """How many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
+        """Return how many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
 
         Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
         brings finds out.
@@ -329,7 +329,7 @@ class Pops:
             del self.damaged[queue]
 
     def _lacks_room(self, queues: Sequence[QueueProgress]) -> bool:
-        """Whether messages wait that are not given out, as there is no room for more progress."""
+        """Return whether messages wait that are not delivered, as there is no room for more progress."""
         has_room = self._state.merge_buffer.has_room
         return any(each.available and not has_room(each) and not self.stands_still(each.queue) for each in queues)
 
@@ -344,7 +344,7 @@ class Pops:
         )
 
     def stands_still(self, queue: ConsumeQueue) -> bool:
-        """Whether a queue stands at a damaged record, which has not gone with an old segment meanwhile."""
+        """Return whether a queue stands at a damaged record that was not deleted with an old segment meanwhile."""
         met = self.damaged.get(queue)
         if met is not None and met.min_offset != queue.known_min_offset:
             del self.damaged[queue]
@@ -474,14 +474,14 @@ class Pops:
 
 
 def _attempts_of(taken: Taken) -> int | tuple[int, ...]:
-    """How many deliveries of what was taken had failed before; of those that stand in line their CK says it."""
+    """Return the failed deliveries of taken messages; for a group that consumes in order their CK has it."""
     if taken.origin == receipt.FROM_TOPIC:
         return 0
     return UNKNOWN_ATTEMPTS if taken.records is None else tuple(each.attempts for each in taken.records)
 
 
 def _fitting(entries: Sequence[Entry], bytes_max: int) -> int:
-    """How many entries fit, at least one: a message larger than the limit must still be deliverable."""
+    """Return how many entries fit, at least one: a message larger than the limit must still be deliverable."""
     total = 0
     for count, entry in enumerate(entries):
         total += entry.length

@@ -21,9 +21,9 @@ from popwheel_common.contract import receipt
 from popwheel_common.errors import CorruptDataError
 
 HEADS_MAX = 10_000
-"""Of so many pairs of a group and a level it is kept in mind since when the first message waits."""
+"""Limit of pairs of a group and a priority level with a tracked head-of-line wait."""
 TURNS_MAX = 10_000
-"""Of so many pairs of a group and a topic it is kept in mind whose turn it is."""
+"""Limit of pairs of a group and a topic with a tracked turn."""
 
 _NOBODY, _HIGHEST, _OVERDUE = 0, -1, 1
 
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 class PriorityTurn(NamedTuple):
-    """What a pop has done about overdue messages, to be kept in mind once it has given out what it took.
+    """Decision of a pop about overdue messages, to be recorded once it has delivered what it took.
 
     Args:
         pair: group and topic.
@@ -112,12 +112,12 @@ class PriorityPops:
 
     @property
     def heads(self) -> int:
-        """Of how many levels it is kept in mind since when their first message waits, of `HEADS_MAX`."""
+        """Number of priority levels with a tracked head-of-line wait, of `HEADS_MAX`."""
         return len(self._heads)
 
     @property
     def turns(self) -> int:
-        """Of how many groups and topics it is kept in mind whose turn it is, of `TURNS_MAX`."""
+        """Number of groups and topics with a tracked turn, of `TURNS_MAX`."""
         return len(self._turns)
 
     def take(
@@ -167,7 +167,7 @@ class PriorityPops:
         return turn
 
     def note(self, turn: PriorityTurn) -> None:
-        """What was taken is given out."""
+        """Record the turn: what was taken is delivered."""
         self.overdue += turn.overdue
         if turn.next == _NOBODY:
             self._turns.pop(turn.pair, None)
@@ -178,7 +178,7 @@ class PriorityPops:
             self._turns.popitem(last=False)
 
     def _has_more(self, source: Source, read_to: int | None) -> bool:
-        """Whether there are messages behind an offset, or behind where the group is, that a pop may have."""
+        """Return whether there are messages behind an offset, or behind the group's, that a pop may have."""
         progress, queue = source.progress, source.progress.queue
         at = progress.next_offset if read_to is None else max(read_to, progress.next_offset)
         if at >= queue.max_offset or self._stands_still(queue):
@@ -207,7 +207,7 @@ class PriorityPops:
         return [source for _, source in sorted(found, key=_time_of)]
 
     def _stored_ms(self, progress: QueueProgress) -> int | None:
-        """Since when the first message of a level waits; read once, and known until the group is past it."""
+        """Return when the first message of a level was stored; read once, and known until the group is past it."""
         key, offset = (progress.group, progress.queue), progress.next_offset
         known = self._heads.get(key)
         if known is not None and known[0] == offset:
@@ -250,7 +250,10 @@ class PriorityPops:
         return PriorityTurn(pair, _NOBODY if count else _OVERDUE, count)
 
     def _keep_overdue(self, taken: list[Taken], budget: Budget) -> None:
-        """Of what was taken last keep what is overdue: what stands behind it is not, as queues are in order of time."""
+        """Keep the overdue ones of the messages taken last.
+
+        Those behind them are not overdue, as queues are in order of time.
+        """
         last = taken[-1]
         latest_ms = self._clock.wall_ms() - self._wait_ms
         count = 1
@@ -269,7 +272,7 @@ class PriorityPops:
 
 
 def _read_to(source: Source, taken: Sequence[Taken]) -> int | None:
-    """Up to where this very pop has read a queue; None if it has taken nothing of it."""
+    """Return the offset up to which this very pop has read a queue; None if it has taken nothing of it."""
     return next((each.next_offset for each in reversed(taken) if each.progress is source.progress), None)
 
 

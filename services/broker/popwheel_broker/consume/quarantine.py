@@ -25,11 +25,11 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 _log = structlog.get_logger()
 
 _HEADERS_BYTES_MAX = 4096
-"""Of a QUARANTINE record, besides the message: at least what its names and its reason can take."""
+"""Size of a QUARANTINE record's headers, besides the message: at least what its names and its reason can take."""
 
 
 class Quarantine:
-    """What a broker has set aside.
+    """Quarantine of a broker's poison messages.
 
     Args:
         store: where the records go.
@@ -54,11 +54,11 @@ class Quarantine:
         self._leads = leads
         self.table = QuarantineTable()
         self.faults: Counter[Step] = Counter()
-        """How often a step failed for a record, also where nothing was set aside for it."""
+        """Number of failures of a step, also where no record was put into quarantine."""
 
     @property
     def topic(self) -> str:
-        """Where the records stand."""
+        """Topic of the records."""
         return self._topics.quarantine
 
     def set_aside_delivery(
@@ -102,7 +102,7 @@ class Quarantine:
         self._put(entry, stored, [close_record(revive_topic, check_point.id, bits)])
 
     def _position(self, check_point: CheckPoint, index: int) -> int:
-        """Where a message that could not be read stands, or one before it."""
+        """Return the position of a message that could not be read, or of one before it."""
         queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
         entries = [] if queue is None else queue.read(check_point.offsets[index], 1)
         return entries[0].position if entries else check_point.first_position

@@ -1,4 +1,4 @@
-"""What was set aside: an entry of the quarantine, and the bytes of the records that tell of it.
+"""Entry of the quarantine: a poison message, and the bytes of its records.
 
 A QUARANTINE record stands in queue 0 of the cluster's quarantine topic and holds a copy of the message. Its `origin` is
 what it takes the place of, as that of a redelivered or fired message is: a message of a CK (10 bytes), a timer (8), or
@@ -33,31 +33,31 @@ _POSITION = struct.Struct(">Q")
 
 
 class Step(IntEnum):
-    """At which step a record failed."""
+    """Step at which a record failed."""
 
     REDELIVERY = 1
-    """On its way to the retry topic or the dead letter queue."""
+    """Step on the way to the retry topic or the dead letter queue."""
     ANSWER = 2
-    """As it was given out."""
+    """Step of its delivery."""
     FIRING = 3
-    """When its delivery time had come, or as it rolled."""
+    """Step when its delivery time had come, or as it rolled."""
     SCHEDULING = 4
-    """On its way from the timer queue into the wheel."""
+    """Step on the way from the timer queue into the wheel."""
     FOLD = 5
-    """As the state was made of the log: at a start, or by a slave."""
+    """Step of the fold of the log into the state: at a start, or at a slave."""
     READING = 6
-    """As a consumer read it by offset."""
+    """Step of a read by offset by a consumer."""
     RETENTION = 7
-    """As it was asked whether its segment may go."""
+    """Step of the check whether its segment may be deleted."""
 
     @property
     def label(self) -> str:
-        """In metrics and lists."""
+        """Label in metrics and lists."""
         return self.name.lower()
 
 
 class EntryFlag(IntFlag):
-    """What else is to be said of an entry."""
+    """Flag of an entry."""
 
     COPIED = 1
     """The QUARANTINE record holds the message; else it stands where it failed, and its segment stays."""
@@ -99,7 +99,7 @@ class QuarantineEntry:
 
     @property
     def key(self) -> bytes:
-        """By which it is known, on every replica."""
+        """Key by which it is known, on every replica."""
         return self.origin or _POSITION.pack(self.position)
 
     @property
@@ -112,22 +112,22 @@ class QuarantineEntry:
 
     @property
     def is_delivery(self) -> bool:
-        """Whether it was taken from a CK."""
+        """True if it was taken from a CK."""
         return len(self.origin) == ORIGIN_BYTES
 
     @property
     def is_timer(self) -> bool:
-        """Whether it was taken from the timer."""
+        """True if it was taken from the timer."""
         return len(self.origin) == _POSITION.size
 
     @property
     def held_position(self) -> int:
-        """Where in the log what is left of it stands; it is gone when retention takes that."""
+        """Position in the log of what is left of it; it is gone when retention takes that."""
         return self.record_position if self.flags & EntryFlag.COPIED else self.position
 
     @property
     def is_pinned(self) -> bool:
-        """Whether retention must leave its segment: the message was taken from its place, and is nowhere else."""
+        """True if retention must leave its segment: the message was taken from its place, and is nowhere else."""
         return bool(self.origin) and not self.flags & EntryFlag.COPIED
 
     def encode(self, kind: int, inner_origin: bytes, payload: bytes) -> bytes:
@@ -165,7 +165,7 @@ class QuarantineEntry:
         )
 
     def saved(self) -> list[Any]:
-        """What a checkpoint holds of it."""
+        """Return its form in a checkpoint."""
         return [
             int(self.step),
             int(self.flags),
@@ -191,7 +191,7 @@ class QuarantineEntry:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a QUARANTINE record says.
+    """Content of a QUARANTINE record.
 
     Args:
         entry: what was set aside.

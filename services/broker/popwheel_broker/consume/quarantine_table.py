@@ -1,4 +1,4 @@
-"""What is set aside now: a fold over the log, as all state of a broker is (S6)."""
+"""Table of the quarantine: a fold over the log, as all state of a broker is (S6)."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -23,7 +23,7 @@ class QuarantineTable:
         self._of_topic: dict[str, dict[bytes, None]] = {}
         """Their keys, by the topics that they name."""
         self._ended: list[tuple[int, QuarantineEntry]] = []
-        """Since the last checkpoint, and by which record."""
+        """Entries ended since the last checkpoint, with the record that ended each."""
         self.shares = Shares()
         """The number of entries of each topic, as clients know it."""
 
@@ -38,12 +38,12 @@ class QuarantineTable:
         return self._entries.get(key)
 
     def has_timer(self, position: int) -> bool:
-        """Whether the timer whose record stands at a position was taken from its way."""
+        """Return whether the timer whose record stands at a position is in quarantine."""
         entry = self._entries.get(fired_origin(position)) if self._entries else None
         return entry is not None and entry.is_timer
 
     def holds_message(self, root: int) -> bool:
-        """Whether a delayed message is set aside, by the position of its first record."""
+        """Return whether a delayed message is in quarantine, by the position of its first record."""
         return any(entry.root == root and entry.is_timer for entry in self)
 
     def note_fault(self, entry: QuarantineEntry) -> None:
@@ -132,7 +132,7 @@ class QuarantineTable:
             self._set_aside(entry)
 
     def counts(self) -> dict[Step, int]:
-        """How many entries there are of each step."""
+        """Return the number of entries by step."""
         counts = dict.fromkeys(Step, 0)
         for entry in self._entries.values():
             counts[entry.step] += 1
@@ -143,8 +143,10 @@ class QuarantineTable:
         return min((entry.position for entry in self if entry.is_pinned), default=None)
 
     def saved(self, position: int) -> list[list[Any]]:
-        """What a checkpoint holds of it: what the log says up to the checkpoint's position, which may be less than is
-        appended. Else who folds the log from there on met a record, and the table had heard of it before.
+        """Return its form in a checkpoint.
+
+        That is the log's content up to the checkpoint's position, which may be less than is appended. Else a fold of
+        the log from there would meet a record that the table has already.
         """
         self._ended = [(end, entry) for end, entry in self._ended if end >= position]
         there = chain(self, (entry for _, entry in self._ended))

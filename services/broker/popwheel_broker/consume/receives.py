@@ -26,10 +26,10 @@ class Receives:
 
     def __init__(self) -> None:
         self._attempts: dict[str, OrderedDict[bytes, tuple[int, tuple[int, ...]]]] = {}
-        """By group and by what names a try, the oldest first: the latest receive of it, and the ids of its CKs."""
+        """Latest receive of a try, with the ids of its CKs, by group and by what names a try, the oldest first."""
         self._counts = Shares()
         self._shared: OrderedDict[int, set[int]] = OrderedDict()
-        """By id of a CK that several receives were given: those that still have it."""
+        """Receives that still have a CK that several were given, by its id."""
         self._first: int | None = None
         """The first CK of whose receives all are known."""
 

@@ -15,7 +15,7 @@ class RecentPolls:
 
     def __init__(self) -> None:
         self._polls: OrderedDict[tuple[str, str, str], int] = OrderedDict()
-        """Of a group, a topic and a client: when it has popped. The oldest stands first."""
+        """Time of the last pop by group, topic and client. The oldest stands first."""
 
     def __len__(self) -> int:
         return len(self._polls)

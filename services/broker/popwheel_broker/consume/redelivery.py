@@ -1,4 +1,4 @@
-"""What becomes of a message that was not acknowledged: it comes again, or it goes to the dead letter queue (P4, P5)."""
+"""Redelivery of a message that was not acknowledged: to its group, or to the dead letter queue (P4, P5)."""
 
 from google.protobuf.message import DecodeError
 
@@ -60,7 +60,7 @@ def _level_of(check_point: CheckPoint, stored: StoredRecord) -> int:
 
 
 def retry_topic_of(check_point: CheckPoint) -> str | None:
-    """Where the messages of a CK come again; None if there is no such name, as they came from a retry topic itself."""
+    """Return the retry topic of a CK's messages; None if there is no such name, as they came from a retry topic."""
     try:
         return names.retry_topic(check_point.group, check_point.topic)
     except StatusError:

@@ -69,7 +69,7 @@ class Relocation:
         return deque(self._table.standing_before(position, before))
 
     def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
-        """How many bytes of messages they hold that can be copied."""
+        """Return the size of their messages that can be copied, in bytes."""
         return sum(stored.length for each in check_points for _, stored in self._messages(each) or ())
 
     def copy(

@@ -24,9 +24,9 @@ _VOID_AT_ONCE = 8
 _PASSED_OVER_MAX = 256
 _NOT_SCHEDULED = -1
 _LATEST_MAX = 10_000
-"""What was done a moment ago is looked for among so many CKs."""
+"""Number of CKs among which recent ones are searched."""
 _FEW = 2_048
-"""So many CKs of a group are sorted at once."""
+"""Number of CKs of a group that are sorted at once."""
 _HELD_MAX = 400_000
 _id_of = attrgetter("id")
 
@@ -54,13 +54,13 @@ class ReviveTable:
         self._lasting_by_topic = CheckPointIndex(lambda each: each.topic)
         """Those that do not lapse by themselves when their topic is deleted: messages were copied, or are held."""
         self.lines = Lines(held_max)
-        """Of ordered groups."""
+        """Message-group queues of ordered groups."""
         self.holders = Holders()
-        """Who has what is given out."""
+        """Holders of delivered messages."""
         self.latest_pop_ms = 0
-        """When the latest CK was made."""
+        """Time when the latest CK was made."""
         self.shares = Shares()
-        """Of each group: how many messages are given out to it."""
+        """Number of delivered messages by group."""
         self.in_flight: dict[tuple[str, ...], int] = {}
         """The same of each group and topic as clients name it: metrics can't go through a million CKs."""
         self.in_flight_of_topic: dict[str, int] = {}
@@ -68,7 +68,7 @@ class ReviveTable:
         self._in_flight_of_queue: dict[tuple[str, str, int, int], int] = {}
 
     def __len__(self) -> int:
-        """How many CKs are open."""
+        """Return the number of open CKs."""
         return sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[CheckPoint]:
@@ -81,7 +81,7 @@ class ReviveTable:
 
     @property
     def open_messages(self) -> int:
-        """How many messages are given out."""
+        """Number of delivered messages."""
         return self.shares.total
 
     @property
@@ -108,7 +108,7 @@ class ReviveTable:
         return number * REVIVE_QUEUES + (number % REVIVE_QUEUES if revive_queue is None else revive_queue)
 
     def has_made(self, check_point_id: int) -> bool:
-        """Whether an id may have been given out by this master or one before it: a later one goes on behind them."""
+        """Return whether this master or one before it may have made this id: a later one goes on behind them."""
         return check_point_id // REVIVE_QUEUES < self._next_number
 
     def get(self, check_point_id: int) -> CheckPoint | None:
@@ -193,7 +193,7 @@ class ReviveTable:
         self._schedule(check_point)
 
     def next_due_ms(self) -> int | None:
-        """When the first message comes due, or somewhat earlier; None if none is open."""
+        """Return when the first message comes due, or somewhat earlier; None if none is open."""
         for _ in range(_VOID_AT_ONCE):
             heap = self._earliest()
             if not heap or self._counts(heap[0]):
@@ -284,7 +284,7 @@ class ReviveTable:
         return found
 
     def _count(self, check_point: CheckPoint, messages: int) -> None:
-        """So many messages more are given out, or held, or fewer."""
+        """Count messages that are delivered or blocked, or (negative) no longer."""
         queue = (check_point.group, check_point.topic, check_point.origin, check_point.queue_id)
         in_flight = self._in_flight_of_queue.get(queue, 0) + messages
         assert in_flight >= 0, "more messages came back than were given out (P1)"
@@ -300,7 +300,7 @@ class ReviveTable:
         _add(self.in_flight_of_topic, topic, messages)
 
     def in_flight_of(self, group: str, topic: str, origin: int, queue_id: int) -> int:
-        """How many messages of a queue are given out to a group, or held for it: read, and not done with.
+        """Return how many messages of a queue are in flight for a group: read, and not done with.
 
         Args:
             group: the group.
@@ -315,7 +315,7 @@ class ReviveTable:
         return self._by_group.of(group)
 
     def count_of_group(self, group: str) -> int:
-        """How many open CKs a group has."""
+        """Return the number of a group's open CKs."""
         return self._by_group.count(group)
 
     def begin_at(self, check_point_id: int, group: str) -> Iterator[CheckPoint]:

@@ -27,7 +27,7 @@ one.
 
 
 class Found(NamedTuple):
-    """What a scan has found.
+    """Result of a scan.
 
     Args:
         entries: of messages that are wanted.
@@ -184,7 +184,7 @@ class SqlScan:
             return None
 
     def passing(self, records: Sequence[StoredRecord], wanted: SqlFilter) -> int:
-        """How many messages that have arrived may pass."""
+        """Return how many messages that have arrived may pass."""
         count = 0
         for stored in records:
             try:
@@ -196,7 +196,7 @@ class SqlScan:
 
 
 def _cost(looks: int, read_bytes: int) -> int:
-    """As how many looks at entries that counts."""
+    """Return the cost of a scan, in lookups of entries."""
     return looks * LOOK_COST + read_bytes // BYTES_OF_ONE
 
 

@@ -21,7 +21,7 @@ look at an entry (`scan.LOOK_COST`).
 
 @dataclass(slots=True)
 class Looks:
-    """What came of the looks at messages.
+    """Result of the filter for some messages.
 
     Args:
         passed: let through.
@@ -37,7 +37,7 @@ class Looks:
 
 
 class SqlFilter:
-    """Whether messages pass. Equal to another one of the same expression.
+    """Filter of messages by an expression. Equal to another one of the same expression.
 
     Args:
         expression: as the consumer wrote it.
@@ -65,11 +65,11 @@ class SqlFilter:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory that it takes, in bytes."""
         return 1024 + _BYTES_PER_CHARACTER * len(self.expression)
 
     def passes(self, stored: StoredRecord, looks: Looks) -> bool:
-        """Whether a message passes: only if the filter is true for it, neither false nor unknown.
+        """Return whether a message passes: only if the filter is true for it, neither false nor unknown.
 
         Args:
             stored: the message.

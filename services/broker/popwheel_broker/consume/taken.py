@@ -1,4 +1,4 @@
-"""What a pop has taken of one queue, before it is given out."""
+"""Messages that a pop has taken of one queue, before they are delivered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from popwheel_broker.log.record import StoredRecord
 
 @dataclass(slots=True)
 class Budget:
-    """What one pop may still take."""
+    """Budget of what one pop may still take."""
 
     messages: int
     scan_entries: int
@@ -19,13 +19,13 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the pop is to end."""
+        """True if the pop is to end."""
         return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
 
 
 @dataclass(slots=True)
 class Taken:
-    """What was read from one queue and is to be given out.
+    """Messages read from one queue that are to be delivered.
 
     Args:
         progress: the queue, and how far its group is there.

@@ -1,4 +1,4 @@
-"""What a consumer asked for: all messages, those of some tags, or those that pass an SQL92 filter."""
+"""Messages that a consumer asked for: all, those of some tags, or those that pass an SQL92 filter."""
 
 from popwheel_broker.consume.sql_filter import SqlFilter, sql_filter
 from popwheel_broker.log import tag
@@ -9,7 +9,7 @@ Wanted = frozenset[int] | SqlFilter | None
 
 
 def wanted_by(message_filter: Filter) -> Wanted:
-    """What a filter lets through.
+    """Return what a filter lets through.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
@@ -20,5 +20,5 @@ def wanted_by(message_filter: Filter) -> Wanted:
 
 
 def filter_bytes(wanted: Wanted) -> int:
-    """About how much memory a filter takes."""
+    """Return the approximate memory of a filter, in bytes."""
     return wanted.bytes if isinstance(wanted, SqlFilter) else tag.filter_bytes(wanted)

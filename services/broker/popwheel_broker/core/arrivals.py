@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from popwheel_broker.log.consume_queue import ConsumeQueue
 
 TURN_COST_MAX = 512
-"""As many looks at entries as one turn may cost: about a millisecond."""
+"""Limit of lookups of entries that one turn may cost: about a millisecond."""
 MESSAGES_MAX = 1024
 """Messages of a topic that may wait; all of its polls are notified of more, whatever their filters are."""
 
@@ -61,7 +61,7 @@ class Arrivals:
         self._ask = ask
         self._later = later
         self._topics: dict[str, _Topic] = {}
-        """In the order of their turns."""
+        """Topics in the order of their turns."""
         self._is_due = False
         self.unasked = 0
         """Messages of which all polls were notified, as too many waited."""

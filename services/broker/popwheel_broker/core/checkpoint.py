@@ -32,13 +32,13 @@ _VERSION = 2
 SLOT_BYTES = 4096
 SLOTS = 2
 BEGIN = SLOTS * SLOT_BYTES
-"""Where the first frame stands."""
+"""Position of the first frame."""
 
 _ROWS_PER_FRAME = 2000
 _GONE = -1
 
 Row = tuple[Any, ...]
-"""What a frame is made of: its kind, which is a field of the frame's JSON, then what it says."""
+"""Row of a frame: its kind, which is a field of the frame's JSON, then its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChanges:
-    """What has changed since the save before; it does not change any more.
+    """Changes since the save before; they do not change any more.
 
     Args:
         head: the checkpoint without its rows.
@@ -194,7 +194,7 @@ class CheckpointFrames:
 
 
 def slot(end: int) -> bytes:
-    """What says that all before `end` is on the device."""
+    """Return the slot that marks all before `end` as on the device."""
     return _SLOT.pack(_MAGIC, _VERSION, value(_END.pack(end)), end).ljust(SLOT_BYTES, b"\0")
 
 
@@ -228,9 +228,9 @@ class CheckpointReader:
         self._names = SavedNames()
         self._halves: dict[int, list[Any]] = {}
         self.checkpoint = Checkpoint()
-        """What was saved last."""
+        """Checkpoint that was saved last."""
         self.frames: CheckpointFrames | None = None
-        """What the next save goes on with; None for an old version, which is to be written anew."""
+        """Frames that the next save continues; None for an old version, which is to be written anew."""
 
     def steps(self) -> Iterator[None]:
         """Read it all, one frame for each step.
@@ -357,7 +357,7 @@ def _by_queue(row: list[int]) -> dict[int, tuple[int, int]]:
 
 
 def _slot_end(data: bytes, at: int) -> int | None:
-    """What a slot says; None if it is damaged."""
+    """Return the end that a slot has; None if it is damaged."""
     if len(data) < at + _SLOT.size:
         return None
     magic, version, checksum, end = _SLOT.unpack_from(data, at)

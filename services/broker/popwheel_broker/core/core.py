@@ -63,7 +63,7 @@ _REWRITES_AT_ONCE = 1000
 
 
 class CoreSubscriber(Protocol):
-    """What a leader wants to hear of at once."""
+    """Notifications that a leader wants at once."""
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """Messages have become readable in a queue."""
@@ -107,8 +107,10 @@ class BrokerCore:
         """The topics and groups that the log knows."""
         self._begun_with = Checkpoint()
         self.is_loaded = False
-        """Whether all is there that the checkpoint covers with which it began. Until then it can't be saved, and nobody
-        can tell what it needs of the log."""
+        """True if all is loaded that the checkpoint covers with which it began.
+
+        Until then it cannot be saved, and it is unknown what it needs of the log.
+        """
         self._timer_is_finished = False
         self._closed: dict[int, int] = {}
         self._found_up_to = 0
@@ -194,7 +196,7 @@ class BrokerCore:
         self.retrial = Retrial(self.store, self.quarantine, view, self.names.knows_group, self.timer, clock)
 
     def disk_usage(self) -> DiskUsage:
-        """How full the disk is."""
+        """Return the usage of the disk."""
         return self._disk.usage(self._folder)
 
     def begin(self, checkpoint: Checkpoint) -> int:
@@ -215,12 +217,12 @@ class BrokerCore:
         return begin
 
     def _is_news(self, found: StoredRecord) -> bool:
-        """Whether a record has come since this core began, or may be of a master that has led since its checkpoint."""
+        """Return whether a record has come since this core began, or may be of a later master than its checkpoint."""
         return found.position >= self._found_up_to or found.epoch > self._begun_with.store.epoch
 
     @property
     def folded_position(self) -> int:
-        """Where the next record to be folded stands."""
+        """Position of the next record to be folded."""
         return self.store.confirmed_position
 
     def fold(self, found: StoredRecord) -> None:
@@ -368,14 +370,14 @@ class BrokerCore:
             yield ("halves", position, row)
 
     def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
-        """What has changed of the rows since this was called last, or since the checkpoint that it began with."""
+        """Return the rows that have changed since the last call, or since the checkpoint that it began with."""
         changed = self._changed_names.take()
         others = list(self._name_rows(changed.topics, changed.groups))
         others += self._half_rows(self.transactions.table.take_changes())
         return self.store.take_queue_changes(), self._changed_progress.take(), others
 
     def checkpoint(self) -> CheckpointChanges:
-        """What to save, once the log is synced and the store's index is written."""
+        """Return what to save, once the log is synced and the store's index is written."""
         store = self.store.checkpoint()
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
@@ -416,11 +418,11 @@ class BrokerCore:
 
     @property
     def begun_position(self) -> int:
-        """Of the log: what stands before it was in the checkpoint that this core has begun with."""
+        """Position of the log before which all was in the checkpoint that this core has begun with."""
         return self._begun_with.store.position
 
     def revive_offsets(self) -> list[int]:
-        """Of each revive queue: where its oldest open CK stands, or where it ends."""
+        """Return where each revive queue's oldest open CK stands, or where the queue ends."""
         topic, table = self.revive_topic, self.state.table
         return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
 
@@ -441,7 +443,7 @@ class BrokerCore:
         tell_again(polled, self.waiting)
 
     def waiting(self, interest: Interest) -> int:
-        """How many messages wait for an interest, as `Pops.waiting` counts them; of lite topics, how many have some."""
+        """Return how many messages wait for an interest, as `Pops.waiting` does; of lite topics, how many have any."""
         if interest.client_id:
             if self.pops.is_paused(interest.group, interest.topic):
                 return 0
@@ -491,11 +493,13 @@ class BrokerCore:
 
     @property
     def revive_topic(self) -> str:
-        """Where this cluster's CK and ACK records are."""
+        """Topic of this cluster's CK and ACK records."""
         return self._topics.revive
 
 
 class QueueDamagedError(CorruptDataError):
-    """What the checkpoint covers can't be read by the queues. Entries have no checksum: it may be they that are
-    damaged, and not the records that they lead to. Then it helps to make them again from the log.
+    """Error: queues cannot read what the checkpoint covers.
+
+    Entries have no checksum: they may be damaged, and not the records that they lead to. Then it helps to make them
+    again from the log.
     """

@@ -24,7 +24,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 
 
 class Redriven(NamedTuple):
-    """What came of some dead letters.
+    """Result of a redrive of dead letters.
 
     Args:
         given_back: to their group.
@@ -55,11 +55,11 @@ class DeadLetters:
         self._pops = pops
 
     def queue(self, group: str) -> ConsumeQueue | None:
-        """Where a group's are; None if it never had one."""
+        """Return the queue of a group's dead letters; None if it never had one."""
         return self._store.queue(names.dead_letter_topic(group), 0)
 
     def first_offset(self, group: str, queue: ConsumeQueue) -> int:
-        """Of the oldest one; the queue's end if there is none."""
+        """Return the offset of the oldest one; the queue's end if there is none."""
         return min(self._state.merge_buffer.of(group, queue).next_offset, queue.max_offset)
 
     def read(self, queue: ConsumeQueue, begin: int, limit: int, bytes_max: int) -> list[StoredRecord]:
@@ -122,7 +122,7 @@ class DeadLetters:
         return Redriven(len(records) - stay, stay - moved, moved)
 
     def would_redrive(self, group: str, queue: ConsumeQueue, offsets: Iterable[int], bytes_max: int) -> Redriven:
-        """What would become of some if they were given back.
+        """Return the result of a dry run of a redrive.
 
         Args:
             group: whose.

@@ -1,4 +1,4 @@
-"""Which of the log's oldest segments may go, and what has to be moved so that they can."""
+"""Expiry of the log's oldest segments, and what has to be moved before they are deleted."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -104,7 +104,10 @@ class Expiry:
         return [position for each in self._needs if (position := each.needed_from()) is not None]
 
     def _position_of(self, queue: ConsumeQueue, offset: int) -> list[int]:
-        """Where the record of an offset stands; the log's start if it fails by itself: then nothing may go."""
+        """Return where the record of an offset stands.
+
+        If it fails by itself, return the log's start, so that nothing is deleted.
+        """
         try:
             with RECORD_STEP:
                 position = self._store.records.position_of(queue, offset)

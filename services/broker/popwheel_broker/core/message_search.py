@@ -36,8 +36,10 @@ _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})/([0-9]{1,20})")
 
 
 class SearchPlace(NamedTuple):
-    """Where a search goes on. Queues come in the order in which a message goes through their topics, then by the names
-    of these and their numbers: what leaves one of them meanwhile is met later.
+    """Place where a search continues.
+
+    Queues come in the order in which a message goes through their topics, then by the names of these and their numbers:
+    what leaves one of them meanwhile is met later.
 
     Args:
         topic, queue_id: in this queue, or the first behind it.
@@ -65,7 +67,7 @@ class SearchPlace(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is looked for.
+    """Conditions of a search.
 
     Args:
         topic: that it was sent to.
@@ -131,7 +133,7 @@ class Looked(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What a group has of a message at one place that it has read, while it is not done with it.
+    """State of a message at one place for a group that has read it, and is not done with it.
 
     Args:
         place: the message: its topic, queue and offset.
@@ -245,7 +247,7 @@ class MessageSearch:
         return found
 
     def holdings(self, messages: Sequence[StoredRecord], group: str, begin: int) -> tuple[list[Holding], int | None]:
-        """What groups have of messages by some of the check points, and the id to go on from; None if those were all.
+        """Return the states of messages by some of the check points, and the id to go on from; None if those were all.
 
         Whatever takes the place of a check point meanwhile has a higher id, so it is met.
 
@@ -307,7 +309,7 @@ class MessageSearch:
 
 
 def _order(wanted: Wanted, topic: str) -> tuple[int, str]:
-    """When a message comes through a topic."""
+    """Return the order in which a message comes through a topic."""
     if topic in WAITING_TOPICS:
         return 0, topic
     if topic == wanted.topic:

@@ -1,4 +1,4 @@
-"""What comes to a topic, for one who looks on: of the newest messages some, and how many others there were.
+"""Tail of a topic: some of the newest messages, and the number of the others.
 
 Whoever looks on asks again and again, so a look costs little whatever came: it is bounded in messages and in bytes, and
 what is beyond that is counted and not read.
@@ -20,7 +20,7 @@ _BYTES_MAX = 1 << 20
 
 
 class TailWanted(NamedTuple):
-    """Which messages are looked for.
+    """Conditions for messages of a tail.
 
     Args:
         topic: of which, as it is stored.
@@ -37,7 +37,7 @@ class TailWanted(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What came since the last look.
+    """Messages since the last poll of a tail.
 
     Args:
         found: messages, in the order in which they were stored.
@@ -114,6 +114,9 @@ class MessageTail:
 
 
 def _begin(queue: ConsumeQueue, places: Mapping[int, int]) -> int:
-    """Where a look begins in a queue. One that is shorter than it was is of a new master, which never had the rest."""
+    """Return where a poll begins in a queue.
+
+    One that is shorter than it was is of a new master, which never had the rest.
+    """
     at = places.get(queue.queue_id, 0)
     return min(max(at, queue.min_offset), queue.max_offset)

@@ -53,12 +53,12 @@ class Interest:
 
     @property
     def key(self) -> SubscriberSetKey:
-        """What it shares with interests of other proxies in the same."""
+        """Key that it shares with interests of other proxies in the same."""
         return (self.source, self.group, self.wanted)
 
     @property
     def source(self) -> str:
-        """What it waits for: a topic, or what one client reads of it."""
+        """Source that it waits for: a topic, or what one client reads of it."""
         return client_source(self.topic, self.client_id) if self.client_id else self.topic
 
 
@@ -109,14 +109,17 @@ class Subscriber:
 
 
 LITE_ENDS_MAX = 10_000
-"""So many ends of lite topics wait at the most to be told to a proxy; of more it hears nothing, and nothing is lost."""
+"""Limit of ends of lite topics that wait for a notification to a proxy.
+
+It is not notified of further ones, and nothing is lost.
+"""
 _CANCELLED_AT_ONCE, _LITE_TOPICS_OF_ONE = 256, 16
 """The number of interests of a proxy that has gone that end at once: a millisecond or two.
 
 Each counts as one more for every `_LITE_TOPICS_OF_ONE` lite topics that its client reads.
 """
 WHILE_S = 0.02
-"""How long those who were told have for taking the messages."""
+"""Time that notified proxies have to take the messages."""
 _MESSAGES_AT_ONCE, _TAGS_OF_ONE = 64, 32
 """Messages that are looked at together; tags that are compared in about the time of a look at an entry."""
 _ASKING_COST_MAX = 1_000_000
@@ -243,18 +246,18 @@ class Interests:
         self.paused: Container[tuple[str, str]] = ()
         """Groups and topics that are told of no arrivals, as no more is read for them now."""
         self.is_paused: Callable[[str, str], bool] = _never
-        """Whether an operator has paused a group or a topic."""
+        """Function that returns whether an operator has paused a group or a topic."""
 
     def __len__(self) -> int:
         return self._counts.total
 
     @property
     def filter_bytes(self) -> int:
-        """How much memory the filters take."""
+        """Memory that the filters take, in bytes."""
         return self._bytes.total
 
     def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
-        """From now on let proxies that wait for the same take turns; before this is called all are told of all.
+        """Let proxies that wait for the same take turns from now on; before this is called all are notified of all.
 
         Args:
             later: calls back after so many seconds.
@@ -353,7 +356,7 @@ class Interests:
         ]
 
     def is_shared(self, interest: Interest) -> bool:
-        """Whether other proxies wait for the same, and may be told instead."""
+        """Return whether other proxies wait for the same, and may be notified instead."""
         subscriber_set = self._sets[interest.key]
         return len(subscriber_set.members) > 1 and subscriber_set.hand_ons > 0
 
@@ -468,7 +471,7 @@ class Interests:
             subscriber.tell_end(key, lite_topic)
 
     def has_client(self, key: ClientKey) -> bool:
-        """Whether a client waits here for what comes in lite topics."""
+        """Return whether a client waits here for messages of lite topics."""
         return (client_source(key.topic, key.client_id), key.group, None) in self._sets
 
     def became_ready(self, group: str, topic: str) -> None:
@@ -491,7 +494,10 @@ def _topics(interest: Interest) -> tuple[str, ...]:
 
 
 def client_source(topic: str, client_id: str) -> str:
-    """What stands for all that a client reads of the lite topics of a topic, where others have a topic; it is none."""
+    """Return the source of all that a client reads of a topic's lite topics.
+
+    It stands in the place of a topic, and is none.
+    """
     return f"{topic}/{client_id}"
 
 

@@ -16,14 +16,14 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _AT_ONCE_MAX = 512
-"""So many check points are taken back by the write that sets the offsets."""
+"""Limit of check points that are revoked by the write that sets the offsets."""
 _STEP = 128
-"""So many by each further one: a millisecond."""
+"""Limit of those that each further write revokes: a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What a reset changes.
+    """Plan of a reset.
 
     Args:
         group: whose offsets.
@@ -78,7 +78,7 @@ class OffsetReset:
     def plan(
         self, group: str, topic: str, queues: Mapping[ConsumeQueue, int], queue_id: int | None = None
     ) -> ResetPlan:
-        """What would be changed now.
+        """Return what a reset would change now.
 
         Args:
             group: the group.

@@ -1,4 +1,4 @@
-"""What operators have done with what was set aside: looked at, given back to where it was on its way, or dropped.
+"""Retrial of poison messages by operators: shown, put back to where they were on their way, or dropped.
 
 What gives a message back is the very record that failed before. It names what it comes from, so it ends the entry by
 itself, and a crash can neither lose nor double it.
@@ -129,7 +129,7 @@ class Retrial:
         return entry is not None
 
     def _redelivery(self, entry: QuarantineEntry, stored: StoredRecord) -> Record | None:
-        """As `Acks.redeliver` makes it; None if the group is gone."""
+        """Return the record that `Acks.redeliver` makes; None if the group is gone."""
         group = self._view.groups.get(entry.group)
         if group is None and not self._knows_group(entry.group):
             return None
@@ -157,7 +157,10 @@ class Retrial:
         )
 
     def _timed(self, entry: QuarantineEntry, stored: StoredRecord) -> Record | None:
-        """As the timer makes it: of its topic if it is due, else of the timer queue; None if nothing is to be put."""
+        """Return the record that the timer makes: of its topic if it is due, else of the timer queue;
+
+        None if nothing is to be put.
+        """
         if stored.kind != RecordKind.TIMER:
             return None
         return self._timer.given_back(entry.position, stored, self._clock.wall_ms())

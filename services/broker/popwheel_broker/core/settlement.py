@@ -72,7 +72,7 @@ class Settlement:
         self._subscriptions = subscriptions
         self._left_group = ""
         self._left: list[CheckPoint] = []
-        """What is still given out to the group that goes step by step."""
+        """Messages still in flight for the group that is deleted step by step."""
         self._left_topic = ""
         self._left_readers: list[str] | None = None
         """Groups that may have progress in the topic that goes step by step; None if that was not asked yet."""
@@ -82,7 +82,7 @@ class Settlement:
         """Topics that are polled for here and get more queues: how many."""
         self._resumed_topics: set[str] = set()
         self._resumed_groups: set[str] = set()
-        """What was paused and is not, once the view has it."""
+        """Groups that were paused and are not, once the view has it."""
 
     def names_told(self, update: ClusterUpdate) -> None:
         """The controller tells of topics and groups, which are in the view soon."""
@@ -223,8 +223,10 @@ class Settlement:
             self._waiting_readers.pop(each, None)
 
     def hear_of_topic(self, topic: str, topic_id: int) -> None:
-        """Whoever puts into a topic knows its id: one that was made after all that was heard of the cluster is heard of
-        here, and what had its name before is gone. Both are written down, so `settle` finds nothing to change later.
+        """Apply a topic id that came with a Put.
+
+        One that was made after all that was seen of the cluster is known here, and what had its name before is gone.
+        Both are recorded, so `settle` finds nothing to change later.
 
         Raises:
             StatusError: HA_NOT_AVAILABLE before anything was heard of the cluster: then it can't be told which topic is

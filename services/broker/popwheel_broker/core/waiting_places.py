@@ -18,7 +18,7 @@ WAITING_TOPICS: Final = frozenset((TIMER_TOPIC, HALF_TOPIC))
 
 
 def place_kind(stored: StoredRecord) -> "pb.PlaceKind.ValueType":
-    """What stands at a place."""
+    """Return the kind of a place."""
     if stored.topic not in WAITING_TOPICS:
         return pb.STORED
     if stored.kind == RecordKind.TIMER:

@@ -130,7 +130,7 @@ class TimerDequeueGet:
         return len(units)
 
     def next_time_ms(self) -> int | None:
-        """When there is something to do next, if nothing is enqueued before; None if there is nothing to wait for."""
+        """Return when the next step is due, if nothing is enqueued before; None if there is nothing to wait for."""
         state = self._state
         times = [state.due_heap[0].fire_ms] if state.due_heap else []
         after_ms = state.curr_read_time_ms + SLOT_MS
@@ -184,7 +184,7 @@ class TimerDequeueGetMessage:
         return len(due)
 
     def _fitting(self, count: int) -> int:
-        """How many of the next may be read: one more message always fits where nothing waits to be put."""
+        """Return how many of the next may be read: one more message always fits where nothing waits to be put."""
         state = self._state
         size = state.put_bytes
         for index in range(count):
@@ -194,7 +194,7 @@ class TimerDequeueGetMessage:
         return count
 
     def let_go(self, units: Sequence[DueUnit]) -> None:
-        """On a slave: deal with those of the units, whose time the master is done with, that left no trace in the log.
+        """Release, on a slave, the units whose time the master is done with and that left no trace in the log.
 
         Args:
             units: awaited ones. Of those that roll, no further record will come.
@@ -212,7 +212,7 @@ class TimerDequeueGetMessage:
                 del awaited[unit.position]
 
     def _leave_out(self, unit: DueUnit, stored: StoredRecord, delay: Delay, rolls: bool) -> bool:
-        """Whether it is not to be put anywhere: it recalls, was recalled, or its topic is gone."""
+        """Return whether it is not to be put anywhere: it recalls, was recalled, or its topic is gone."""
         state = self._state
         root = unit.root_of(delay)
         if stored.kind == RecordKind.RECALL and not rolls:

@@ -1,4 +1,4 @@
-"""How a timer follows the commit log: live at the master, and as the log is read by slaves and by starts.
+"""Fold of the commit log into a timer: live at the master, and as the log is read by slaves and at starts.
 
 `apply` is the one place that counts messages as pending or done, and takes recalls. What is delayed is handed to the
 stages that put it in, so that a slave's wheel and timer log are as warm as the master's.

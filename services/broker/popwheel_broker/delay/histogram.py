@@ -38,7 +38,7 @@ class TopicHistogram:
 
     @property
     def is_known(self) -> bool:
-        """Whether the units tell of which topic a timer is, and are few enough to be looked at."""
+        """True if the units have their topics, and are few enough to be counted."""
         topics, of_hash = self._state.pending.by_topic(), hash_topic(self._topic)
         others = any(hash_topic(each) == of_hash for each in topics if each != self._topic)
         return not others and self._state.pending.total <= UNITS_MAX

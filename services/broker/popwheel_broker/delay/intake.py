@@ -1,4 +1,4 @@
-"""What senders ask of the timer: to take delayed messages in, within limits, and to take them back."""
+"""Intake of the timer: it accepts delayed messages from senders, within limits, and recalls them."""
 
 from collections import Counter, OrderedDict
 
@@ -20,7 +20,7 @@ _SECONDS_MAX = 1000
 
 
 class CrowdedSeconds:
-    """What topics hold of the latter half of a second's limit: the first half is anybody's.
+    """Shares of topics in the latter half of a second's limit: the first half is anybody's.
 
     Only that half is counted by topic, or there would be a count for each second of a year. A second that was not
     touched for longest is forgotten past a thousand, as all are by a start: then its topics are as new ones.
@@ -35,7 +35,7 @@ class CrowdedSeconds:
         self._held: OrderedDict[int, Counter[str]] = OrderedDict()
 
     def has_room(self, topic: str, second: int, due: int, taken: int) -> bool:
-        """Whether one more message of a topic may be due in a second.
+        """Return whether one more message of a topic may be due in a second.
 
         Args:
             topic: the topic.
@@ -147,7 +147,7 @@ class TimerIntake:
         return IntakeBatch(self)
 
     def delays(self, run: MessageRun, batch: IntakeBatch) -> list[Delay | None]:
-        """What the messages of a delayed run say, in their order; None for those whose time has come already.
+        """Return the delays of a run's messages in their order; None for those whose time has come already.
 
         Args:
             run: they are of one topic.
@@ -198,7 +198,7 @@ class TimerIntake:
         return delays
 
     def topic_id(self, topic: str) -> int:
-        """Of the topic that has this name now; 0 if none is known."""
+        """Return the id of the topic that has this name now; 0 if none is known."""
         return self._topics.topic_ids.get(topic, 0)
 
     def stored(self, batch: IntakeBatch) -> None:
@@ -250,10 +250,11 @@ class TimerIntake:
         return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 
     def _holds(self, topic: str, handle: RecallHandle) -> bool:
-        """Whether a message that is not due is there: a power loss may have taken it, with flush=async, or its topic
-        may be gone. Its first record tells, unless retention has deleted that, which nothing not durable lives to see.
-        Then it must be of the topic that has the name now: one that rolled as its topic was gone went without a trace,
-        and what recalled it would wait for it.
+        """Return whether the message of a handle is pending.
+
+        A power loss may have taken it, with flush=async, or its topic may be gone. Its first record says so, unless
+        retention has deleted that, which nothing not durable lives to see. Then it must be of the topic that has the
+        name now: one that rolled as its topic was gone went without a trace, and what recalled it would wait for it.
         """
         log, root = self._store.log, handle.position
         if root < log.start_position:
@@ -278,7 +279,10 @@ class TimerIntake:
         )
 
     def _stands_at(self, position: int) -> bool:
-        """Whether a record of the timer queue begins there: after a power loss others may have been written over it."""
+        """Return whether a record of the timer queue begins there.
+
+        After a power loss others may have been written over it.
+        """
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
         if queue is None:
             return False

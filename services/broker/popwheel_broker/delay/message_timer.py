@@ -54,7 +54,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one round through the stages did.
+    """Step of one round through the stages, as counted.
 
     Args:
         busy: there is more to do at once.
@@ -102,7 +102,7 @@ class MessageTimer:
         self._on_fired = on_fired
         self._quarantine = quarantine
         self.has_begun = False
-        """Whether what was saved is loaded; before that there is nothing to do, and nothing to save."""
+        """True once the saved state is loaded; before that there is nothing to do, and nothing to save."""
         self._master_queue_offset = 0
         self.saved: TimerCheckpoint | None = None
         """The checkpoint that is on the device; set by whoever saves it."""
@@ -177,7 +177,7 @@ class MessageTimer:
         self.state.pending.is_exact = False
 
     def progress(self, confirmed_position: int, progress: TimerProgress) -> None:
-        """How far the master was when the log was confirmed up to a position: what it has done is let go (slave)."""
+        """Release, on a slave, what the master had done when the log was committed up to a position."""
         self._master_queue_offset = max(self._master_queue_offset, progress.master_timer_queue_offset)
         self._following.progress(confirmed_position, progress.last_read_time_ms)
 
@@ -254,7 +254,7 @@ class MessageTimer:
         return Step(bool(done or put) and not refused, bool(put), "; ".join(refusals) or None)
 
     def next_time_ms(self) -> int | None:
-        """When there is something to do next, wall clock, if nothing arrives before; None if nothing is pending."""
+        """Return the wall-clock time of the next step, if nothing arrives before; None if nothing is pending."""
         return self._dequeue_get.next_time_ms() if self.state.should_running_dequeue else None
 
     @property
@@ -271,7 +271,7 @@ class MessageTimer:
         return overdue + len(state.stood_still) + len(state.dequeue_get_queue) + len(state.dequeue_put_queue)
 
     def dequeue_behind_ms(self) -> int:
-        """By how much the oldest message that is due and has not fired is late."""
+        """Return how late the oldest message is that is due and has not fired."""
         state = self.state
         now_ms = self._clock.wall_ms()
         oldest = [state.due_heap[0].fire_ms] if state.due_heap else []
@@ -300,15 +300,15 @@ class MessageTimer:
     # What is saved
 
     def recalls_wait(self) -> bool:
-        """Whether progress is better not saved now; see `TimerFaults.recalls_wait`."""
+        """Return whether progress is better not saved now; see `TimerFaults.recalls_wait`."""
         return self._faults.recalls_wait()
 
     def append_anew(self) -> bool:
-        """To be done right before each `snapshot`; see `TimerFaults.append_anew`."""
+        """Append what is due to be appended again, right before each `snapshot`; see `TimerFaults.append_anew`."""
         return self._faults.append_anew()
 
     def snapshot(self) -> TimerCheckpoint:
-        """How far the timer has come; to be saved when timer log and commit log are on the device as they are now."""
+        """Return the timer's progress, to be saved when timer log and commit log are on the device as they are now."""
         state, previous = self.state, self.saved
         moved = previous is None or (previous.last_read_time_ms, previous.master_timer_queue_offset) != (
             state.commit_read_time_ms,
@@ -358,5 +358,5 @@ class MessageTimer:
         self._disk.remove(self.path_of_checkpoint())
 
     def path_of_checkpoint(self) -> Path:
-        """Where the checkpoint is saved."""
+        """Return the path of the checkpoint."""
         return self.folder / timer_checkpoint.NAME

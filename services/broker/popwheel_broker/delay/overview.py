@@ -1,4 +1,4 @@
-"""What an operator is shown of the timers: counts by horizon and topic, and the messages themselves, some at a time."""
+"""Overview of the timers for operators: counts by horizon and topic, and the messages themselves, some at a time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _HORIZONS_MS = (60_000, 600_000, 3_600_000, 24 * 3_600_000)
 _TOPICS_TOLD_MAX = 1_000
 _UNITS_AT_ONCE = 512
 _UNITS_OF_A_SLOT = 8
-"""To find the next slot takes as long as to read so many units."""
+"""Cost of finding the next slot, in units read."""
 _MESSAGES_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 _CHAIN_READ = 64
@@ -29,7 +29,7 @@ _BODY_SHOWN_BYTES = 1024
 
 
 class TimerPlace(NamedTuple):
-    """Where in the wheel one goes on. Of a slot the latest unit comes first: so they are chained.
+    """Place where a list in the wheel continues. Of a slot the latest unit comes first: so they are chained.
 
     Args:
         slot_ms: at this slot, or the first behind it that holds units.
@@ -64,7 +64,7 @@ class PendingMessage(NamedTuple):
 
 
 def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
-    """How many messages are pending, and how far the timer is behind."""
+    """Return how many messages are pending, and how late the timer is."""
     state = timer.state
     pending = state.pending
     answer = pb.TimerStatsResponse(

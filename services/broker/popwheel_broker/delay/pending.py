@@ -1,4 +1,4 @@
-"""How many timers are pending: exactly, by topic and by the second they are due in."""
+"""Number of pending timers: exactly, by topic and by the second they are due in."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ UNREADABLE = "(unreadable)"
 """Counted as the topic of messages whose records cannot be read."""
 _MARGIN_S = 24 * 3600
 _ONE = np.int32(1)
-"""Of the column's own type: with another `np.add.at` takes forty times as long."""
+"""One of the column's own type: with another `np.add.at` takes forty times as long."""
 _INT32_END = 1 << 31
 
 
@@ -36,7 +36,7 @@ class PendingTimers:
         self._topics: dict[str, int] = {}
         self.total = 0
         self.is_exact = True
-        """Whether each timer that goes was counted as it came; not if what one says could not be told."""
+        """True if each timer that goes was counted as it came; not if one was unreadable."""
 
     def add(self, topic: str, due_ms: int) -> None:
         """A timer has come."""
@@ -76,7 +76,7 @@ class PendingTimers:
         self.total += count
 
     def may_hold(self, topic: str, due_ms: int) -> bool:
-        """Whether a timer of a topic that is due then may be pending: not if there is none of the topic or second."""
+        """Return whether a timer of a topic that is due then may be pending; False if the topic or second has none."""
         return not self.is_exact or bool(self._in_second(due_ms) and self._topics.get(self._counted_as(topic)))
 
     def remove(self, topic: str, due_ms: int) -> None:
@@ -104,7 +104,7 @@ class PendingTimers:
         assert self.total >= 0, "more timers are gone than came"
 
     def _in_second(self, due_ms: int) -> int:
-        """How many are due in that second, or overdue if the ring has left it behind."""
+        """Return how many are due in that second, or overdue if the ring has left it behind."""
         return self.at(due_ms) if due_ms // 1000 >= self._begin else self._overdue
 
     def _counted_as(self, topic: str) -> str:
@@ -116,15 +116,15 @@ class PendingTimers:
         return next((name for name in self._topics if hash_topic(name) == hash_topic(topic)), UNREADABLE)
 
     def of_topic(self, topic: str) -> int:
-        """How many there are of a topic."""
+        """Return the number of a topic's timers."""
         return self._topics.get(topic, 0)
 
     def by_topic(self) -> dict[str, int]:
-        """How many there are of each topic that has any."""
+        """Return the number of timers of each topic that has any."""
         return dict(self._topics)
 
     def at(self, due_ms: int) -> int:
-        """How many are due in the second of a time; 0 for those counted together as overdue."""
+        """Return how many are due in the second of a time; 0 for those counted together as overdue."""
         second = due_ms // 1000
         if self._begin <= second < self._begin + self._size:
             count: int = self._count[second % self._size]
@@ -132,8 +132,9 @@ class PendingTimers:
         return 0
 
     def histogram(self, now_ms: int, bounds_ms: Sequence[int]) -> list[int]:
-        """How many are due within each of some times from now, without those of the times before; last, how many are
-        due later. Each second is looked at once: the longest delay takes a millisecond.
+        """Return how many are due within each of some times from now, without those of earlier ones.
+
+        The last number is of those due later. Each second is read once: the longest delay takes a millisecond.
 
         Args:
             now_ms: the wall clock.
@@ -147,7 +148,7 @@ class PendingTimers:
         return [*counts, self.total - sum(counts)]
 
     def _sum(self, begin: int, end: int) -> int:
-        """Of the seconds from `begin` to before `end`, which the ring holds."""
+        """Return the sum of the seconds from `begin` to before `end`, which the ring has."""
         if end <= begin:
             return 0
         # In the column's own type it takes a tenth of the time: half a millisecond for the longest delay.

@@ -43,7 +43,7 @@ class DoneTimers:
         self.scan_position = scan_position
         self.positions: set[int] = set()
         self.fired_until_ms = 0
-        """When the last of them fired: all were due until then."""
+        """Time when the last of them was due that fired: all were due until then."""
 
     def note(self, found: StoredRecord) -> None:
         """Look at one record."""
@@ -70,7 +70,10 @@ def done_timer(found: StoredRecord) -> int:
 
 
 def delay_of(found: StoredRecord) -> Delay | None:
-    """What a record of the timer queue says; None if that can't be told: the stages set it aside when they meet it."""
+    """Return the delay of a record of the timer queue;
+
+    None if it is unreadable: the stages handle it when they meet it.
+    """
     try:
         with RECORD_STEP:
             return decode_delay(found.origin)
@@ -148,7 +151,7 @@ def recover(
 
 
 class _Newer(NamedTuple):
-    """What the timer was saved with, of the commit log behind the broker's own checkpoint.
+    """Saved state of the timer that is newer than the broker's own checkpoint, of the commit log behind that.
 
     Args:
         end: up to where.
@@ -286,7 +289,7 @@ class _Units:
         return UNREADABLE
 
     def _delay(self, unit: np.void) -> Delay | None:
-        """What a unit's record says; None if it fails by itself."""
+        """Return the delay of a unit's record; None if it fails by itself."""
         try:
             with RECORD_STEP:
                 return delay_of(self._store.records.read(Entry(int(unit["position"]), int(unit["length"]), 0)))
@@ -309,7 +312,7 @@ class _Pending(NamedTuple):
 
 
 class _Waiting:
-    """What stands in the timer queue and has no unit yet.
+    """Timers in the timer queue that have no unit yet.
 
     Args:
         state: what it is taken into.

@@ -117,7 +117,7 @@ class TimerService:
             await self._wait(_TRY_AGAIN_S if step.refusal is not None else self._until_next_s())
 
     def _until_next_s(self) -> float | None:
-        """How long nothing is to be done; None: until something arrives."""
+        """Return how long there is nothing to do; None: until something arrives."""
         next_ms = self._timer.next_time_ms()
         if next_ms is None:
             return None

@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """What the articles' TimerCheckPoint holds, and where the commit log is to be read from.
+    """Checkpoint of the timer: the articles' TimerCheckPoint, and the position from which the commit log is to be read.
 
     Args:
         last_read_time_ms: all slots before this time are done.
@@ -79,7 +79,7 @@ def decode(data: bytes) -> TimerCheckpoint:
 
 
 def load(disk: Disk, path: Path) -> TimerCheckpoint | None:
-    """What a file holds; None if it is not there, or damaged.
+    """Load a file; None if it does not exist, or is damaged.
 
     Raises:
         UnknownFormatError: it was written by a release that this one does not know.

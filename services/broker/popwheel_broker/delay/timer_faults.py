@@ -19,7 +19,7 @@ _TRY_AGAIN_MS_MAX = 30_000
 
 
 class TimerFaults:
-    """What becomes of a timer that a stage fails for.
+    """Faults of timers: the handling of one that a stage fails for.
 
     Args:
         state: what the stages share.
@@ -34,9 +34,9 @@ class TimerFaults:
         self._quarantine = quarantine
         self._clock = clock
         self._pause_ms = 0
-        """How long recalls that failed again wait; twice as long each time."""
+        """Pause for recalls that failed repeatedly; twice as long each time."""
         self._anew_at_ms = 0
-        """When they may be appended again, by `Clock.steady_ms`."""
+        """Time when they may be appended again, by `Clock.steady_ms`."""
 
     def of_request(self, queue_offset: int, position: int, length: int, fault: RecordFaultError) -> None:
         """A record of the timer queue could not be brought into the wheel; the caller goes on behind it.
@@ -72,7 +72,7 @@ class TimerFaults:
                 self._uncount(delay)
 
     def recalls_wait(self) -> bool:
-        """Whether recalls fail that are not to be tried again yet: then progress is better not saved."""
+        """Return whether recalls fail that are not to be retried yet: then progress is better not saved."""
         self._drop_past()
         has_failed, now_ms = bool(self._state.unscheduled), self._clock.steady_ms()
         if not has_failed and now_ms >= self._anew_at_ms:
@@ -135,7 +135,7 @@ class TimerFaults:
                 del state.unscheduled[position]
 
     def _is_past(self, delay: Delay) -> bool:
-        """Whether the time of a recall has passed; on a slave, at its master."""
+        """Return whether the time of a recall has passed; on a slave, at its master."""
         state = self._state
         return delay.due_ms <= (self._clock.wall_ms() if state.should_running_dequeue else state.log_time_ms)
 

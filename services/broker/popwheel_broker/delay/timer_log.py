@@ -23,7 +23,7 @@ _SCAN_BYTES = 8 * 1024 * 1024 // UNIT_BYTES * UNIT_BYTES
 _WINDOW_BYTES_MIN = 40 * UNIT_BYTES
 _WINDOW_BYTES_MAX = 2500 * UNIT_BYTES
 _BYTES_PER_UNIT_MAX = 64 * UNIT_BYTES
-"""To read so many bytes for one unit is still cheaper than to read once more."""
+"""Limit of bytes read for one unit: that many are still cheaper than another read."""
 
 
 class TimerLog:
@@ -52,7 +52,7 @@ class TimerLog:
                 self._starts.append(int(name.removesuffix(_SUFFIX)))
                 self._files.append(disk.open(folder / name))
         self._latest_slots = [0] * len(self._starts)
-        """Of each file: the latest slot of its units, once they were scanned."""
+        """Latest slot of each file's units, once they were scanned."""
         self._tail = bytearray()
         self._written = self._starts[-1] + self._files[-1].size() if self._files else 0
         self._cut: list[File] = []
@@ -63,8 +63,11 @@ class TimerLog:
         self.flushed_position = self.start_position
         self.valid_end = self.start_position
         self.names_changed = bool(self._files)
-        """Whether names of files came or went. Whoever syncs the folder sets it to False before, and to True again if
-        that fails. At first it is True for names that a process made which died before it synced them."""
+        """True if names of files came or went.
+
+        Whoever syncs the folder sets it to False before, and to True again if that fails. At first it is True for names
+        that a process made which died before it synced them.
+        """
 
     @property
     def start_position(self) -> int:
@@ -73,7 +76,7 @@ class TimerLog:
 
     @property
     def next_position(self) -> int:
-        """Where the next unit will stand."""
+        """Position of the next unit."""
         if not self._files or self._file_ended or self.end_position <= self._last_place:
             return self.end_position
         return self.end_position + self._blank_bytes
@@ -103,7 +106,7 @@ class TimerLog:
 
     @property
     def _room(self) -> int:
-        """How far from a file's start a unit may begin."""
+        """Limit of a unit's distance from a file's start."""
         return self._file_bytes - UNIT_BYTES - BLANK_BYTES
 
     @property
@@ -267,7 +270,7 @@ class TimerLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no file."""
+        """True if it has no file."""
         return not self._files
 
     def reset(self, position: int) -> None:

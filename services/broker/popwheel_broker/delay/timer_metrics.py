@@ -1,4 +1,4 @@
-"""What is counted of delayed messages, under RocketMQ 5's names where it has one."""
+"""Metrics of delayed messages, under RocketMQ 5's names where it has one."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What proxies and operators ask of the timer: taking delayed messages, recalling them, looking at them."""
+"""Requests of proxies and operators to the timer: taking delayed messages, recalling them, listing them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ from popwheel_rpc.service import Call, Service
 
 _LIST_MAX = 1000
 _LIST_STEPS_MAX = 16
-"""Of a list, each of a few milliseconds; others have their turn in between."""
+"""Limit of steps of a list, each of a few milliseconds; others have their turn in between."""
 _NOT_DELAYED = ""
 _BOUNDS_MAX = 100
 _HISTOGRAM_STEPS = 4
@@ -119,7 +119,7 @@ class TimerServer:
 
     @staticmethod
     def sent(found: StoredRecord) -> Sent | None:
-        """What a record of the timer queue says of its send (`RunWriter.sent`)."""
+        """Return the send that a record of the timer queue came from (`RunWriter.sent`)."""
         delay = delay_of(found)
         return None if delay is None else Sent(delay.topic, delay.topic_id, delay.root_at(found.position))
 
@@ -169,11 +169,13 @@ class TimerServer:
             raise disk_refusal(error) from error
 
     async def stats(self, call: Call, request: pb.TimerStatsRequest) -> pb.TimerStatsResponse:
-        """How many messages are pending, and how far the timer is behind."""
+        """Return how many messages are pending, and how late the timer is."""
         return overview.stats(self._timer, self._clock.wall_ms())
 
     async def histogram(self, call: Call, request: pb.TimerHistogramRequest) -> pb.TimerHistogramResponse:
-        """How many messages are due within given times from now; of one topic as far as its units can be looked at.
+        """Return how many messages are due within given times from now.
+
+        Those of one topic are counted as far as its units can be.
 
         Raises:
             StatusError: ILLEGAL_TOPIC; BAD_REQUEST, the times are too many or out of order.

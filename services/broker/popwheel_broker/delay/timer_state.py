@@ -1,4 +1,4 @@
-"""What the stages of the timer share: wheel, timer log, progress, the queues between them."""
+"""State that the stages of the timer share: wheel, timer log, progress, the queues between them."""
 
 import heapq
 from collections import OrderedDict, deque
@@ -17,7 +17,7 @@ from popwheel_common.shares import Shares
 
 SLOT_MS = 1000
 PUT_BYTES_MAX = 64 * 1024 * 1024
-"""Of records that wait to be put: only these entries hold whole messages."""
+"""Limit of the records that wait to be put, in bytes: only these entries have whole messages."""
 _NEVER_MS = 1 << 62
 
 
@@ -71,7 +71,7 @@ class DueUnit(NamedTuple):
 
     @classmethod
     def of(cls, due_ms: int, flags: int, position: int, length: int, slot_ms: int) -> "DueUnit":
-        """What the heap holds of a unit: at one millisecond the messages come first, then the recalls.
+        """Return the heap's entry of a unit: at one millisecond the messages come first, then the recalls.
 
         What rolls does so at its slot's beginning: it must not hold the slot open until it is due.
         """
@@ -80,7 +80,7 @@ class DueUnit(NamedTuple):
         return cls(slot_ms if rolls else due_ms, is_recall, position, length, rolls, slot_ms, due_ms)
 
     def root_of(self, delay: Delay) -> int:
-        """By which its message is known, if its record says this: the position of the first one."""
+        """Return the position of its message's first record, which names it, if its record has this delay."""
         return delay.root_at(self.position)
 
 
@@ -179,15 +179,15 @@ class TimerState:
         self.stage_entries_max = stage_entries_max
         self._log_end = log_end
         self.should_running_dequeue = False
-        """Whether what is due is fired: by the master, and not before its recovery is finished."""
+        """True if due messages are fired: by the master, and not before its recovery is finished."""
         self.noted_position = 0
-        """Until then: up to where the commit log's records are known."""
+        """Position up to which the commit log's records are known until then."""
         self.log_time_ms = 0
-        """Until then: when the latest record was stored that was noted, or read from the timer queue."""
+        """Time until then when the latest record was stored that was recorded, or read from the timer queue."""
         self.curr_queue_offset = 0
-        """Of the timer queue: what is read next."""
+        """Offset of the timer queue that is read next."""
         self.commit_queue_offset = 0
-        """Of the timer queue: everything before it is in the timer log, or done."""
+        """Offset of the timer queue before which everything is in the timer log, or done."""
         self.curr_write_time_ms = 0
         """The second that entries are put in now."""
         self.curr_read_time_ms = 0
@@ -197,7 +197,7 @@ class TimerState:
         self.commit_read_time_ms = 0
         """The oldest slot that is not done."""
         self.handed: deque[TimerRequest] = deque()
-        """What was appended to the timer queue just now: it need not be read again if its turn comes before long."""
+        """Records just appended to the timer queue: they need not be read again if their turn comes soon."""
         self.enqueue_put_queue: deque[TimerRequest] = deque()
         self.dequeue_get_queue: deque[DueUnit] = deque()
         self.dequeue_put_queue: deque[Firing] = deque()
@@ -211,9 +211,9 @@ class TimerState:
         All are of messages in `recalled`, which has a limit.
         """
         self.recalls = Shares()
-        """How many of them each topic has."""
+        """Number of recalls by topic."""
         self.put_bytes = 0
-        """Of the records in `dequeue_put_queue`."""
+        """Size of the records in `dequeue_put_queue`."""
         self.damaged: dict[int, str] = {}
         """Position of each record that is damaged -> what is wrong. Its slot stays open."""
         self.stood_still: list[DueUnit] = []
@@ -221,22 +221,22 @@ class TimerState:
         self.fired_until_ms = 0
         """Nothing that is due at this time or before can be recalled any more."""
         self.done: OrderedDict[int, Done] = OrderedDict()
-        """What the log says has fired or rolled, by the timers' positions, until their units are met."""
+        """Timers that fired or rolled by the log, by their positions, until their units are met."""
         self.awaited: dict[int, DueUnit] = {}
         """Units until the log says what became of them: on a slave, in place of the heap, those of slots that were
         read; on a master those whose records are being written."""
 
     @property
     def log_end(self) -> int:
-        """Up to where in the commit log the records' say is known here."""
+        """Position of the commit log up to which its records are known here."""
         return self._log_end() if self.should_running_dequeue else self.noted_position
 
     def begin_position(self) -> int:
-        """Where in the commit log the records may begin that tell what fired of a slot that is begun now."""
+        """Return where in the commit log the records may begin of the timers fired of a slot that is begun now."""
         return next(iter(self.done.values())).scan_position if self.done else self.log_end
 
     def is_done(self, position: int, due_ms: int) -> bool:
-        """Whether the timer whose unit, or record, is met here fired or rolled; it is met only once."""
+        """Return whether the timer whose unit, or record, is met here fired or rolled; it is met only once."""
         if position not in self.done:
             return False
         topic = self.done.pop(position).topic
@@ -324,7 +324,7 @@ class TimerState:
 
     @property
     def scan_position(self) -> int:
-        """From where on in the commit log the records tell all that fired of the slots that are not done."""
+        """Position of the commit log from which on the records have all that fired of the slots that are not done."""
         oldest = next(iter(self.opened_slots.values()), None)
         begin = self.log_end if oldest is None else oldest.begin_position
         return min(begin, self.begin_position())

@@ -1,4 +1,4 @@
-"""What one unit of the timer log is, and its 52 bytes (DESIGN 5).
+"""Format of one unit of the timer log, and its 52 bytes (DESIGN 5).
 
 A unit says of one TIMER or RECALL record where it stands in the commit log, when it is due and which unit came before
 it in its slot of the wheel. All numbers are big-endian.
@@ -81,7 +81,7 @@ UnitFields = tuple[int, int, int, int, int, int, int, int]
 
 
 class UnitFlag:
-    """What a unit stands for. Plain numbers: an `IntFlag` takes a microsecond for each `&` and `|`."""
+    """Flag of a unit. Plain numbers: an `IntFlag` takes a microsecond for each `&` and `|`."""
 
     TIMER: Final = 1
     ROLL: Final = 2
@@ -188,7 +188,7 @@ def encode_blank(size: int) -> bytes:
 
 
 def blank_size(data: bytes, offset: int) -> int:
-    """How many bytes the blank unit at `offset` says are left of its file, 0 if there is no blank unit."""
+    """Return how many bytes are left of its file by the blank unit at `offset`, 0 if there is no blank unit."""
     if len(data) - offset < BLANK_BYTES:
         return 0
     size: int
@@ -197,7 +197,7 @@ def blank_size(data: bytes, offset: int) -> int:
 
 
 def valid_units(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Which units of an array of `UNIT_DTYPE` are whole, as `decode` has it."""
+    """Return which units of an array of `UNIT_DTYPE` are whole, as `decode` has it."""
     words = np.ascontiguousarray(units).view(">u4").reshape(-1, UNIT_BYTES // 4)
     sums = words[:, :-1].astype(np.uint64) @ _WEIGHTS
     valid: npt.NDArray[np.bool_] = sums % np.uint64(_PRIME) == words[:, -1]

@@ -20,7 +20,7 @@ _SLOT_DTYPE = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("co
 _NEAR_SLOTS = 4
 _SEARCH_SLOTS = 16384
 _ONE = np.int32(1)
-"""Of the column's own type: with another `np.add.at` takes forty times as long."""
+"""One of the column's own type: with another `np.add.at` takes forty times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TimerWheel:
 
     @property
     def span_ms(self) -> int:
-        """What all slots together span."""
+        """Time that all slots together span."""
         return self.slots * self._precision_ms
 
     def add(self, slot_ms: int, position: int) -> int:
@@ -102,14 +102,14 @@ class TimerWheel:
         return previous
 
     def last(self, slot_ms: int) -> int:
-        """What `add` would return."""
+        """Return what `add` would return."""
         index = slot_ms // self._precision_ms % self.slots
         if self._count[index] and self._time[index] == slot_ms:
             return self._last[index]
         return -1
 
     def holds(self, slot_ms: int) -> bool:
-        """Whether there are units of this time."""
+        """Return whether there are units of this time."""
         index = slot_ms // self._precision_ms % self.slots
         return self._count[index] > 0 and self._time[index] == slot_ms
 

@@ -1,4 +1,4 @@
-"""Where a group goes on in lite topics, as a client asks for it when it subscribes."""
+"""Offsets of a group in lite topics, as a client asks for them when it subscribes."""
 
 from collections.abc import Callable, Sequence
 
@@ -37,7 +37,7 @@ class LiteOffsets:
     def wanted(
         self, group: str, topic: str, lite_topics: Sequence[str], option: pb.LiteOffset
     ) -> dict[ConsumeQueue, int]:
-        """Where the group is to go on in those that are there, and where it does not go on anyway.
+        """Return the group's wanted offsets in the existing lite topics, where they differ from its present ones.
 
         Raises:
             CorruptDataError: a message is damaged whose time is asked for.

@@ -21,7 +21,7 @@ LINE = 1
 """Every message of a lite topic stands in this line."""
 
 _LOOKS_MAX = 1024
-"""So many lite topics one pop looks at."""
+"""Limit of lite topics that one pop reads."""
 
 
 class LitePops:
@@ -51,7 +51,7 @@ class LitePops:
 
     @property
     def lines(self) -> Lines:
-        """What is given out, and what comes again."""
+        """Messages delivered, and those to be redelivered."""
         return self._pops.ordered.lines
 
     def pop(self, request: PopRequest, now_ms: int) -> PopAnswer:
@@ -135,7 +135,7 @@ class LitePops:
         budget.messages = messages - (len(taken) - before)
 
     def waits(self, group: str, topic: str, lite_topic: str) -> bool:
-        """Whether a lite topic has a message that a group may have now. Nothing is read for it."""
+        """Return whether a lite topic has a message that a group may have now. Nothing is read for it."""
         stored, lines = names.lite_topic(topic, lite_topic), self.lines
         if lines.has(group, stored):
             return lines.ready(group, stored) > 0

@@ -61,7 +61,7 @@ class LiteServer:
         self._pace = Pace(clock)
 
     async def sync(self, call: Call, request: pb.SyncLiteRequest) -> pb.SyncLiteResponse:
-        """Which lite topics a client reads."""
+        """Set the lite topics that a client reads."""
         names.group(request.group)
         names.topic(request.topic, Use.RECEIVE)
         if not request.client_id or len(request.client_id) > _CLIENT_ID_MAX:

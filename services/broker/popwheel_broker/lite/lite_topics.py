@@ -18,7 +18,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import CorruptDataError
 
 _LOOKS_AT_ONCE = 500
-"""So many lite topics one step looks at: a millisecond."""
+"""Number of lite topics that one step checks: a millisecond."""
 _UNKNOWN_LOOKS = 20
 """One of which something has to be read counts as so many."""
 _GROUPS_AT_ONCE = 500
@@ -26,7 +26,7 @@ _GROUPS_AT_ONCE = 500
 
 
 class LiteTopics:
-    """What a core knows of lite topics.
+    """State of lite topics in a core.
 
     Args:
         store: the messages.
@@ -63,9 +63,9 @@ class LiteTopics:
         self._untold_clients: list[LiteClient] = []
         """The clients that are left of the first of these."""
         self.expired = 0
-        """How many have ended because no message came for too long."""
+        """Number of lite topics that have ended because no message came for too long."""
         self.emptied = 0
-        """How many have ended because retention took their last message."""
+        """Number of lite topics that have ended because retention took their last message."""
 
     # What comes in
 
@@ -121,7 +121,7 @@ class LiteTopics:
 
     @property
     def ended(self) -> int:
-        """How many have ended, for whatever reason."""
+        """Number of lite topics that have ended, for whatever reason."""
         return self.expired + self.emptied
 
     def step(self, now_ms: int, looks_max: int = _LOOKS_AT_ONCE) -> bool:
@@ -177,7 +177,7 @@ class LiteTopics:
             yield from self._store.queues.lite_of(parent)
 
     def _is_idle(self, queue: LiteQueue) -> bool:
-        """Whether it is there still, and no message comes just now."""
+        """Return whether it still exists, and no message is just being stored in it."""
         store = self._store
         return store.queue(queue.topic, 0) is queue and store.next_offset(queue.topic, 0) == queue.max_offset
 
@@ -194,7 +194,7 @@ class LiteTopics:
         return records[0].store_time_ms <= before_ms
 
     def last_ms(self, queue: LiteQueue) -> int:
-        """When the last message of a lite topic was stored, wall clock, as its header says; 0 if it can't be told.
+        """Return the wall-clock time of a lite topic's last message, as its header has it; 0 if it is unknown.
 
         Raises:
             CorruptDataError: what leads to it is damaged.

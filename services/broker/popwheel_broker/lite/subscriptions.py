@@ -50,7 +50,7 @@ class LiteSubscriptions:
         self._clients: OrderedDict[ClientKey, LiteClient] = OrderedDict()
         """Clients, with those that were seen longest ago first."""
         self._groups: dict[str, dict[str, LiteGroup]] = {}
-        """By topic and group."""
+        """Groups by topic and group."""
         self._leaving: deque[LiteGroup] = deque()
         """Their topic or group was deleted, and some of their clients are still counted."""
         self._told: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
@@ -62,12 +62,12 @@ class LiteSubscriptions:
         """The number of lite topics that may have something for a group, counted for each."""
 
     def __len__(self) -> int:
-        """How many pairs there are, and clients."""
+        """Return the number of pairs and clients."""
         return self._counts.total
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return len(self._clients)
 
     def get(self, key: ClientKey) -> LiteClient | None:
@@ -76,7 +76,7 @@ class LiteSubscriptions:
         return None if client is None or client.group.is_gone else client
 
     def count_ready(self, key: ClientKey) -> int:
-        """How many lite topics may have something for a client; 0 if it is not known."""
+        """Return the number of lite topics that may have something for a client; 0 if it is not known."""
         client = self.get(key)
         return 0 if client is None else len(client.group.ready_for(client))
 

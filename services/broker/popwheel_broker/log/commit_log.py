@@ -53,7 +53,7 @@ class CommitLog:
         self._syncing = asyncio.Lock()
         """One at a time: what another has begun to sync is not on the device yet."""
         self._on_the_way: Sequence[File] = ()
-        """What is synced at this moment, so that it must not be closed."""
+        """Files that are synced at this moment, so that they must not be closed."""
         self._names_changed = False
         self._removal_unsynced = False
         self._says_failed, self._says_works = folder / _SYNC_FAILED, folder.parent / _SYNCS_WORK
@@ -61,7 +61,7 @@ class CommitLog:
         if not self._sync_failed and not disk.exists(self._says_works):
             disk.open(self._says_works).close()
         self.damaged: set[int] = set()
-        """Where records stand that were found damaged; for whoever can have them mended."""
+        """Positions of records that were found damaged, for whoever can have them repaired."""
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -73,12 +73,12 @@ class CommitLog:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether a power loss could still take something away, or bring a removed segment back."""
+        """True if a power loss could still take something away, or bring a removed segment back."""
         return self.synced_position < self.end_position or self._names_changed
 
     @property
     def segment_count(self) -> int:
-        """How many segment files there are."""
+        """Number of segment files."""
         return len(self._starts)
 
     def segments(self) -> list[tuple[int, int]]:
@@ -170,8 +170,9 @@ class CommitLog:
 
     @property
     def at_rest(self) -> asyncio.Lock:
-        """To be held while the log is cut or reset by others: nothing is synced meanwhile, which would close a file
-        under the device, and call what comes in place of the old records synced.
+        """Lock for a cut or a reset of the log by others: nothing is synced meanwhile.
+
+        A sync would close a file under the device, and count the records in place of the old ones as synced.
         """
         return self._syncing
 
@@ -237,8 +238,9 @@ class CommitLog:
         await to_its_end(self._sync())
 
     def sync_quickly(self) -> bool:
-        """As `sync`, by a plain call: if the device is quick, nothing else is being synced, and what is to be is
-        little. Whether it was done.
+        """Sync by a plain call if the device is quick, no other sync runs, and there is little to sync.
+
+        Return whether it was done.
 
         Raises:
             OSError: as of `sync`.
@@ -435,7 +437,7 @@ class CommitLog:
         return min(self._starts[index + 1], self._starts[index] + self._files[index].size())
 
     def removable_before(self, position: int) -> int:
-        """Where the log would begin if all segments that end at or before `position` were removed."""
+        """Return where the log would begin if all segments that end at or before `position` were removed."""
         return max([self.start_position, *(start for start in self._starts if start <= position)])
 
     def remove_before(self, position: int) -> int:

@@ -17,7 +17,7 @@ _EMPTY: Final = 1 << 63
 
 
 class Entry(NamedTuple):
-    """Where one message stands.
+    """Entry with the place of one message.
 
     Args:
         position: in the commit log.
@@ -35,15 +35,15 @@ packed_entry = _ENTRY.pack
 
 
 def unpacked_entries(entries: bytes | bytearray) -> list[Entry]:
-    """What `packed_entry` made."""
+    """Return the entries that `packed_entry` made."""
     return [Entry._make(fields) for fields in _ENTRY.iter_unpack(entries)]
 
 
 class EntryFiles(Protocol):
-    """Where the entries are that are not in memory."""
+    """Files of the entries that are not in memory."""
 
     log_start: int
-    """Of the commit log: what stands before it is gone."""
+    """Position of the commit log before which all is gone."""
 
     def read(self, queue: "ConsumeQueue", offset: int, count: int) -> bytes:
         """Entries of a queue from an offset on, all of which are in files.
@@ -69,7 +69,7 @@ class ConsumeQueue:
     """
 
     is_lite: ClassVar[bool] = False
-    """Whether it is that of a lite topic."""
+    """True for the queue of a lite topic."""
 
     __slots__ = (
         "_files",
@@ -88,18 +88,20 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.begin_offset = self._min_offset = begin_offset
-        """Of the first message that it ever had, or will have."""
+        """Offset of the first message that it ever had, or will have."""
         self.max_offset = begin_offset
         """The offset that the next message will have."""
         self._first_position = _EMPTY
         self._window: bytearray | None = None
         self.spot: tuple[IndexFile, Row] | None = None
-        """Where the files were read last."""
+        """Place where the files were read last."""
 
     @property
     def min_offset(self) -> int:
-        """Of the oldest message that is still stored. Found out when it is asked for, so retention need not look at
-        each queue; what can't be read for damage counts as stored.
+        """Offset of the oldest message that is still stored.
+
+        It is found when asked for, so retention need not check each queue; what cannot be read for damage counts as
+        stored.
         """
         if self._first_position < self._files.log_start:
             try:
@@ -110,12 +112,12 @@ class ConsumeQueue:
 
     @property
     def known_min_offset(self) -> int:
-        """As `min_offset` when it was asked for last: nothing is read."""
+        """Offset of `min_offset` when it was asked for last: nothing is read."""
         return self._min_offset
 
     @property
     def is_unused(self) -> bool:
-        """Whether it never had a message."""
+        """True if it never had a message."""
         return self.max_offset == self.begin_offset
 
     def extend(self, entries: bytes | bytearray) -> None:
@@ -132,7 +134,7 @@ class ConsumeQueue:
         self.max_offset += len(entries) // ENTRY_BYTES
 
     def read(self, offset: int, count: int) -> list[Entry]:
-        """Up to `count` entries from `offset` on, as many as there are; those below `min_offset` are not given.
+        """Read up to `count` entries from `offset` on, as many as there are, without those below `min_offset`.
 
         Raises:
             CorruptDataError: they are damaged or missing (S7).
@@ -180,7 +182,7 @@ class ConsumeQueue:
         return self._base + low // ENTRY_BYTES, bytes((self._window or b"")[low:high])
 
     def next_offset_before(self, end: int) -> int:
-        """Where it went on when the log ended at a position; it may not have been trimmed to a later one since."""
+        """Return its next offset when the log ended at a position; it may not have been trimmed to a later one."""
         if self._window is None or _position_at(self._window, len(self._window) - ENTRY_BYTES) < end:
             return self.max_offset
         return self._base + self._in_window(end) // ENTRY_BYTES
@@ -209,7 +211,7 @@ class ConsumeQueue:
         return self.max_offset if self._window is None else self.max_offset - len(self._window) // ENTRY_BYTES
 
     def _in_window(self, position: int) -> int:
-        """Where in the window the first entry at or after a position begins."""
+        """Return where in the window the first entry at or after a position begins."""
         window = self._window or b""
         low, high = 0, len(window) // ENTRY_BYTES
         while low < high:
@@ -231,7 +233,7 @@ class LiteQueue(ConsumeQueue):
     def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
         super().__init__(files, topic, queue_id, begin_offset)
         self.last_ms = 0
-        """When its last message was stored, or a moment later, wall clock; 0 if nobody has looked since the start."""
+        """Wall-clock time of its last message, or a moment later; 0 if nobody has read it since the start."""
 
 
 def _position_at(entries: bytes | bytearray, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Which errors are a single record's own: the one place that tells them from all others.
+"""Faults of a single record: the one place that distinguishes them from all other errors.
 
     try:
         with RECORD_STEP:

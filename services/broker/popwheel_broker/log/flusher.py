@@ -26,19 +26,19 @@ class Watermarks(Protocol):
 
     @property
     def confirmed_position(self) -> int:
-        """What is before it may be acknowledged to senders, and be read."""
+        """High watermark: what is before it may be acknowledged to senders, and be read."""
 
     @property
     def held_position(self) -> int:
-        """What is before it outlives the process of the master."""
+        """Position before which all outlives the process of the master."""
 
     @property
     def replicated_position(self) -> int:
-        """What is before it is never cut off any more."""
+        """Position before which nothing is cut off any more."""
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many of them as `min_in_sync_replicas` says."""
+        """True if there are as many of them as `min_in_sync_replicas` says."""
 
     def synced(self, position: int) -> None:
         """The master has synced."""
@@ -130,12 +130,13 @@ class Flusher:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it waits for no other replica, and never has."""
+        """True if it waits for no other replica, and never has."""
         return self._marks is None
 
     def is_held(self, position: int) -> bool:
-        """Whether the records before `position` outlive the process of this broker already, as they do by themselves
-        while it waits for no other replica.
+        """Return whether the records before `position` outlive the process of this broker already.
+
+        They do so by themselves while it waits for no other replica.
         """
         return self._marks is None or self._marks.held_position >= position
 

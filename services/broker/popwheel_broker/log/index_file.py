@@ -44,7 +44,7 @@ ABSENT_MAX = 64
 
 
 class Row(NamedTuple):
-    """What a file holds of a queue.
+    """Row of a file: its entries of a queue.
 
     Args:
         key: the queue's.
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 def key_of(topic: str, queue_id: int) -> bytes:
-    """By which a queue is found in files."""
+    """Return the key of a queue in files."""
     return blake2b(topic.encode() + queue_id.to_bytes(4, "big"), digest_size=_KEY_BYTES).digest()
 
 
@@ -96,7 +96,7 @@ class IndexFile:
         self.rows = rows
         self.entries = entries
         self.is_damaged = False
-        """Whether a page was found damaged."""
+        """True if a page was found damaged."""
         self._absent: set[bytes] = set()
         """Keys of some queues that have no row here. Who looks for a queue through many files, on a slow device, may
         have to give up before the end; the next one need not look into the same files again.
@@ -137,7 +137,7 @@ class IndexFile:
 
     @property
     def absent(self) -> int:
-        """How many keys it remembers not to have."""
+        """Number of keys that it remembers not to have."""
         return len(self._absent)
 
     def find(self, key: bytes) -> Row | None:
@@ -206,7 +206,7 @@ class IndexFile:
 
     @property
     def parts(self) -> int:
-        """How many parts there are to `look_at`."""
+        """Number of parts for `look_at`."""
         return -(-self._pages // _PAGES_AT_ONCE)
 
     def look_at(self, part: int) -> None:

@@ -30,7 +30,7 @@ from popwheel_common.disk import Disk
 from popwheel_common.errors import StatusError
 
 _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
-"""What is appended and not confirmed: the log's end behind it, its queue, the entries for it, their tag hashes."""
+"""Records appended and not committed: the log's end behind them, their queue, their entries, their tag hashes."""
 
 _REMADE_SHARE = 4
 """A range without an index file gets one for so many entries: this part of what a merged one may hold."""
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Appended:
-    """Where a batch of records went.
+    """Places of a batch of appended records.
 
     Args:
         queue_offsets: one for each record or run.
@@ -58,7 +58,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """How far the consume queues on the device go.
+    """Positions of the consume queues on the device.
 
     Args:
         position: of the commit log; every record before it is in the index files.
@@ -120,21 +120,21 @@ class MessageStore:
         self._checkpoint_position = self._covered = 0
         self.log = CommitLog(disk, folder / "commitlog", options.segment_bytes) if log is None else log
         self.records = StoredRecords(self.log)
-        """What is in it, by entries and positions."""
+        """Records in it, by entries and positions."""
         self.folds = Folds()
         """State that follows each record that `put` appends."""
         self.on_append: Callable[[], None] | None = None
         """Told of each write, if anybody wants to know."""
         self._on_dropped = on_dropped
         self.ended: StatusError | None = None
-        """Why nothing may be put in any more, once another replica leads: a call may still be under way here."""
+        """Error for further puts, once another replica leads: a call may still be under way here."""
         self.index = QueueIndex(disk, folder / "queueindex", options.index_entries_max, options.queue_entries_in_memory)
         self._gaps = IndexGaps(self.index, [], 1)
         self.queues = Queues(options.queues_max, self._make_queue, lite_topics_max)
         self.epoch = 1
         self.confirmed_position = 0
         self.latest_ms: int | None = None
-        """When the latest record was stored; None as long as none was seen."""
+        """Time when the latest record was stored; None as long as none was seen."""
         self._begins_with_gap = False
 
     @property
@@ -211,7 +211,7 @@ class MessageStore:
         return Appended(offsets, (), position, now_ms)
 
     def _next_offset(self, queue: ConsumeQueue, next_offsets: dict[ConsumeQueue, int]) -> int:
-        """Where a queue goes on behind what is appended, and behind what is being put together."""
+        """Return a queue's next offset behind what is appended, and behind what is being put together."""
         offset = next_offsets.get(queue)
         return self._next_offsets.get(queue, queue.max_offset) if offset is None else offset
 
@@ -261,7 +261,7 @@ class MessageStore:
         return self.queues.get(topic, queue_id)
 
     def take_queue_changes(self) -> QueueChanges:
-        """Which queues are new, have grown or are gone since the last call: what of them is to be saved."""
+        """Return the queues that are new, have grown or are gone since the last call, with their changes."""
         return self.queues.take_changes(self.confirmed_position)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
@@ -285,7 +285,7 @@ class MessageStore:
         return removed
 
     def checkpoint(self) -> StoreCheckpoint:
-        """How far all is confirmed, but for the queues: what to save once `write_index` has returned."""
+        """Return the committed positions, but for the queues: what to save once `write_index` has returned."""
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
@@ -368,7 +368,7 @@ class MessageStore:
         self.confirmed_position = found.position + found.length
 
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
-        """Whether what a queue goes on with may have been deleted by a retention that was ahead of the checkpoint."""
+        """Return whether a retention that was ahead of the checkpoint may have deleted the next records of a queue."""
         return self._begins_with_gap and queue.min_offset == queue.max_offset
 
     def finish(self) -> None:

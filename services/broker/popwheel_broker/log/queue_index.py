@@ -1,4 +1,4 @@
-"""Where the entries of all queues are on the device: files that each cover a range of the commit log.
+"""Index of all queues on the device: files with entries that each cover a range of the commit log.
 
 A checkpoint writes one file with what has arrived since the last one. Small neighbours are merged, so there are few
 and each entry is written again only a few times. Retention removes the files whose range is gone, and looks at no queue
@@ -55,14 +55,16 @@ class QueueIndex(EntryFiles):
         self.files: list[IndexFile] = []
         """Oldest first; none overlaps another."""
         self.end = 0
-        """Of the commit log: what stands before it is in the files."""
+        """Position of the commit log before which all is in the files."""
         self.log_start = 0
         self._warm: Mapping[ConsumeQueue, None] = {}
         self._is_held = False
-        """Whether no file may be removed at this moment: one that is read, or has not been given its name yet."""
+        """True if no file may be removed at this moment: one is read, or has not been given its name yet."""
         self.failed: OSError | None = None
-        """Why the device can't be counted on: what it holds of a file that could not be synced can't be told, whatever
-        a later sync says. The next process makes it again from the log."""
+        """Error of the device: what it has of a file that could not be synced is unknown, whatever a later sync says.
+
+        The next process makes it again from the log.
+        """
 
     # What is there
 
@@ -102,7 +104,7 @@ class QueueIndex(EntryFiles):
         self.files = []
 
     def _paths(self) -> list[Path]:
-        """Of the files that are whole, in the order of their ranges, the longer first; what is not whole is removed."""
+        """Return the paths of whole files, in the order of their ranges, the longer first; the others are removed."""
         paths = [self._folder / name for name in self._disk.list(self._folder)]
         for path in paths:
             if path.suffix == NEW_SUFFIX:
@@ -198,7 +200,7 @@ class QueueIndex(EntryFiles):
         assert all(one.end <= next_one.begin for one, next_one in pairwise(beside)), "index files overlap"
 
     def _place(self, file: IndexFile) -> int:
-        """Where a file stands among the others, or would."""
+        """Return the place of a file among the others, present or not."""
         return bisect_left(self.files, file.begin, key=_begin)
 
     async def write(self, queues: Mapping[ConsumeQueue, None], end: int) -> None:
@@ -327,7 +329,7 @@ def _begin(file: IndexFile) -> int:
 
 
 def _runs(buckets: list[list[tuple[bytes, ConsumeQueue]]], begin: int, end: int) -> Iterator[Run]:
-    """What queues hold for a range of the commit log, sorted."""
+    """Yield the entries of queues for a range of the commit log, sorted."""
     for bucket in buckets:
         runs: list[Run] = []
         for key, queue in bucket:
@@ -373,7 +375,7 @@ class IndexGaps:
 
     @property
     def begin(self) -> int | None:
-        """Where the first one begins; None if nothing is missing."""
+        """Position where the first one begins; None if nothing is missing."""
         return self._gaps[0][0] if self._gaps else None
 
     def take(self, found: StoredRecord, queue: ConsumeQueue | None) -> None:
@@ -414,7 +416,7 @@ class IndexGaps:
 
 
 def goes_not_on(found: StoredRecord, following: int) -> CorruptDataError:
-    """What is said of a record that does not go on with its queue."""
+    """Return the error for a record that is not the next of its queue."""
     return CorruptDataError(
         f"the record at {found.position} has offset {found.queue_offset} of queue {found.topic}/{found.queue_id}, "
         f"which goes on with {following}; restore the data from a replica or a backup"

@@ -17,12 +17,12 @@ _RESERVE_MIN = 4096
 QueueName = tuple[str, int]
 
 QUEUE_ID_MAX = 65_535
-"""What a record of the commit log can say."""
+"""Largest queue id that a record of the commit log can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """What has changed since the last ones were taken; to be applied in the order of the fields.
+    """Changes since the last ones were taken; to be applied in the order of the fields.
 
     Args:
         gone: topics whose queues are no more; they may have been made again since.
@@ -43,7 +43,7 @@ class QueueChanges:
 
 
 def reserve_of(limit: int) -> int:
-    """How many queues there may be of the broker's own beyond the limit."""
+    """Return how many of the broker's own queues there may be beyond the limit."""
     return limit // _RESERVE_SHARE + _RESERVE_MIN
 
 
@@ -62,11 +62,11 @@ class Queues:
         self._make = make
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._lite: dict[str, dict[str, LiteQueue]] = {}
-        """Of lite topics: by the topic that they are of and their stored name, as a dict for each would be large."""
+        """Queues of lite topics: by their topic and their stored name, as a dict for each would be large."""
         self._lite_names: dict[str, SortedNames] = {}
         """The same names in their order."""
         self.lite_topics = 0
-        """How many there are."""
+        """Number of them."""
         self._retries_of_topic: dict[str, dict[str, None]] = {}
         self._retries_of_group: dict[str, dict[str, None]] = {}
         self._count = 0
@@ -76,8 +76,11 @@ class Queues:
         self.system_topics: dict[str, None] = {}
         """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
         self.offsets_from = 0
-        """Where queues begin that are made from now on: no queue that was dropped has come further. So an offset names
-        one message for good (S3), though nothing is kept of the dropped ones. A fold over the log, as they are."""
+        """First offset of queues that are made from now on: no queue that was dropped has come further.
+
+        So an offset names one message for good (S3), though nothing is kept of the dropped ones. A fold over the log,
+        as they are.
+        """
 
     def __len__(self) -> int:
         return self._count
@@ -126,7 +129,7 @@ class Queues:
         return [] if found is None else found.behind(after, count)
 
     def lite_count(self, topic: str) -> int:
-        """How many lite topics a topic has."""
+        """Return the number of a topic's lite topics."""
         return len(self._lite.get(topic, ()))
 
     @property
@@ -190,15 +193,16 @@ class Queues:
         return queue
 
     def has_room(self, topic: str, queue_id: int) -> bool:
-        """Whether `ensure` gives the queue of that name. What clients send to may not take what the broker needs for
-        itself: to redeliver, to fire, to hide what is given out.
+        """Return whether `ensure` gives the queue of that name.
+
+        Sends may not take what the broker needs for itself: to redeliver, to fire, to hide what is delivered.
         """
         limit = self._limit if names.kind_of(topic) is names.Kind.USER else self._limit + reserve_of(self._limit)
         return self._count - self.lite_topics < limit or self.get(topic, queue_id) is not None
 
     @property
     def room(self) -> int:
-        """How many queues the topics of clients may still get."""
+        """Number of queues that the topics of clients may still get."""
         return max(0, self._limit - (self._count - self.lite_topics))
 
     def drop(self, topic: str, next_offset: Callable[[ConsumeQueue], int]) -> list[ConsumeQueue]:
@@ -285,11 +289,11 @@ class Queues:
 
     @staticmethod
     def bounds(queue: ConsumeQueue) -> tuple[int, int]:
-        """What is to be saved of a queue: its first offset ever and its next one."""
+        """Return what is to be saved of a queue: its first offset ever and its next one."""
         return queue.begin_offset, queue.max_offset
 
     def take_changes(self, position: int) -> QueueChanges:
-        """What has changed since the last call.
+        """Return the changes since the last call.
 
         Args:
             position: of the commit log, up to which the queues have all.

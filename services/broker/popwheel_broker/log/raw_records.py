@@ -27,7 +27,9 @@ _BULKY = frozenset((int(RecordKind.MESSAGE), int(RecordKind.TIMER)))
 
 
 def whole_length(position: int, data: bytes) -> int:
-    """How many bytes at the beginning of `data`, which stands at `position` of the log, are whole, good records.
+    """Return how many bytes at the beginning of `data` are whole, valid records;
+
+    `data` stands at `position` of the log.
 
     A damaged one ends them.
 
@@ -54,7 +56,7 @@ def whole_length(position: int, data: bytes) -> int:
 
 
 def whole_bytes(position: int, data: bytes) -> bytes:
-    """What `whole_length` counts; raises as it does."""
+    """Return the bytes that `whole_length` counts; raises as it does."""
     length = whole_length(position, data)
     return data if length == len(data) else data[:length]
 
@@ -134,7 +136,7 @@ def checked_records(position: int, data: bytes) -> list[StoredRecord]:
 
 
 def bare_records(position: int, data: bytes) -> list[StoredRecord]:
-    """Where records end and who wrote them; nothing else is told of them. For those that `checked_records` fails for.
+    """Return records with their ends and writers only. For those that `checked_records` fails for.
 
     Raises:
         CorruptDataError: one is damaged, not whole, or belongs elsewhere.

@@ -1,4 +1,4 @@
-"""What one record of the commit log is, and its bytes.
+"""Format of one record of the commit log, and its bytes.
 
 A record: a header of 60 bytes, the topic, the origin, the system properties, the payload. All numbers are big-endian.
 
@@ -42,7 +42,7 @@ RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class RecordKind(IntEnum):
-    """What a record says."""
+    """Kind of a record."""
 
     MESSAGE = 1
     CHECK_POINT = 2
@@ -216,7 +216,7 @@ def encode_run(
     store_time_ms: int,
     queue_offset: int,
 ) -> tuple[list[int], list[bytes]]:
-    """What `encode` says of each message of a run: their lengths, and two buffers for each.
+    """Encode each message of a run as `encode` does; return their lengths, and two buffers for each.
 
     Args:
         run: what is to be written.
@@ -277,7 +277,7 @@ def length_at(data: bytes, offset: int) -> int:
 
 
 def stored_ms_of(header: bytes) -> int | None:
-    """When a record was stored, by its header, which nothing checks here; None if it is no header."""
+    """Return when a record was stored, by its unchecked header; None if it is no header."""
     if len(header) < HEADER_BYTES or header[_LENGTH_AND_CHECKSUM.size] != MAGIC:
         return None
     return int(HEADER.unpack_from(header)[8])

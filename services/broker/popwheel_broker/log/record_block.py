@@ -15,12 +15,12 @@ from popwheel_common.contract.record_block import HEAD, MAGIC, VERSION, Numbers,
 
 _ENTRY = np.dtype([("position", ">u8"), ("length", ">u4"), ("tag_hash", ">u8")])
 _CHECKED_FROM = 8
-"""Of a record: its length and its checksum come before what is checked."""
+"""Offset in a record from which on it is checked: its length and its checksum come before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where messages of a queue stand, in columns.
+    """Places of a queue's messages, in columns.
 
     Args:
         offsets: in the queue.
@@ -33,7 +33,7 @@ class Places:
     lengths: Numbers
 
     def entries(self) -> list[Entry]:
-        """As entries, whose tags are not known any more."""
+        """Return them as entries, whose tags are not known any more."""
         return [Entry(*place, 0) for place in zip(self.positions.tolist(), self.lengths.tolist(), strict=True)]
 
     def part(self, begin: int, end: int) -> "Places":
@@ -41,8 +41,9 @@ class Places:
         return Places(self.offsets[begin:end], self.positions[begin:end], self.lengths[begin:end])
 
     def spans(self, gap_bytes: int) -> "Spans":
-        """How they are read: those together whose records stand no farther from one another than `gap_bytes`; with -1
-        each by itself.
+        """Return the spans to read.
+
+        Records of one span stand no farther from one another than `gap_bytes`; with -1 each is by itself.
         """
         ends = self.positions + self.lengths
         gaps = self.positions[1:] - ends[:-1]
@@ -70,14 +71,14 @@ class Spans:
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Size of all of them, in bytes."""
         return sum(self.lengths)
 
 
 def choose(
     entries: bytes, offset: int, wanted: Set[int] | None, messages_max: int, bytes_max: int
 ) -> tuple[Places, int]:
-    """Which of the entries of a queue are answered to a reader.
+    """Choose the entries of a queue that answer a reader.
 
     Args:
         entries: as `packed_entry` made them.
@@ -139,7 +140,7 @@ class Sought:
 
 
 def _holders(data: bytes, begins: Numbers, part: bytes) -> npt.NDArray[np.bool_]:
-    """Which records hold some bytes."""
+    """Return which records contain some bytes."""
     found = np.zeros(len(begins), np.bool_)
     at = data.find(part)
     while at >= 0:
@@ -161,8 +162,9 @@ def stretches(data: bytes, begins: Numbers, lengths: Numbers) -> list[bytes]:
 
 
 def are_sound(data: bytes, begins: Numbers, places: Places, queue: ConsumeQueue) -> bool:
-    """Whether records are whole, of this format and those that entries of a queue lead to: what
-    `StoredRecords.read_checked` finds out record by record, with words.
+    """Return whether records are whole, of this format, and those that entries of a queue lead to.
+
+    `StoredRecords.read_checked` finds the same record by record, with an error's sentence.
 
     Args:
         data: holds the records.

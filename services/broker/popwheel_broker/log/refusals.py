@@ -1,4 +1,4 @@
-"""What is answered when nothing can be written: the disk is full, the device refuses, or the writer has stopped."""
+"""Refusals when nothing can be written: the disk is full, the device refuses, or the writer has stopped."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ class WriterStoppedError(StatusError):
 
 
 def disk_refusal(error: OSError) -> StatusError:
-    """What to answer when the device refused a write, and nothing of it is left."""
+    """Return the error for a write that the device refused, and of which nothing is left."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full()
     return StatusError(

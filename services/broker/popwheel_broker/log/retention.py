@@ -1,4 +1,4 @@
-"""Which of the oldest segments of the commit log may go."""
+"""Retention of the commit log: the oldest segments that may be deleted."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -66,10 +66,10 @@ class SegmentAges:
         self._store = store
         self._on_fault = on_fault
         self._begun_ms: dict[int, int | None] = {}
-        """When the first record of a segment was stored, by where it begins; None if that is damaged."""
+        """Time when the first record of a segment was stored, by where it begins; None if that is damaged."""
 
     def all(self) -> list[SegmentAge]:
-        """Of all segments but the one that is written, oldest first."""
+        """Return the ages of all segments but the one that is written, oldest first."""
         segments = [(start, end) for start, end in self._store.log.segments() if end > start]
         self._read([start for start, _ in segments[1:]])
         newest_ms = sys.maxsize if self._store.latest_ms is None else self._store.latest_ms

@@ -17,7 +17,7 @@ PutRuns = Callable[[Sequence[MessageRun], list[StatusError]], list[PutResult]]
 
 
 class Sent(NamedTuple):
-    """What a record says of the send that it came from, besides that send's id.
+    """Send that a record came from, besides that send's id.
 
     Args:
         topic: where its message goes.
@@ -43,7 +43,7 @@ class RunWriter(Protocol):
 
     @property
     def leaves_by_itself(self) -> bool:
-        """Whether its messages come into their topic without their sender: then a retry may find them there."""
+        """True if its messages come into their topic without their sender: then a retry may find them there."""
 
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
         """Append runs in one write, without those that are refused; the caller makes them durable. If one of them fails
@@ -116,7 +116,7 @@ class RunBatch:
 def put_alone(
     runs: Sequence[MessageRun], put: PutRuns, fault: RecordFaultError, refusals: list[StatusError]
 ) -> list[PutResult]:
-    """What becomes of runs of which one failed by itself: each is appended by a write of its own.
+    """Put runs one by one after one of them failed by itself: each is appended by a write of its own.
 
     Args:
         runs: the runs.

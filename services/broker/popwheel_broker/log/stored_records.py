@@ -13,7 +13,7 @@ from popwheel_common.cold_reads import NotInMemory, Range
 from popwheel_common.errors import CorruptDataError
 
 _READ_GAP_BYTES = 16 * 1024
-"""What lies between two records is read with them, up to this many bytes: that costs less than another read."""
+"""Longest gap between two records that is read with them, in bytes: that costs less than another read."""
 
 
 class StoredRecords:
@@ -131,7 +131,7 @@ class StoredRecords:
         return b"".join(found)
 
     def position_of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Where the record of an offset stands in the log; None if there is none. Raises as `read_checked`."""
+        """Return where the record of an offset stands in the log; None if there is none. Raises as `read_checked`."""
         entries = queue.read(offset, 1)
         return self.read_checked(queue, (offset,), entries)[0].position if entries else None
 
@@ -149,7 +149,7 @@ class StoredRecords:
         return low
 
     def first_store_time_ms(self, position: int) -> int | None:
-        """When the record that begins at `position` was stored; None if it is damaged."""
+        """Return when the record that begins at `position` was stored; None if it is damaged."""
         try:
             return self.record_at(position).store_time_ms
         except CorruptDataError:
@@ -168,7 +168,7 @@ class StoredRecords:
         return record.decode(self._log.read(position, length), 0, position)
 
     def stored_at_ms(self, position: int) -> int | None:
-        """When the record at `position` was stored, by its header alone; None if none is there (any more)."""
+        """Return when the record at `position` was stored, by its header alone; None if none is there (any more)."""
         if not self._log.start_position <= position < self._log.end_position:
             return None
         return record.stored_ms_of(self._log.read(position, record.HEADER_BYTES))

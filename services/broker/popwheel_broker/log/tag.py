@@ -31,7 +31,7 @@ def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
 
 
 def filter_bytes(wanted: frozenset[int] | None) -> int:
-    """About how much memory the hashes of a filter take."""
+    """Return the approximate memory of a filter's hashes, in bytes."""
     return 0 if wanted is None else 256 + 100 * len(wanted)
 
 

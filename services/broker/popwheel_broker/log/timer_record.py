@@ -1,4 +1,4 @@
-"""What the records of the timer queue say besides their message: when it is due, and where it goes then.
+"""Headers of the timer queue's records besides their message: their due time, and their target.
 
 A record of kind TIMER or RECALL stands in queue 0 of `rmq_sys_wheel_timer`; its `origin` holds a `Delay`. The record
 that a timer becomes when it fires has `fired_origin` as its own: so the log itself tells which timers have fired (T2).
@@ -27,7 +27,7 @@ FIRED_BYTES = _FIRED.size
 
 
 class Delay(NamedTuple):
-    """Where a delayed message stands.
+    """Delay of a message, and its target.
 
     Args:
         topic: where it goes.
@@ -47,7 +47,10 @@ class Delay(NamedTuple):
     predecessor: int = NONE
 
     def root_at(self, position: int) -> int:
-        """By which its message is known, if the record that says this stands at a position: that of the first one."""
+        """Return the position of the message's first record, which names it.
+
+        The record with this delay stands at a position.
+        """
         return position if self.root == NONE else self.root
 
     def encode(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Which keys of a map have changed, and in which order: so that one who knows an older version gets only the rest.
+"""Changed keys of a map in order, so that one with an older version gets only the rest.
 
 Keys stand in chunks by the time of their last change; what is told is whole chunks. No step goes through all keys.
 """
@@ -12,7 +12,7 @@ Key = TypeVar("Key")
 
 _TIDIED_AT_ONCE = 4
 _RECENT = 64
-"""So many of the latest chunks are kept apart: those who ask often get no more than has changed meanwhile."""
+"""Number of latest chunks kept separately: frequent readers get no more than has changed meanwhile."""
 
 
 class _Chunk(Generic[Key]):
@@ -50,7 +50,7 @@ class Changes(Generic[Key]):
         self._tidied = 0
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self._chunk_of) - len(self._gone)
 
     def note(self, key: Key, version: int, *, is_gone: bool = False) -> None:
@@ -109,7 +109,7 @@ class Changes(Generic[Key]):
         self._forgotten_version = max(self._forgotten_version, chunk.version)
 
     def knows(self, version: int) -> bool:
-        """Whether all that has changed since a version can be told."""
+        """Return whether all changes since a version are known."""
         return version == 0 or version >= self._forgotten_version
 
     def chunks(self) -> Iterator[Set[Key]]:

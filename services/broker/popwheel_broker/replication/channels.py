@@ -8,7 +8,7 @@ from popwheel_rpc.service import Channel
 
 @dataclass(frozen=True, slots=True)
 class BrokerChannels:
-    """Whom a replica can reach.
+    """Channels from a replica to others.
 
     Args:
         controller: the way to the controller.

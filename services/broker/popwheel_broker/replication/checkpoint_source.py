@@ -37,7 +37,7 @@ class CheckpointSource:
         self._names = names
         self.version = 0
         self.looked_position = 0
-        """Of the log: the offsets are at least of the time when it ended here."""
+        """Position of the log for the offsets: they are at least of the time when the log ended here."""
         self._rests: deque[int] = deque(maxlen=_RESTS_MAX)
         self._offsets: Changes[_Pair] = Changes(entries_max, _GONE_MAX)
         self._topics: Changes[str] = Changes(entries_max, _GONE_MAX)
@@ -48,7 +48,7 @@ class CheckpointSource:
         self._unfinished: Iterator[None] = iter(())
 
     def __len__(self) -> int:
-        """How many offsets there are."""
+        """Return the number of offsets."""
         return len(self._offsets)
 
     def look(self) -> Iterator[None]:
@@ -98,7 +98,7 @@ class CheckpointSource:
         table.note(key, self.version, is_gone=is_gone)
 
     def is_rest(self, known_version: int) -> bool:
-        """Whether a rest was said to follow from this version on, a short while ago."""
+        """Return whether a rest was promised for this version, a short while ago."""
         return known_version in self._rests
 
     def checkpoint(
@@ -109,7 +109,7 @@ class CheckpointSource:
         timer: TimerProgress,
         revive_offsets: Iterable[int],
     ) -> ReplicaCheckpoint:
-        """What one who knows a version lacks.
+        """Return the checkpoint for a replica that knows a version.
 
         Args:
             known_version: 0 for none; one that this source never gave counts as none.

@@ -10,7 +10,7 @@ _MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConstants:
-    """How the two ends of replication pace each other.
+    """Constants by which the two ends of replication pace each other.
 
     Args:
         heartbeat_ms: how often an idle master and its slaves say that they are there, and a replica registers.

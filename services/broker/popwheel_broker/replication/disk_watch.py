@@ -1,4 +1,4 @@
-"""How full the disk is, looked at now and then, and when much was written since."""
+"""Usage of the disk, checked from time to time, and when much was written since."""
 
 from pathlib import Path
 
@@ -33,11 +33,11 @@ class DiskWatch:
         self._full = False
 
     def usage(self) -> DiskUsage:
-        """How full it is now."""
+        """Return its current usage."""
         return self._disk.usage(self._folder)
 
     def is_full(self, position: int) -> bool:
-        """Whether sends are to be refused, of a broker whose log ends at `position`."""
+        """Return whether sends are to be refused, of a broker whose log ends at `position`."""
         now_s = self._clock.monotonic()
         if now_s - self._looked_at_s >= _LOOK_INTERVAL_S or position >= self._look_at_position:
             usage = self.usage()

@@ -1,4 +1,4 @@
-"""Which epoch wrote which part of a log: by it two replicas find where their logs part.
+"""Epochs of a log by position: by them two replicas find where their logs part.
 
 Each epoch has one writer (S5), and whoever follows it holds a prefix of what it wrote (S4). So two logs that both hold
 records of an epoch are equal up to where the shorter of them leaves it.
@@ -12,8 +12,10 @@ from typing import NamedTuple
 from popwheel_common.errors import CorruptDataError
 
 EPOCHS_MAX = 512
-"""So many are known, the latest. A log that parts from another in an older one is taken anew; its records of then can't
-be repaired."""
+"""Limit of epochs known, the latest.
+
+A log that parts from another in an older one is copied anew; its records of then cannot be repaired.
+"""
 
 
 class EpochStart(NamedTuple):
@@ -62,7 +64,7 @@ class EpochHistory:
 
     @property
     def latest_position(self) -> int:
-        """Where that one began; 0 if there is none."""
+        """Position where the latest epoch began; 0 if there is none."""
         return self._positions[-1] if self._positions else 0
 
     def begin(self, epoch: int, position: int) -> None:
@@ -115,7 +117,7 @@ class EpochHistory:
         return self._epochs[index] if index >= 0 else 0
 
     def end_of(self, epoch: int, end_position: int) -> int | None:
-        """Where an epoch's records end in a log that ends at `end_position`; None if the epoch is not known."""
+        """Return where an epoch's records end in a log that ends at `end_position`; None if the epoch is not known."""
         index = bisect_left(self._epochs, epoch)
         if index == len(self._epochs) or self._epochs[index] != epoch:
             return None
@@ -124,7 +126,7 @@ class EpochHistory:
 
 @dataclass(frozen=True, slots=True)
 class LogOutline:
-    """What must be known of a log to compare it with another.
+    """Outline of a log, for a comparison with another.
 
     Args:
         start_position: of the oldest record held.
@@ -139,7 +141,7 @@ class LogOutline:
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """How a follower gets onto its master's log.
+    """Plan of how a follower joins its master's log.
 
     Args:
         position: where its log goes on. All that it has from there on it drops.
@@ -152,7 +154,7 @@ class JoinPlan:
 
 
 def join_plan(master: LogOutline, follower: LogOutline) -> JoinPlan:
-    """Where a follower's log parts from its master's, and whether it can go on from there."""
+    """Return where a follower's log parts from its master's, and whether it can go on from there."""
     position = _parting(master, follower)
     if position is None or not follower.start_position <= position or position < master.start_position:
         return JoinPlan(master.start_position, anew=True)
@@ -160,7 +162,7 @@ def join_plan(master: LogOutline, follower: LogOutline) -> JoinPlan:
 
 
 def _parting(master: LogOutline, follower: LogOutline) -> int | None:
-    """Up to where both logs are certainly equal; None if they have nothing in common."""
+    """Return the position up to which both logs are certainly equal; None if they have nothing in common."""
     for epoch, _ in reversed(list(follower.epochs)):
         theirs = master.epochs.end_of(epoch, master.end_position)
         ours = follower.epochs.end_of(epoch, follower.end_position)

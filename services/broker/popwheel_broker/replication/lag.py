@@ -1,4 +1,4 @@
-"""How long ago a log reached which position: by it a replica's lag is told in time, not only in bytes."""
+"""Times when a log reached its positions: by them a replica's lag is shown in time, not only in bytes."""
 
 from bisect import bisect_right
 
@@ -37,7 +37,7 @@ class PositionTimes:
         self._positions.append(position)
 
     def behind_ms(self, position: int, end_position: int, now_ms: int) -> int:
-        """For how long there has been something behind `position`, in a log that reaches to `end_position` now."""
+        """Return for how long a record has been behind `position`, in a log that reaches to `end_position` now."""
         if position >= end_position or not self._times_ms:
             return 0
         index = min(bisect_right(self._positions, position), len(self._times_ms) - 1)

@@ -1,4 +1,4 @@
-"""What is deleted of a replica's log: its oldest segments, as far as nothing needs them any more."""
+"""Cleaner of a replica's log: it deletes the oldest segments, as far as nothing needs them any more."""
 
 from collections.abc import Callable
 

@@ -13,7 +13,7 @@ _log = structlog.get_logger()
 
 
 class LogEpochs:
-    """Who wrote a log. What is changed is written down by the next `save`.
+    """Epochs of a log. A change is written to the file by the next `save`.
 
     Args:
         superblock: says who did, as far as it is not older than the log.
@@ -25,7 +25,7 @@ class LogEpochs:
         self._log = log
         self._is_unsaved = False
         self.history = EpochHistory()
-        """What is known now."""
+        """History as known now."""
 
     def load(self, saved: StoreCheckpoint) -> bool:
         """Take up what the superblock says; whether that is all up to the checkpoint, else it is to be learned."""
@@ -39,7 +39,7 @@ class LogEpochs:
         return True
 
     def set(self, history: EpochHistory) -> None:
-        """From now on `history` is what is known."""
+        """Set the history."""
         self.history = history
         self._is_unsaved = True
 
@@ -60,7 +60,10 @@ class LogEpochs:
             self.begin(found.epoch, found.position)
 
     def begins_unknown(self, position: int) -> bool:
-        """Whether the record at a position is of an epoch that the history does not know, so began there or before."""
+        """Return whether the record at a position is of an epoch that the history does not know.
+
+        Such an epoch began there or before.
+        """
         try:
             return next(self._log.records(position, position + 1)).epoch > self.history.latest
         except (CorruptDataError, StopIteration):

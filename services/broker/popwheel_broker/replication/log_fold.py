@@ -1,4 +1,4 @@
-"""How the log becomes the core's state: records are folded into it as far as they will stay, a few at a time.
+"""Fold of the log into the core's state: records that will stay, a few at a time.
 
 What was appended a moment ago is in memory still, up to `_KEPT_BYTES`; the rest is read again. Other threads read, and
 the loop is left after 10 ms of folding.
@@ -53,7 +53,7 @@ class LogFold:
         self._confirmed = 0
         self._folding: asyncio.Task[None] | None = None
         self._damage: CorruptDataError | None = None
-        """What `_folding` ended with, for the next one who can have it mended."""
+        """Damage that ended `_folding`, for the next caller who can have it repaired."""
 
     def appended(self, records: Sequence[StoredRecord], length: int) -> None:
         """Records were appended to the log; they are kept for the fold if there is room, and nothing is left out

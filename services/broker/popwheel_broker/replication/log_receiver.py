@@ -33,7 +33,7 @@ class LinkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Slave:
-    """Who follows.
+    """Slave that follows.
 
     Args:
         group: name of its broker group.
@@ -61,13 +61,13 @@ class Slave:
 
 
 class MasterLag:
-    """How far a slave is behind its master, over all streams of the epoch. Nothing is known until the first chunk."""
+    """Lag of a slave behind its master, over all streams of the epoch. It is not known until the first chunk."""
 
     def __init__(self) -> None:
         self.end_position = 0
-        """Of the master's log, as heard last."""
+        """End of the master's log, as last received."""
         self.heard_ms = 0
-        """When that was."""
+        """Time when it was received."""
         self._times = PositionTimes()
 
     def heard(self, end_position: int, now_ms: int) -> None:
@@ -77,11 +77,11 @@ class MasterLag:
         self._times.note(end_position, now_ms)
 
     def behind_bytes(self, position: int) -> int:
-        """What the master had beyond a position."""
+        """Return how many bytes the master had beyond a position."""
         return max(0, self.end_position - position)
 
     def behind_ms(self, position: int, now_ms: int) -> int:
-        """For how long the master has had something beyond a position."""
+        """Return for how long the master has had a record beyond a position."""
         return self._times.behind_ms(position, self.end_position, now_ms)
 
 
@@ -106,9 +106,9 @@ class LogReceiver:
         self._complete_at = 0
         self._is_busy = False
         self._repaired = -1
-        """Where the record stands that was repaired last."""
+        """Position of the record that was repaired last."""
         self.joined = False
-        """Whether the master has let this slave onto its log."""
+        """True once the master has let this slave join its log."""
 
     async def run(self) -> None:
         """Follow until the stream ends, in whatever way.

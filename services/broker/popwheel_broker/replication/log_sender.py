@@ -23,7 +23,7 @@ _JOINING_SILENCES = 15
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Who leads, and what all senders of a master share.
+    """State that all senders of a master share.
 
     Args:
         group: name of the broker group.
@@ -76,11 +76,11 @@ class SendWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing may be sent until the slave has spoken."""
+        """True if nothing may be sent until the slave reports."""
         return self.under_way >= self._window_bytes
 
     def room(self, end_position: int) -> int:
-        """How many bytes to send now to a slave of a log that reaches to `end_position`; 0: none."""
+        """Return how many bytes to send now to a slave of a log that reaches to `end_position`; 0: none."""
         waiting = end_position - self.sent_position
         if waiting <= 0:
             return 0
@@ -144,17 +144,17 @@ class LogSender:
 
     @property
     def plan(self) -> JoinPlan:
-        """How the slave gets onto the log."""
+        """Plan of how the slave joins the log."""
         return self._plan
 
     @property
     def sent_position(self) -> int:
-        """Up to where the slave was sent the log."""
+        """Position up to which the log was sent to the slave."""
         return self._window.sent_position
 
     @property
     def under_way_bytes(self) -> int:
-        """What was sent, and what the slave has not spoken of."""
+        """Number of bytes sent that the slave has not reported."""
         return self._window.under_way
 
     async def run(self) -> None:
@@ -337,7 +337,7 @@ class LogSender:
 
 
 def plan_for(log: ReplicaLog, first: ReplicateProgress) -> JoinPlan:
-    """How a slave gets onto a master's log, by what it said first.
+    """Return the plan by which a slave joins a master's log, given its first message.
 
     Raises:
         StatusError: it says what can't be.

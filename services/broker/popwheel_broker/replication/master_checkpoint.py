@@ -28,7 +28,7 @@ ProgressKey = tuple[str, str, int]
 
 
 class MasterCheckpoint:
-    """What is held of a master's progress. Epochs and, within one, versions never go back (C4)."""
+    """Checkpoint of a master's progress. Epochs and, within one, versions never go back (C4)."""
 
     def __init__(self) -> None:
         self.latest = ReplicaCheckpoint()
@@ -39,7 +39,7 @@ class MasterCheckpoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all parts of it have come."""
+        """True once all its parts have arrived."""
         return self.latest.epoch > 0 and not self.latest.rest_from
 
     @property
@@ -49,7 +49,7 @@ class MasterCheckpoint:
 
     @property
     def offsets(self) -> Mapping[ProgressKey, tuple[int, int]]:
-        """By consumer group, topic and queue: committed and popped offset."""
+        """Committed and popped offset by consumer group, topic and queue."""
         return self._offsets
 
     @property
@@ -88,7 +88,7 @@ class MasterCheckpoint:
                 raise StatusError(Code.BAD_REQUEST, "the columns of a checkpoint's offsets must have one length")
 
     def is_held(self, given: ReplicaCheckpoint) -> bool:
-        """Whether just this one was taken before."""
+        """Return whether this very checkpoint was applied before."""
         return (given.epoch, given.version) == (self.latest.epoch, self.latest.version)
 
     def take(self, given: ReplicaCheckpoint) -> None:
@@ -152,12 +152,12 @@ class MasterCheckpoint:
 
 
 def known_version(given: ReplicaCheckpoint) -> int:
-    """Who has taken a checkpoint, and all before it, has everything that had changed up to this version."""
+    """Return the version up to which a replica has all changes, once it has this checkpoint and all before it."""
     return given.rest_from or given.version
 
 
 def speaks_of(given: ReplicaCheckpoint, end_of_epoch: int | None) -> bool:
-    """Whether all of the log that a checkpoint was taken from is held.
+    """Return whether this replica has all of the log that a checkpoint was taken from.
 
     Args:
         given: the checkpoint.
@@ -233,7 +233,7 @@ def take_over_offsets(core: BrokerCore, held: MasterCheckpoint) -> int:
 
 
 def _is_same(core: BrokerCore, held: MasterCheckpoint, group: str, topic: str) -> bool:
-    """Whether a group and a topic are those that the old master knew by their names."""
+    """Return whether a group and a topic are those that the old master knew by their names."""
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         owner = topic.removeprefix(names.DEAD_LETTER_PREFIX)
         topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == held.groups.get(owner)

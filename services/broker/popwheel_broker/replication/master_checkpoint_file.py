@@ -35,7 +35,7 @@ class MasterCheckpointFile:
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is."""
+        """Size of the file, in bytes."""
         return self._bytes
 
     def load(self) -> None:

@@ -1,4 +1,4 @@
-"""What is shown of replication; who leads, and where the log ends, is shown beside it (`broker.replica_metrics`)."""
+"""Metrics of replication; the leader, and the log's end, are shown beside them (`broker.replica_metrics`)."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Where the other replicas of a broker group are, and the ways to them."""
+"""Peers of a replica in its broker group, and the channels to them."""
 
 from collections.abc import Iterator
 
@@ -69,7 +69,7 @@ class Peers:
 
     @property
     def is_told(self) -> bool:
-        """Whether a controller has said who they are since the process began, or there can be none."""
+        """True if a controller has sent the peers since the process began, or there can be none."""
         return self._is_told
 
     def _others_of(self, group: BrokerGroup) -> dict[int, str]:

@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class _Place(NamedTuple):
-    """What the header of a damaged record says, as far as it was found to be true.
+    """Verified fields of a damaged record's header.
 
     Args:
         length: of the record, in bytes.
@@ -134,7 +134,7 @@ class RecordSkip:
         return None
 
     def _place(self, position: int) -> _Place:
-        """What the header says, if it goes with where it stands and with what follows. Raises StatusError."""
+        """Return the header's fields, if they agree with its position and the next record. Raises StatusError."""
         log = self._log
         data = log.read(position, HEADER_BYTES)
         if len(data) < HEADER_BYTES:

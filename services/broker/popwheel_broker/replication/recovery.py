@@ -1,4 +1,4 @@
-"""What happens once, at a replica's start: finding out what is there, mending it, and folding it."""
+"""Recovery at a replica's start: it finds what is stored, repairs it, and folds it."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
@@ -43,7 +43,7 @@ class Recovery:
         self._epochs = epochs
         self._begin_doubt = begin_doubt
         self.records = 0
-        """As many were read again: those that the checkpoint does not cover."""
+        """Number of records read again: those that the checkpoint does not cover."""
 
     async def run(
         self,

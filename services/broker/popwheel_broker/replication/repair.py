@@ -20,7 +20,7 @@ from popwheel_rpc.status import RpcError
 _log = structlog.get_logger()
 
 _VAIN_PAUSE_MS = 5000
-"""After a record could be had from nobody, it is not asked for again for so long."""
+"""Pause after which a record that nobody had is asked for again."""
 _VAIN_MAX = 1024
 
 
@@ -94,7 +94,7 @@ class Repairer:
             return False
 
     async def is_nowhere(self, position: int) -> bool:
-        """Whether each of the other replicas can be asked, and says that its log ends before `position`.
+        """Return whether each of the other replicas can be asked, and reports that its log ends before `position`.
 
         That somebody else answers at the address of one proves nothing.
         """

@@ -14,24 +14,27 @@ class ReplicaLog(Protocol):
 
     @property
     def start_position(self) -> int:
-        """Of the oldest record held."""
+        """Position of the oldest record."""
 
     @property
     def end_position(self) -> int:
-        """Behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; what is before it survives the end of the process."""
 
     @property
     def synced_position(self) -> int:
-        """What is before it is on the device."""
+        """Position before which all is on the device."""
 
     @property
     def confirmed_position(self) -> int:
-        """What is before it the sync-state set has; a slave has folded it into its state."""
+        """High watermark: the sync-state set has what is before it; a slave has folded it into its state."""
 
     @property
     def epochs(self) -> EpochHistory:
-        """Who wrote it; `append_raw`, `cut` and `install` keep it right, and have its file on the device before the
-        records it tells of."""
+        """Epochs of the log;
+
+        `append_raw`, `cut` and `install` keep them right, and have their file on the device before the records it is
+        about.
+        """
 
     async def read(self, position: int, bytes_max: int) -> bytes:
         """Whole records from `position` on, which begins one; at least one, however long, if `position` is before the

@@ -1,4 +1,4 @@
-"""What a replica holds, whatever its role: the log, who wrote it, and the core that is folded from it.
+"""Store of a replica, whatever its role: the log, its epochs, and the core that is folded from it.
 
 A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So what
 is cut off was as a rule never folded. Where it was (an unclean election, `ack_mode: master`), the core is made anew,
@@ -42,7 +42,7 @@ _CHECKPOINT_NAME = "checkpoint"
 
 
 class FilesSubscriber(Protocol):
-    """What a follower wants to hear of at once."""
+    """Notifications that a follower wants at once."""
 
     def folded(self) -> None:
         """Records were folded into the core."""
@@ -51,7 +51,7 @@ class FilesSubscriber(Protocol):
         """The log is about to be cut, or the core to be made anew: what works with them is to end."""
 
     def go_on(self) -> None:
-        """That is over: it may go on, with what `core` is now."""
+        """Go on: the repair is over, and `core` is the current one."""
 
 
 class ReplicaStore:
@@ -84,17 +84,17 @@ class ReplicaStore:
         self._disk = disk
         self._folder = folder
         self._former_queues = folder / "consumequeue"
-        """Where releases before the index files had the queues' entries: a folder for each queue."""
+        """Folder in which releases before the index files had the queues' entries: a folder for each queue."""
         self.superblock = Superblock(disk, folder)
-        """To be loaded before `start`."""
+        """Superblock, to be loaded before `start`."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self._subscriber: FilesSubscriber | None = None
         self._on_doubt_ended = on_doubt_ended
         self.is_followers = True
-        """Whether the core is one that a follower may go on with; if not, `unfinish` makes it so."""
+        """True if a follower may go on with the core; if not, `unfinish` makes it so."""
         self._is_whole = True
         self.recovered_records = 0
-        """As many `start` has read again: those that the checkpoint does not cover."""
+        """Number of records that `start` has read again: those that the checkpoint does not cover."""
         self.core = make_core(None)
         self.log = self.core.store.log
         self._epochs = LogEpochs(self.superblock, self.log)
@@ -122,38 +122,40 @@ class ReplicaStore:
 
     @property
     def start_position(self) -> int:
-        """Of the oldest record held."""
+        """Position of the oldest record."""
         return self.log.start_position
 
     @property
     def end_position(self) -> int:
-        """Behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; what is before it survives the end of the process."""
         return self.log.end_position
 
     @property
     def synced_position(self) -> int:
-        """What is before it is on the device."""
+        """Position before which all is on the device."""
         return self.log.synced_position
 
     @property
     def confirmed_position(self) -> int:
-        """What is before it the sync-state set has, and it is folded into the core."""
+        """Position before which the sync-state set has all, and all is folded into the core: the high watermark."""
         return self.core.store.confirmed_position
 
     @property
     def epochs(self) -> EpochHistory:
-        """Who wrote the log."""
+        """Epochs of the log."""
         return self._epochs.history
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record of the log; 0 if it is empty."""
+        """Epoch of the last record of the log; 0 if it is empty."""
         return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether acknowledged messages may be missing: this or an earlier start cut off the log's end, and not every
-        other replica could be asked for it. It outlives the process.
+        """True if acknowledged messages may be missing.
+
+        This or an earlier start cut off the log's end, and not every other replica could be asked for it. It outlives
+        the process.
         """
         return self.superblock.contents.is_doubtful
 
@@ -217,7 +219,7 @@ class ReplicaStore:
         await self.superblock.change(is_doubtful=True)
 
     async def end_doubt(self) -> None:
-        """Whatever was acknowledged is here (see `ReplicaLog`)."""
+        """End the suspicion: all acknowledged messages are here (see `ReplicaLog`)."""
         if self.is_doubtful:
             await self.superblock.change(is_doubtful=False)
             _log.info("this replica has everything again", position=self.end_position)
@@ -434,7 +436,7 @@ class ReplicaStore:
 
     @property
     def saved_position(self) -> int:
-        """Of the log, up to where the core is saved: a restart reads on from there."""
+        """Position of the log up to where the core is saved: a restart reads on from there."""
         return self._saved.head.store.position
 
     async def save(self, until_safe: Callable[[], Awaitable[None]]) -> None:

@@ -56,7 +56,7 @@ class ReplicationMaster:
         self._on_group = on_group
         self._on_failure = on_failure
         self._identities: dict[int, bytes] = {}
-        """Of the volumes that the controller has recorded, by the same version of the group as the set."""
+        """Identities of the volumes that the controller has recorded, by the same version of the group as the set."""
         self._senders: dict[int, LogSender] = {}
         self._sent_before: dict[int, int] = {}
         self._ticking: asyncio.Task[None] | None = None
@@ -99,7 +99,7 @@ class ReplicationMaster:
                 sender.end(self._stranger(sender.replica))
 
     def lags(self) -> list[ReplicaLag]:
-        """How far each slave is, for the report to the controller."""
+        """Return the lag of each slave, for the report to the controller."""
         return [
             ReplicaLag(
                 replica=each.replica,
@@ -113,7 +113,7 @@ class ReplicationMaster:
 
     @property
     def followers(self) -> int:
-        """How many slaves follow."""
+        """Number of slaves that follow."""
         return len(self._senders)
 
     @property
@@ -201,8 +201,9 @@ class ReplicationMaster:
             )
 
     def _is_stranger(self, replica: int, identity: bytes) -> bool:
-        """Whether it is another volume than the one that may be chosen for master by that number: what this one has
-        must not count for it.
+        """Return whether this is another volume than the one that may become master by that number.
+
+        Its log must not count for it.
         """
         recorded = self._identities.get(replica, b"")
         return bool(recorded and identity) and recorded != identity

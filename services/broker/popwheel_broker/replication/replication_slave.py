@@ -52,18 +52,19 @@ class ReplicationSlave:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the master has let this slave onto its log, and the stream lasts."""
+        """True while the stream lasts on which the master has let this slave join its log."""
         return self._receiver is not None and self._receiver.joined
 
     @property
     def behind_bytes(self) -> int:
-        """What the master had, when it was heard last, that is not on this device."""
+        """Number of the master's bytes, as last received, that are not on this device."""
         return self._lag.behind_bytes(self._log.synced_position)
 
     @property
     def behind_ms(self) -> int:
-        """For how long there has been something of the master that is not on this device; while it is not heard, that
-        is not known and this is the time since.
+        """Time for which records of the master have not been on this device.
+
+        While the master is not heard of, it is the time since.
         """
         now_ms = self._clock.steady_ms()
         behind_ms = self._lag.behind_ms(self._log.synced_position, now_ms)

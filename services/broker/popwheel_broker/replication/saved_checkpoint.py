@@ -1,4 +1,4 @@
-"""What is saved of the core: the checkpoint on the device, and from where on it needs the log."""
+"""Saved state of the core: the checkpoint on the device, and from where on it needs the log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -42,15 +42,15 @@ class SavedCheckpoint:
         self._changes_bytes_min = changes_bytes_min
         self._on_failure = on_failure
         self._frames: CheckpointFrames | None = None
-        """What the next save goes on with; None: the file is to be written anew."""
+        """Frames that the next save continues; None: the file is to be written anew."""
         self._is_behind = False
-        """Whether changes were taken from the core that are in no file: then all that is there is to be saved."""
+        """True if changes were taken from the core that are in no file: then the full state is to be saved."""
         self._whole_end = 0
         self._slot = 0
         self.head = Checkpoint()
-        """What was saved last, without its rows."""
+        """Last saved checkpoint, without its rows."""
         self.needed_from = 0
-        """Of the log: what the checkpoint that is saved needs stands from here on; 0 as long as that is not known."""
+        """Position of the log from which on the saved checkpoint needs it; 0 as long as that is not known."""
         self._is_certain = False
         """True if the device has `head`; if not, what was to be saved after it may be there in its place.
 
@@ -59,17 +59,18 @@ class SavedCheckpoint:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file."""
+        """True if there is a file."""
         return self._disk.exists(self._path)
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is; 0 if it is to be written anew."""
+        """Size of the file; 0 if it is to be written anew."""
         return 0 if self._frames is None else self._frames.end
 
     def load(self, log: CommitLog) -> Checkpoint:
-        """What the file says, for a core that begins with it: what is saved from now on is what changes from there. In
-        a new folder there is none; then all that is there counts as synced.
+        """Load the file for a core that begins with it: what is saved from now on is what changes from there.
+
+        In a new folder there is none; then all that is there counts as synced.
 
         Args:
             log: what the checkpoint is of.

@@ -10,7 +10,7 @@ from popwheel_common.transitions import Row, Transitions
 
 
 class ReplicaState(Enum):
-    """Of a replica; its master waits for it in all but the first."""
+    """State of a replica; its master waits for it in all but the first."""
 
     FOLLOWS = auto()
     """It takes over the log."""
@@ -23,7 +23,7 @@ class ReplicaState(Enum):
 
 
 class WishState(Enum):
-    """What became of the change that the controller was asked for last."""
+    """State of the change that the controller was asked for last."""
 
     NONE = auto()
     """Nothing is asked for."""
@@ -32,7 +32,7 @@ class WishState(Enum):
     UNCERTAIN = auto()
     """There was no answer, or one that does not tell whether a controller has stored it, or ever will."""
     ASKED_AGAIN = auto()
-    """As UNCERTAIN, and the answer to a later try is awaited: a refusal says nothing of the earlier one."""
+    """Uncertain as UNCERTAIN, and the answer to a later try is awaited: a refusal says nothing of the earlier one."""
 
 
 REPLICA_STATES: Final = Transitions(

@@ -1,4 +1,4 @@
-"""What replication counts, in plain numbers; `metrics.py` shows them."""
+"""Counters of replication, as plain numbers; `metrics.py` shows them."""
 
 from dataclasses import dataclass
 

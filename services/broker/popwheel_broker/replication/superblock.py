@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a superblock says.
+    """Contents of a superblock.
 
     Args:
         identity: drawn with the folder, 16 bytes: another one says that what it held is gone.
@@ -75,11 +75,11 @@ class Superblock:
         self._writing = asyncio.Lock()
         self._sequence = 0
         self._is_whole = True
-        """Whether the device has `contents` in both slots."""
+        """True if the device has `contents` in both slots."""
         self._suspect = 0
         """The slot that is written first: if one may be damaged, or older than the other, it is this one."""
         self.contents = Contents()
-        """What is on the device; nothing until it was loaded."""
+        """Contents on the device; empty until they were loaded."""
 
     async def load(self, log: CommitLog, random_source: random.Random) -> None:
         """Take up what the file says. A new folder gets one.

@@ -1,4 +1,6 @@
-"""Which replicas must have a message before it is acknowledged, and how far they all are. Told the time, pure.
+"""Sync-state set: the replicas that must have a message before it is acknowledged, and their positions.
+
+Pure; it is passed the time.
 
 `set_states.py` has the states of a replica and of a wish; the README prints their tables.
 
@@ -29,15 +31,17 @@ from popwheel_rpc.status import NotProcessedError, RpcError
 
 _ASK_AGAIN_MS = 500
 _JOIN_PAUSES = (4, 8, 16, 20)
-"""After the first, second ... vain try to join there is no other for so many times `joining_ms_max`: each costs those
-who send up to that long."""
+"""Pauses after the first, second ... vain try to join, as multiples of `joining_ms_max`.
+
+Each try delays sends by up to that long.
+"""
 _STEADY_LAGS = 10
 """A member that was one for so many times `lag_ms_max` has not tried in vain."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetChange:
-    """What the controller is to be asked (`Controller.ChangeSyncStateSet`).
+    """Change that the controller is to be asked for (`Controller.ChangeSyncStateSet`).
 
     Args:
         version: of the group's state that this is based on.
@@ -49,7 +53,7 @@ class SetChange:
 
 
 def is_certain(failure: StatusError | RpcError) -> bool:
-    """Whether a failure of asking for a change proves that no controller has stored it or ever will.
+    """Return whether a failed request for a change proves that no controller has stored it or ever will.
 
     Three do: nobody was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller; and
     that none leads. Proof of the last: a controller says it before it looks at the wish, and a call ends with it only
@@ -63,7 +67,7 @@ def is_certain(failure: StatusError | RpcError) -> bool:
 
 
 class Lag(NamedTuple):
-    """How far a replica is.
+    """Lag of a replica.
 
     Args:
         replica: its number.
@@ -141,17 +145,26 @@ class SyncStateSet:
         self._ask_not_before_ms = 0
         self.version = group.version
         self.members = frozenset(group.sync_state_set)
-        """By the controller's word."""
+        """Members by the controller's state."""
         self.confirmed_position = 0
-        """What is before it may be acknowledged to senders, and be read: the set has it on its devices. Never falls."""
+        """High watermark: what is before it may be acknowledged to senders, and be read; the set has it on its devices.
+
+        Never falls.
+        """
         self.held_position = 0
-        """What is before it outlives the process of the master: the set has received it. Never falls."""
+        """Position before which all outlives the process of the master: the set has received it. Never falls."""
         self.replicated_position = 0
-        """As `confirmed_position`, but also with `ack_mode: master` what the whole set has: what slaves are told."""
+        """High watermark that is sent to slaves.
+
+        With `ack_mode: master`, too, it is the position before which the whole set has all.
+        """
         self._received_position = 0
         self.enough = len(self.members) >= options.min_in_sync_replicas
-        """Whether the set is as large as `min_in_sync_replicas` says. If not, sends are refused; those that were
-        waiting when the set shrank are to be answered as refused, too, though they may come to be read."""
+        """True if the set is as large as `min_in_sync_replicas` says.
+
+        If not, sends are refused; those that were waiting when the set shrank are to be answered as refused, too,
+        though they may come to be read.
+        """
         for number in self.members - {me}:
             self._follower(number, now_ms).state = ReplicaState.MEMBER
         self._recount()
@@ -251,8 +264,9 @@ class SyncStateSet:
     # What is to be done
 
     def due(self, now_ms: int) -> SetChange | None:
-        """What is to be asked of the controller now. From then on those count who are asked in; it is to be followed by
-        `decided` or `failed`, and until then nothing else is due.
+        """Return the request for the controller that is due now. From then on the replicas asked for count;
+
+        `decided` or `failed` must follow, and until then nothing else is due.
         """
         for follower in self._followers.values():
             in_vain = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
@@ -278,7 +292,7 @@ class SyncStateSet:
         return change
 
     def lags(self, now_ms: int) -> list[Lag]:
-        """How far each replica is that follows now."""
+        """Return the lag of each replica that follows now."""
         return [
             Lag(
                 each.number,
@@ -293,16 +307,16 @@ class SyncStateSet:
 
     @property
     def unsafe_bytes(self) -> int:
-        """What a failover may lose of what was acknowledged: with `ack_mode: master` what is not replicated yet."""
+        """Number of acknowledged bytes that a failover may lose: with `ack_mode: master` those not replicated yet."""
         return max(0, self.confirmed_position - self.replicated_position)
 
     def synced_position_of(self, replica: int) -> int:
-        """What a replica that follows has on its device; 0 if it does not follow."""
+        """Return the position that a follower has on its device; 0 if it does not follow."""
         follower = self._followers.get(replica)
         return follower.synced_position if follower is not None and follower.connected else 0
 
     def validate(self) -> None:
-        """What must hold after each event that concerns more than one position (S4, S5, C4)."""
+        """Check the invariants that hold after each event that concerns more than one position (S4, S5, C4)."""
         assert self._me in self.members, "a master is in its set"
         assert self.members - {self._me} <= self._followers.keys(), "a member is not known"
         for each in self._followers.values():
@@ -384,7 +398,7 @@ class SyncStateSet:
                 del self._followers[follower.number]
 
     def _recount(self) -> None:
-        """Who counts has changed."""
+        """Recount the positions after the set of counted replicas has changed."""
         self._counted = [each for each in self._followers.values() if each.state is not ReplicaState.FOLLOWS]
         enough = len(self.members) >= self._options.min_in_sync_replicas
         changed = enough != self.enough

@@ -185,12 +185,12 @@ class CheckpointServer:
 
     @property
     def version(self) -> int:
-        """Of the checkpoint that is held; 0 for none."""
+        """Version of the stored checkpoint; 0 for none."""
         return self.file.held.latest.version
 
     @property
     def age_s(self) -> float | None:
-        """How old the master's progress is that is held, by whichever clock says more; None if there is none."""
+        """Age of the master's progress that is stored, by whichever clock says more; None if there is none."""
         held = self.file.held.latest
         if not held.epoch:
             return None

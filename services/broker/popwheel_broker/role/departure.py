@@ -28,7 +28,7 @@ _UNANSWERED_S_MAX = 15.0
 
 
 class Step(Enum):
-    """What a replica that is to end does next."""
+    """Step of a replica that is to end."""
 
     STAY = "stay"
     """Others catch up: it goes on as if it were not to end."""
@@ -39,7 +39,7 @@ class Step(Enum):
 
 
 def next_step(group: BrokerGroup, me: int) -> Step:
-    """What is to be done next.
+    """Return the next step.
 
     Args:
         group: as the controller describes it; those count as alive that are not dead and have not said that they leave.
@@ -86,8 +86,9 @@ class Departure:
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def next_step(self) -> Step:
-        """What to do next; while no controller answers that is not known. Where none does for longer nobody could take
-        over, and all may have been told to end.
+        """Return the next step; while no controller answers it is not known.
+
+        After a longer silence nobody could take over, and all replicas may be about to end.
         """
         request = DescribeBrokerGroupRequest(group=self._name)
         try:

@@ -1,4 +1,4 @@
-"""What a broker does while another leads its group: takes over the log, folds what is confirmed, saves."""
+"""Follower: a broker while another leads its group. It receives the log, folds what is committed, saves."""
 
 import asyncio
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class Follower:
         self._tasks: list[asyncio.Task[None]] = []
 
     def is_of(self, epoch: int, address: str) -> bool:
-        """Whether this is the master that is followed."""
+        """Return whether this is the master that is followed."""
         return (self.epoch, self.address) == (epoch, address)
 
     def start(self) -> None:

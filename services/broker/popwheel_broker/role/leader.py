@@ -33,11 +33,11 @@ from popwheel_common.supervision import supervised
 _log = structlog.get_logger()
 
 _VIEW_S = 1.0
-"""How long nothing is revived or fired while the view is known to be behind what the log tells of the cluster."""
+"""Time for which nothing is revived or fired while the view is known to be behind the log's cluster state."""
 _END_S = 2.0
-"""How long what is saved at the end may wait for the other replicas; without it a restart reads more of the log."""
+"""Time that the last save may wait for the other replicas; without it a restart reads more of the log."""
 _REVIVE_SHARE = 4
-"""What is redelivered may take one part in so many of `broker.waiting_bytes_max`; the rest is for sends."""
+"""Divisor of `broker.waiting_bytes_max` for redeliveries; the rest is for sends."""
 
 
 class Leader:

@@ -1,4 +1,4 @@
-"""What is shown of a replica's role, and of how far it has come."""
+"""Metrics of a replica's role and progress."""
 
 from collections.abc import Iterator
 

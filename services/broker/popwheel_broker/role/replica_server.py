@@ -1,4 +1,4 @@
-"""What the controller asks of a replica: who it is, and to pass its role on."""
+"""Requests of the controller to a replica: its status, and to pass its role on."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 _CATCH_UP_S = 2.0
 _NEW_EPOCH_S = 3.0
-"""How long a master that has handed its role over waits for somebody to take it; then it goes on."""
+"""Time that a master which has passed its role on waits for a successor; then it goes on."""
 
 
 class _Transfer:
@@ -61,7 +61,7 @@ class ReplicaServer:
         service.unary(methods.HAND_OVER, self.transfer)
 
     async def status(self, call: Call, request: pb.ReplicaStatusRequest) -> pb.ReplicaStatusResponse:
-        """Who this is and how far it has come."""
+        """Return this replica's identity and progress."""
         role, files = self._role, self._files
         return pb.ReplicaStatusResponse(
             group=self._options.name,

@@ -1,4 +1,4 @@
-"""What a replica says of itself: to the controller, and to whoever asks whether it is well (pure)."""
+"""Report of a replica: to the controller, and for health checks (pure)."""
 
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.replication.replica_store import ReplicaStore
@@ -15,7 +15,7 @@ def replica_report(
     *,
     leaving: bool,
 ) -> ReplicaReport:
-    """What the controller is told.
+    """Return the report to the controller.
 
     Args:
         options: settings.

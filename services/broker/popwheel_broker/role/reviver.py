@@ -16,7 +16,7 @@ from popwheel_common.supervision import supervised
 _log = structlog.get_logger()
 
 _MESSAGES_AT_ONCE = 64
-"""In one step, and the rest of the last CK: some 2 ms of work, which clocks that stand still meanwhile don't tell."""
+"""Number of messages of one step, and the rest of the last CK: some 2 ms of work, during which clocks stand still."""
 _REST = 2
 """Times a step's length between two steps. With 1, others' sends that wait for the device met a step at each turn of
 their way: their p99 was 8 to 25 ms, and is 5 ms with 2 (`revive-burst --flush sync`).
@@ -98,7 +98,10 @@ class Reviver:
                 continue
 
     def _is_ahead(self) -> bool:
-        """Whether as much was appended as may wait, and is not all readable yet: the rest of the limit is for sends."""
+        """Return whether as much was appended as may wait, and is not all readable yet.
+
+        The rest of the limit is for sends.
+        """
         if self._appended_bytes < self._waiting_bytes_max:
             return False
         if self._core.store.confirmed_position < self._appended_end:

@@ -1,4 +1,4 @@
-"""Who a replica is, and what it is in its group at the moment."""
+"""Role of a replica in its group, and its identity."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -11,7 +11,7 @@ from popwheel_common.transitions import Row, Transitions
 
 
 class RoleState(Enum):
-    """What a replica is in its group."""
+    """State of a replica in its group."""
 
     WAITS = auto()
     """It has no role: it was not told who leads, nobody does, or it is between two roles."""
@@ -87,7 +87,7 @@ class Role:
         self._step("lead_no_more", RoleState.WAITS)
 
     def validate(self) -> None:
-        """What must hold after each step (S5): nobody leads and follows at once."""
+        """Check the invariant that holds after each step (S5): nobody leads and follows at once."""
         assert (self.leader is not None) == (self.state in (RoleState.BEGINS, RoleState.LEADS)), "it leads or not"
         assert (self.follower is not None) == (self.state is RoleState.FOLLOWS), "it follows or not"
 

@@ -1,4 +1,4 @@
-"""Which role a replica has: it is told who leads, and leads or follows.
+"""Role of a replica: it receives who leads, and leads or follows.
 
 `role.py` has the table of its states. A role ends before the next one begins, so each change of roles goes by WAITS. A
 master that is told of the epoch that it leads already keeps its role, and takes in what has changed.
@@ -61,7 +61,7 @@ class RoleMachine:
         self._replica_server = replica_server
         self._on_role = on_role
         self._kept_numbers: frozenset[int] = frozenset()
-        """Of the replicas that the next start knows."""
+        """Numbers of the replicas that the next start knows."""
         self._has_heard = False
         self._group_changed = asyncio.Event()
         self._leads = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the leader of a term does by itself as time passes: saves, lets go, has records mended, deletes."""
+"""Periodic work of a term's leader: saves, releases, repairs of records, deletions."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ _OLDEST_RESTS = 50
 _LITE_INTERVAL_S = 1.0
 _LITE_REST = 2
 _LITE_RESTS = 10
-"""As above: a round over a million lite topics takes some ten seconds of work."""
+"""Factor as above: a round over a million lite topics takes some ten seconds of work."""
 _SAVE_LOOK_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 

@@ -21,24 +21,24 @@ class KnownIds:
 
     def __init__(self, held: Callable[[], Mapping[str, Topic | Group]]) -> None:
         self.ids: dict[str, int] = {}
-        """Of those that were heard of, and not of their deletion; or `NOT_PLACED`."""
+        """Ids of names that were seen, and not their deletion; or `NOT_PLACED`."""
         self.deleted: dict[str, int] = {}
-        """In which version names were deleted, of which the log may not know."""
+        """Versions in which names were deleted, of which the log may not know."""
         self._held = held
         self._differing: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
         """Names that the view has and the log does not know, to be written down some at a time."""
         self._told_differing: dict[str, None] = {}
         self._told_unknown: dict[str, None] = {}
-        """What the controllers have told, and the view does not have yet."""
+        """Names that the controllers have sent, and the view does not have yet."""
         self._looked_at: dict[str, None] = {}
-        """What `changes` dealt with last."""
+        """Names that `changes` dealt with last."""
         self._has_rest = False
-        """Whether it left any that are gone to later calls."""
+        """True if it left deleted ones to later calls."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether no name is left that was not looked at."""
+        """True if every name was processed."""
         return not (self._unknown or self._has_rest)
 
     # What the log says
@@ -83,7 +83,7 @@ class KnownIds:
                 self._told_differing[each.name] = None
 
     def hear(self, deleted: Mapping[str, int], is_snapshot: bool) -> None:
-        """What was told is in the view now, and what was deleted is not.
+        """Apply the new view: added names are in it now, and deleted ones are not.
 
         Args:
             deleted: in which version each name was deleted.
@@ -154,7 +154,7 @@ class KnownIds:
         return known is not None and _is_gone(known, self._held().get(name), deleted(self.deleted.get(name, 0)))
 
     def settled(self, dropped: int) -> None:
-        """What `changes` gave is in the log; what it took for deleted is to be looked at again."""
+        """Accept that the changes of `changes` are in the log; names that it took for deleted are checked again."""
         held, ids, looked_at = self._held(), self.ids, self._looked_at
         for name in looked_at:
             self.deleted.pop(name, None)
@@ -166,7 +166,7 @@ class KnownIds:
 
 
 def _is_gone(known: int, held: Topic | Group | None, deleted: int) -> bool:
-    """Whether what the log knows by an id is not there any more.
+    """Return whether what the log knows by an id does not exist any more.
 
     Args:
         known: the id.

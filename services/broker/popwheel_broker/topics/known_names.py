@@ -1,4 +1,4 @@
-"""Which topics and groups a broker's log knows, and what the controllers' word makes of that (pure).
+"""Topics and groups that a broker's log knows, and the changes that follow from the controllers' state (pure).
 
 A topic or group of a name is told from an earlier one by its id: the version of the controllers' state in which it was
 made. Versions only grow, as long as that state lives; one that was lost and made anew is another incarnation, which
@@ -24,9 +24,9 @@ _FORMER_IDS_MAX = 16
 _FORMER_STATES_MAX = 16
 _SETTINGS_AT_ONCE = 250
 _NEW_AT_ONCE = 1000
-"""So many new topics, and groups, are written down at once; others follow, and those of a call go before."""
+"""Limit of new topics, and of new groups, that are recorded at once; others follow, and those of a call go before."""
 _GONE_AT_ONCE = 4
-"""So many topics, and groups, that are gone are dropped at once, but by no call that needs others."""
+"""Limit of deleted topics, and of deleted groups, that are dropped at once, but by no call that needs others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class SavedNames:
-    """What a checkpoint says of them.
+    """Names as a checkpoint has them.
 
     Args:
         topic_ids: which topics the broker knew, to tell one that was deleted and made again meanwhile.
@@ -115,7 +115,7 @@ class ChangedNames:
         """Likewise."""
 
     def take(self) -> "ChangedNames":
-        """What has changed up to now; the rest is gathered from here on."""
+        """Return the changes up to now; the rest is gathered from here on."""
         taken = ChangedNames()
         taken.topics, self.topics = self.topics, taken.topics
         taken.groups, self.groups = self.groups, taken.groups
@@ -124,7 +124,7 @@ class ChangedNames:
 
 @dataclass(frozen=True, slots=True)
 class NameChanges:
-    """What the controllers' word changes.
+    """Changes that follow from the controllers' state.
 
     Args:
         gone_topics: topics that were deleted, also if they were made again since.
@@ -140,7 +140,7 @@ class NameChanges:
 
 
 class KnownNames:
-    """What the log knows (a fold over it), and what was heard and is not in the log yet.
+    """Names that the log knows (a fold over it), and those seen that are not in the log yet.
 
     Args:
         view: topics and groups as the controllers have them.
@@ -154,20 +154,22 @@ class KnownNames:
         self.group_settings = KnownSettings(lambda: view.groups)
         self.readers = Readers()
         self.heard = 0
-        """Up to this version the controllers' changes are dealt with."""
+        """Version up to which the controllers' changes are processed."""
         self._largest_id = NOT_PLACED
         self._former_topic_ids: dict[str, list[int]] = {}
         """Ids that topics had in states that the controllers have lost: delayed messages say them. The latest few."""
         self._former_group_ids: dict[str, list[int]] = {}
         self.former_states: list[tuple[int, int]] = []
-        """Of states that the controllers have lost, the latest few: the last version that the log knew of, and that up
-        to which their changes were dealt with."""
+        """Latest few states that the controllers have lost.
+
+        Each has the last version that the log knew of, and that up to which changes were processed.
+        """
         self.is_unsettled = True
-        """Whether something was heard that is not dealt with."""
+        """True if changes were seen that are not processed."""
         self._is_set_back = False
         self._awaits_snapshot = False
         self._is_told_from_first = False
-        """Of a snapshot that is coming in parts: whether its first part was told here."""
+        """True if the first part of a snapshot that is arriving in parts was seen here."""
         self._watched: list[ChangedNames] = []
 
     @property
@@ -204,7 +206,7 @@ class KnownNames:
         return self._former_group_ids.get(group, [])
 
     def watch(self) -> ChangedNames:
-        """What changes from now on, for one who takes it from time to time."""
+        """Return the changes from now on, for a caller that takes them from time to time."""
         changed = ChangedNames()
         self._watched.append(changed)
         return changed
@@ -283,12 +285,12 @@ class KnownNames:
 
     @property
     def known_version(self) -> int:
-        """Of the controllers' state: whoever wrote the log had heard of this one, if not of later ones."""
+        """Version of the controllers' state that the log's writer had seen, if not later ones."""
         return max(self.heard, self._largest_id)
 
     @property
     def incarnation(self) -> int:
-        """Of the controllers' state that the log is of."""
+        """Number of the controllers' state that the log is of."""
         return incarnation_of(self.known_version)
 
     def ids_of(self, topic: str) -> list[int]:
@@ -297,7 +299,7 @@ class KnownNames:
         return [] if known is None else [*self._former_topic_ids.get(topic, ()), known]
 
     def is_topic(self, topic: str, topic_id: int) -> bool:
-        """Whether an id that was written down says the topic that has the name now; 0 was written by who knew none."""
+        """Return whether a recorded id is that of the topic that has the name now; 0 stands for an unknown one."""
         return topic_id in (0, self.topic_ids.get(topic)) or topic_id in self._former_topic_ids.get(topic, ())
 
     # What the controllers say
@@ -354,7 +356,7 @@ class KnownNames:
 
     @property
     def can_be_settled(self) -> bool:
-        """Whether anything was heard that is not dealt with, and may be."""
+        """True if changes were seen that are not processed, and may be."""
         return self.is_unsettled and not self._awaits_snapshot
 
     @property
@@ -362,7 +364,7 @@ class KnownNames:
         return self.known_version > 0 and self.incarnation != self._view.incarnation
 
     def knows_topic(self, topic: str) -> bool:
-        """Whether a topic was heard of, and not of its deletion; retry, dead letter and lite topics go with theirs."""
+        """Return whether a topic was seen, and not its deletion; retry, dead letter and lite topics go with theirs."""
         if topic.startswith(names.DEAD_LETTER_PREFIX):
             return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
         if topic.startswith(names.RETRY_PREFIX):
@@ -371,7 +373,7 @@ class KnownNames:
         return names.client_topic(topic) in self.topic_ids
 
     def knows_group(self, group: str) -> bool:
-        """Whether a group was heard of, and not of its deletion."""
+        """Return whether a group was seen, and not its deletion."""
         return group in self.group_ids
 
     def is_deleted_group(self, group: str, group_id: int) -> bool:
@@ -387,19 +389,21 @@ class KnownNames:
         return of_view and group not in view.groups
 
     def settled(self) -> None:
-        """What `changes` gave is dealt with; if there is more that is new, it is unsettled still."""
+        """Accept that the changes of `changes` are processed; if more is new, it is still unsettled."""
         self._topics.settled(self._dropped_up_to)
         self._groups.settled(-1)
         self.is_unsettled = not self.knows_all_of_view
 
     @property
     def knows_all_of_view(self) -> bool:
-        """Whether the log knows all topics and groups that the view has, when what `changes` gave last is in it."""
+        """True if the log knows all topics and groups of the view, with the changes that `changes` returned last."""
         return self._topics.is_settled and self._groups.is_settled
 
     def new_incarnation(self) -> Names | None:
-        """What to write down first if the log is not of the controllers' state, as they have lost that one and made a
-        new one; None if it is. What was there is kept, and goes on under the ids that they give its names next.
+        """Return the record to write first if the log is of a state that the controllers have lost and replaced;
+
+        None if it is not. The names of the old state are kept, and go on under the ids that the controllers give them
+        next.
         """
         return Names(heard=self._view.named) if self._view.ready and self._is_of_another_incarnation else None
 
@@ -442,7 +446,7 @@ class KnownNames:
 
     @property
     def has_unwritten_settings(self) -> bool:
-        """Whether any are to be looked at."""
+        """True if settings are to be processed."""
         return self.topic_settings.has_unwritten or self.group_settings.has_unwritten
 
     def is_gone_topic(self, topic: str) -> bool:
@@ -450,7 +454,10 @@ class KnownNames:
         return self.can_be_settled and self._topics.is_gone(topic, self._deleted)
 
     def _deleted(self, version: int) -> int:
-        """In which version a name was deleted; 0 if that was not heard, or told of a state that was lost since."""
+        """Return the version in which a name was deleted;
+
+        0 if its deletion was not seen, or in a state that was lost since.
+        """
         return version if incarnation_of(version) == self._view.incarnation else 0
 
     @property
@@ -461,14 +468,15 @@ class KnownNames:
         return -1 if self._is_set_back or self._view.named >= self.heard else self.heard
 
     def is_later(self, topic: str, topic_id: int) -> bool:
-        """Whether a Put's word tells of a topic that was made after all that was heard of the cluster. Not if it is of
-        another incarnation of the controllers' state: which of two is the later one only they can tell.
+        """Return whether a Put's topic id is of a topic that was made after all that was seen of the cluster.
+
+        Not if it is of another state of the controllers: which of two is the later one only they know.
         """
         heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
         return incarnation_of(topic_id) == self._view.incarnation and topic_id > heard_of
 
     def is_current(self, topic: str, topic_id: int) -> bool:
-        """Whether a Put's word says the topic that has the name now; 0 stands for whichever that is."""
+        """Return whether a Put's topic id is that of the topic that has the name now; 0 stands for any topic."""
         known = self.topic_ids.get(topic)
         if topic_id in (0, known):
             return True

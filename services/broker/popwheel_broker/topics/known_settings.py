@@ -32,9 +32,9 @@ class KnownSettings:
 
     def __init__(self, held: Callable[[], Mapping[str, Topic | Group]]) -> None:
         self.known: dict[str, str] = {}
-        """As the log has them, by name."""
+        """Settings by name, as the log has them."""
         self.former: dict[str, str] = {}
-        """As they were in a state that the controllers have lost, of names that were made again since."""
+        """Settings in a state that the controllers have lost, of names that were made again since."""
         self._held = held
         self._same: dict[str, str] = {}
         """Each text once, as many topics have the same settings."""
@@ -89,7 +89,7 @@ class KnownSettings:
                 self._told[each.name] = None
 
     def hear(self) -> None:
-        """What was told is in the view now."""
+        """Accept that the settings that were sent are in the view now."""
         self._differing.update(self._told)
         self._told.clear()
 
@@ -122,5 +122,5 @@ class KnownSettings:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether any are to be looked at."""
+        """True if settings are to be processed."""
         return bool(self._differing)

@@ -1,4 +1,4 @@
-"""Where a broker's own records stand: topics whose names hold that of the cluster."""
+"""Topics of a broker's own records; their names contain that of the cluster."""
 
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_common.contract import names
@@ -21,12 +21,12 @@ class OwnTopics:
 
     @property
     def revive(self) -> str:
-        """Of CK and ACK records, and of copies of messages."""
+        """Topic of CK and ACK records, and of copies of messages."""
         return names.revive_topic(self._cluster())
 
     @property
     def quarantine(self) -> str:
-        """Of what is set aside."""
+        """Topic of poison messages."""
         return names.quarantine_topic(self._cluster())
 
     def _cluster(self) -> str:

@@ -20,7 +20,7 @@ class Readers:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, None]] = {}
-        """By group."""
+        """Topics by group."""
         self._groups: dict[str, dict[str, None]] = {}
         """The same by topic."""
         self._pairs = 0

@@ -1,4 +1,4 @@
-"""When senders are asked about half messages (pure): first after a while, then again and again, up to a limit."""
+"""Schedule of the checks of half messages (pure): the first after a while, then more, up to a limit."""
 
 import heapq
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class CheckSchedule:
         heapq.heapify(self._due)
 
     def wait_ms(self, half: OpenHalf) -> int:
-        """How long after it was stored, or asked about last, a half message is looked at."""
+        """Return how long after it was stored, or last checked, a half message is checked."""
         if half.checks:
             return self._options.check_interval_ms
         return half.target.first_check_ms or self._options.first_check_ms
@@ -49,7 +49,7 @@ class CheckSchedule:
             heapq.heapify(self._due)
 
     def take_due(self, steady_ms: int, count: int) -> list[OpenHalf]:
-        """Up to `count` half messages whose time has come; the caller adds those again that stay open."""
+        """Take up to `count` half messages whose time has come; the caller adds those again that stay open."""
         due: list[OpenHalf] = []
         while self._due and len(due) < count and self._due[0][0] <= steady_ms:
             half = self._table.get(heapq.heappop(self._due)[1])
@@ -58,10 +58,10 @@ class CheckSchedule:
         return due
 
     def put_back(self, halves: Iterable[OpenHalf], steady_ms: int) -> None:
-        """What `take_due` gave could not be dealt with yet."""
+        """Put back half messages of `take_due` that could not be processed yet."""
         for half in halves:
             heapq.heappush(self._due, (steady_ms, half.position))
 
     def is_last(self, half: OpenHalf) -> bool:
-        """Whether its senders were asked as often as they may be."""
+        """Return whether its producers were asked as often as they may be."""
         return half.checks >= self._options.checks_max

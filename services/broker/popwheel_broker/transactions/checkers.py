@@ -1,12 +1,12 @@
-"""Which proxies have producers for which topics, and what each of them is to ask about (pure)."""
+"""Proxies with producers by topic, and the checks that wait for each of them (pure)."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
 
 TOPICS_MAX = 200_000
-"""So many topics may proxies tell of, all together; of more, nothing is asked."""
+"""Limit of topics that proxies may report, all together; of further ones no check is sent."""
 WAITING_MAX = 1_000
-"""So many half messages may wait to be told to one proxy; others have their turn at their next time."""
+"""Limit of half messages that wait for one proxy; others have their turn at their next time."""
 
 
 class Checker:
@@ -39,7 +39,7 @@ class Checkers:
         self.topics = 0
         """Topics that proxies have told of, of `TOPICS_MAX`."""
         self.refused = 0
-        """How often a topic was one too many."""
+        """Number of topics refused as one too many."""
 
     def change(self, checker: Checker, topics: Iterable[str], gone: Iterable[str]) -> None:
         """A proxy has producers for some topics, and none any more for others."""

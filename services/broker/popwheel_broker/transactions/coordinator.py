@@ -49,9 +49,9 @@ class Coordinator:
         self.table = TransactionTable()
         self.schedule = CheckSchedule(self.table, options)
         self.resolved: Counter[Resolution] = Counter()
-        """How many transactions this broker has ended, by how."""
+        """Number of transactions that this broker has ended, by resolution."""
         self.checks = 0
-        """How often senders were to be asked."""
+        """Number of checks of producers."""
 
     def begin_to_lead(self) -> None:
         """This broker writes the log from now on."""
@@ -199,7 +199,7 @@ class Coordinator:
         return True, asked
 
     def _message_id(self, half: OpenHalf) -> str:
-        """For the log; empty if it can't be read."""
+        """Return the message id for the log; empty if it cannot be read."""
         try:
             with RECORD_STEP:
                 return SystemProperties.FromString(self.read(half.position).system_properties).message_id

@@ -1,4 +1,4 @@
-"""What the records of transactions say besides their message, byte by byte.
+"""Headers of transactions' records besides their message, byte by byte.
 
 A half message is a record HALF in queue 0 of `rmq_sys_trans_half`, with all the sender's bytes. Its `origin` says where
 the message goes once it is committed. The MESSAGE that it becomes then has `committed_origin` as its own: one record
@@ -32,7 +32,7 @@ _VERSION = 1
 
 
 class Resolution(IntEnum):
-    """How a transaction ended."""
+    """Resolution of a transaction."""
 
     COMMITTED = 1
     ROLLED_BACK = 2
@@ -41,7 +41,7 @@ class Resolution(IntEnum):
 
 
 class HalfTarget(NamedTuple):
-    """Where a half message goes once it is committed.
+    """Target of a half message once it is committed.
 
     Args:
         topic: which topic.

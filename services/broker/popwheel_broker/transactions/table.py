@@ -1,4 +1,4 @@
-"""Which transactions are open, and how the last ones ended: a fold over the log, as all state of a broker is (S6)."""
+"""Table of open transactions, and of the last resolutions: a fold over the log, as all state of a broker is (S6)."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ _KINDS: Final = frozenset(
     (RecordKind.MESSAGE, RecordKind.HALF, RecordKind.HALF_CHECK, RecordKind.HALF_END, RecordKind.FORGET_TOPIC)
 )
 ENDED_MAX = 10_000
-"""So many transactions are remembered that have ended: who ends one of them once more is told what became of it."""
+"""Limit of ended transactions that are remembered: a second end of one of them gets the same answer."""
 
 
 class OpenHalf(NamedTuple):
@@ -75,7 +75,7 @@ class TransactionTable:
         return self._open.get(position)
 
     def ended(self, position: int) -> EndedHalf | None:
-        """What became of the half message at a position, if that is remembered."""
+        """Return the resolution of the half message at a position, if that is remembered."""
         return self._ended.get(position)
 
     @property
@@ -164,7 +164,7 @@ class TransactionTable:
             yield position, self._saved(position)
 
     def take_changes(self) -> list[tuple[int, list[Any] | None]]:
-        """What has changed since the last call; None of what is gone."""
+        """Return the changes since the last call; None for what is gone."""
         changed, self._changed = self._changed, {}
         return [(position, self._saved(position)) for position in changed]
 

@@ -1,4 +1,4 @@
-"""What proxies ask about transactions: to take half messages, to end them, and whom to ask about them."""
+"""Requests of proxies about transactions: to store half messages, to end them, and to check them at producers."""
 
 import asyncio
 from collections import Counter
@@ -95,7 +95,7 @@ class TransactionServer:
 
     @staticmethod
     def sent(found: StoredRecord) -> Sent | None:
-        """What a HALF record says of its send (`RunWriter.sent`)."""
+        """Return the send that a HALF record came from (`RunWriter.sent`)."""
         target = decode_half(found.origin)
         return Sent(target.topic, target.topic_id, found.position)
 
@@ -200,7 +200,7 @@ class TransactionServer:
                     await stream.send((check,))
 
     def _check_of(self, position: int) -> pb.TransactionCheck | None:
-        """What a proxy is told of a half message; None if it is not open any more."""
+        """Return the check of a half message for a proxy; None if it is not open any more."""
         half = self._coordinator.table.get(position)
         if half is None:
             return None

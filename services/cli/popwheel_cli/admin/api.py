@@ -1,4 +1,4 @@
-"""How commands ask the controller's admin API, and show what it answers."""
+"""Requests of commands to the controller's admin API, and output of its answers."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ CONTEXT_VARIABLE = "POPWHEEL_CONTEXT"
 _PAGE_ROWS = 500
 _LINES = "application/x-ndjson"
 _YAML_WIDTH = 100_000
-"""Longer lines are folded."""
+"""Width at which longer lines are folded."""
 
 Format = Literal["table", "json", "yaml", "name"]
 Row = Mapping[str, Any]
@@ -43,11 +43,11 @@ output_option = click.option(
 )
 
 _NAMING = ("name", "message_id", "id")
-"""What names a thing, the first of these that it has; else its first property does."""
+"""Properties that name a row, the first of these that it has; else its first property does."""
 
 
 class Connection(NamedTuple):
-    """Where a cluster is, and what is shown to it.
+    """Connection to a cluster: its address, and the secrets for it.
 
     Args:
         servers: base addresses of its controllers, commas between several.
@@ -85,7 +85,7 @@ class AdminApi:
 
     @cached_property
     def connection(self) -> Connection:
-        """Where the cluster is.
+        """Connection to the cluster.
 
         Raises:
             CommandError: the context that says so cannot be read.
@@ -94,7 +94,7 @@ class AdminApi:
 
     @property
     def credentials(self) -> Credentials:
-        """Of the user that sends and receives."""
+        """Credentials of the user that sends and receives."""
         return self.connection.credentials
 
     @property
@@ -111,7 +111,7 @@ class AdminApi:
         """Ask, and give what was answered: None where the answer is empty, a list of what stands in lines. A controller
         that does not lead is passed by.
 
-        So is one that does not answer, unless something is to be changed and it may have heard of it: a switchover that
+        So is one that does not answer, unless something is to be changed and it may have received it: a switchover that
         was done might be done once more, back again.
 
         Args:
@@ -194,7 +194,7 @@ class RefusedError(CommandError):
 
 
 class _SilentError(CommandError):
-    """Nobody answers there.
+    """Error: nobody answers there.
 
     Args:
         sentence: what is known of it.
@@ -326,7 +326,7 @@ def show_names(names: Iterable[object]) -> None:
 
 
 def as_yaml(answer: object) -> str:
-    """What was answered as a YAML document, in its own order."""
+    """Return an answer as a YAML document, in its own order."""
     import yaml
 
     plain = json.loads(json.dumps(answer))  # YAML of mappings and tuples of other types would name those

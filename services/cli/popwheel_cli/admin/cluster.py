@@ -27,7 +27,7 @@ _LOOK_S = 0.5
 _SWITCHOVER_S_MAX = 15.0
 """A leadership transfer may take two seconds, an election a little more."""
 _RECOVERY_S_MAX = 300.0
-"""All brokers tell all their topics and groups, a thousand at a time."""
+"""All brokers report all their topics and groups, a thousand at a time."""
 _RECOVERY = "/cluster/recovery"
 
 
@@ -135,7 +135,7 @@ def describe_group(api: AdminApi, group: str, output: Format) -> None:
 @output_option
 @click.pass_obj
 def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> None:
-    """Have the master of a group hand its role over to another replica, which loses nothing."""
+    """Pass the role of a group's master to another replica, which loses nothing."""
     body = {} if to is None else {"to": to}
     found = api.request("POST", f"{_path(group)}/switchover", body, _SWITCHOVER_S_MAX)
     show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
@@ -207,7 +207,7 @@ def _lose(
 
 
 def _show_recovery(found: Mapping[str, Any], output: Format, what: str, *, err: bool = False) -> None:
-    """What comes back, then what an operator has to know of it."""
+    """Print the entries that come back, then the findings that an operator must see."""
     if show_whole(found, output):
         return
     rows = [
@@ -309,7 +309,7 @@ def _show_groups(groups: Sequence[Row]) -> None:
 
 
 def _lag(group: Row) -> str:
-    """How far each slave is behind."""
+    """Return the lag of each slave."""
     lags = [
         f"{replica['number']}: "
         + ("dead" if not replica["alive"] else "?" if replica["lag_bytes"] is None else _behind(replica))
@@ -332,7 +332,7 @@ def _value(value: object) -> str:
 
 
 def _essence(status: Mapping[str, Any]) -> str:
-    """What of a status is worth being shown anew: not the ages, which always change."""
+    """Return the part of a status that is worth printing again: not the ages, which always change."""
     groups = [
         {
             **{key: value for key, value in group.items() if key != "checkpoint"},

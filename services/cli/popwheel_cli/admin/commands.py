@@ -63,7 +63,7 @@ limit_option = click.option(
 @connection_options
 @click.pass_context
 def admin(context: click.Context) -> None:
-    """Look after the cluster, topics, consumer groups, delayed messages and what was set aside."""
+    """Administer the cluster, topics, consumer groups, delayed messages and poison messages."""
     context.obj = api_of(context)
 
 
@@ -294,7 +294,7 @@ def _show_deleted(name: str, deleted: Row | None, output: Format) -> None:
 
 
 def _what_goes(found: Row) -> str:
-    """What goes with a topic or group, by the answer to a dry run."""
+    """Return what is deleted with a topic or group, by the answer to a dry run."""
     counted = {
         "unread": "unread",
         "in_flight": "in flight",
@@ -316,13 +316,13 @@ def _what_goes(found: Row) -> str:
 
 
 def _say_how_many(kind: str, shown: int, total: int) -> None:
-    """Say so if not all were shown."""
+    """Print a note if not all were shown."""
     if shown < total:
         click.echo(f"{shown} of {total} {kind}; raise --limit, or say with --prefix how their names begin", err=True)
 
 
 def _name_silent(unanswered: Sequence[Row]) -> None:
-    """Say whose part is missing in what was shown."""
+    """Print whose part is missing in what was shown."""
     for one in unanswered:
         click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
 

@@ -19,7 +19,7 @@ _OF_BROKERS = ("broker", "drill")
 
 
 def _listed(path: str) -> "Callable[[click.Context, str], list[str]]":
-    """What asks the cluster for names; none if it does not answer in time."""
+    """Return a function that asks the cluster for names; it returns none if the cluster does not answer in time."""
 
     def names(context: click.Context, incomplete: str) -> list[str]:
         connection = api_of(context).connection
@@ -39,7 +39,7 @@ _groups = _listed("groups")
 
 
 class _Name(click.ParamType[str]):
-    """A text of which a shell may be told how it can go on.
+    """A text that a shell may complete.
 
     Args:
         names: finds such texts.
@@ -62,7 +62,7 @@ class _Name(click.ParamType[str]):
 
 
 def complete_names(admin: click.Group) -> None:
-    """Have every parameter that is a topic's, group's or context's name completed."""
+    """Add completion to every parameter that is a topic's, group's or context's name."""
     for path, parameter in _parameters(admin, ()):
         names = _names_for(path, parameter.name or "")
         if names is not None and parameter.type is click.STRING:
@@ -79,7 +79,7 @@ def _parameters(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple
 
 
 def _names_for(path: tuple[str, ...], name: str) -> Callable[[click.Context, str], list[str]] | None:
-    """What finds names for a parameter of a command; None if nothing does."""
+    """Return the function that completes a parameter of a command; None if there is none."""
     if name == "topic":
         return _topics
     if name == "group":

@@ -1,4 +1,4 @@
-"""Which cluster a command means, and as whom: options, then variables, then a context, then this machine."""
+"""Connection of a command: from its options, then variables, then a context, then this machine."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ _HELP = {
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep what was said; what stands further right counts."""
+    """Keep the value given; the rightmost one counts."""
     if value is not None:
         context.meta.setdefault(_GIVEN, {})[parameter.name] = value
 

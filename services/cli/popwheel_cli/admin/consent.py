@@ -20,7 +20,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, s
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What an operator has said about it on the command line.
+    """Consent of an operator on the command line.
 
     Args:
         yes: do not ask.
@@ -31,7 +31,7 @@ class Consent:
     dry_run: bool
 
     def check_terminal(self) -> None:
-        """See that somebody can be asked, if that has to be.
+        """Check that somebody can be asked, if that is needed.
 
         Raises:
             WrongUseError: nobody can; nothing was done.
@@ -72,7 +72,7 @@ class Consent:
 
 
 def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options `--yes` and `--dry-run`, and call it with a `Consent` under that name."""
+    """Add the options `--yes` and `--dry-run` to a command, and call it with a `Consent` under that name."""
 
     @wraps(command)
     def with_consent(*given: Any, yes: bool, dry_run: bool, **named: Any) -> Result:
@@ -82,7 +82,7 @@ def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def look(api: AdminApi, method: str, path: str, body: object = None) -> Row:
-    """What would go, by a dry run.
+    """Return what would be deleted, by a dry run.
 
     Raises:
         CommandError: the controller is of a release that would do it all the same.

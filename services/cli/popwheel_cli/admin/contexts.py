@@ -50,7 +50,7 @@ class Context:
     secret_variable: str = ""
 
     def connection(self, environment: Mapping[str, str]) -> Connection:
-        """What the context stands for, its secrets read.
+        """Return the context's connection, with its secrets read.
 
         Raises:
             CommandError: a secret is not where the context says.
@@ -130,7 +130,7 @@ def check(context: Context) -> None:
 
 
 def contexts_file() -> Path:
-    """Where contexts are kept: below `$XDG_CONFIG_HOME`, or `~/.config`."""
+    """Return the file of the contexts: below `$XDG_CONFIG_HOME`, or `~/.config`."""
     return Path(click.get_app_dir("popwheel")) / "contexts.yaml"
 
 

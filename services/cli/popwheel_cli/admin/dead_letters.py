@@ -17,7 +17,7 @@ _PAGE_ROWS = 500
 _ROWS = 1_000
 _AT_ONCE_MAX = 1_000
 _CHOSEN_MAX = 100
-"""Of dead letters that are named one by one."""
+"""Limit of dead letters that are named one by one."""
 
 _broker_option = click.option("--broker", default="", help="At this broker alone.")
 
@@ -94,7 +94,7 @@ def redrive(
     consent: Consent,
     output: Format,
 ) -> None:
-    """Give dead letters back to their group, the oldest first: each comes to it as if for the first time.
+    """Redrive dead letters to their group, the oldest first: each comes to it as if for the first time.
 
     Other groups of the topic get nothing. Cut off, this goes on where it was when it is run again. Where some are
     selected, others that stand before them at their broker move to the end.
@@ -163,7 +163,7 @@ def export(api: AdminApi, group: str, broker: str, limit: int | None) -> None:
 @output_option
 @click.pass_obj
 def purge(api: AdminApi, group: str, consent: Consent, output: Format) -> None:
-    """Have nothing more done about a group's dead letters. Their queue can still be read, until retention takes it."""
+    """Purge a group's dead letters. Their queue can still be read, until retention takes it."""
     consent.check_terminal()
     found = api.request("POST", f"{_path(group)}/purge", {"dry_run": True})
     if not consent.dry_run:
@@ -177,7 +177,7 @@ def purge(api: AdminApi, group: str, consent: Consent, output: Format) -> None:
 def _redrive_selected(
     api: AdminApi, group: str, letters: list[dict[str, Any]], rate: int, consent: Consent, output: Format
 ) -> None:
-    """Give these back, the smallest offsets first: what they move to the end is none of the others then."""
+    """Redrive these, the smallest offsets first: what they move to the end is none of the others then."""
     if not consent.dry_run and not consent.yes:
         agree(f"give {len(letters)} dead letters back to {group}?")
     letters.sort(key=lambda each: each["queue_offset"])

@@ -26,7 +26,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @click.group()
 def debug() -> None:
-    """What is needed to find out what is wrong."""
+    """Collect what is needed to find an error."""
 
 
 @debug.command("bundle")
@@ -104,7 +104,7 @@ def collected(api: AdminApi) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _counts(quarantine: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set aside in numbers: an error's words may tell of a message."""
+    """Return the counts of poison messages: an error's text may show part of a message."""
     entries = quarantine["entries"]
     return {
         "shown": len(entries),
@@ -115,7 +115,7 @@ def _counts(quarantine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _writer(file: Path) -> Callable[[Any, Mapping[str, str], datetime], None]:
-    """What writes a file of that name.
+    """Return the function that writes a file of that name.
 
     Raises:
         WrongUseError: its name says no kind that there is.

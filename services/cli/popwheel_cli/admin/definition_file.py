@@ -10,7 +10,7 @@ from popwheel_cli.errors import CommandError
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 ENTRIES_MAX: Final = 120_000
-"""As many as a cluster holds by its settings' defaults, and some more."""
+"""Limit of entries: as many as a cluster has by its settings' defaults, and some more."""
 VERSION: Final = 1
 
 Kind = Literal["topic", "group"]
@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the entry."""
         return str(self.settings["name"])
 
 
@@ -217,7 +217,7 @@ def _items(node: yaml.MappingNode, source: str, known: Sequence[str]) -> list[tu
 
 
 def _value(node: yaml.Node, source: str) -> object:
-    """What a node says, in values of Python."""
+    """Return a node's value in types of Python."""
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_document(node)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ENTRIES_A_REQUEST: Final = 50
 _BYTES_A_REQUEST: Final = 15 * 1024
-"""Below the limit of a request's body (`popwheel_common.web.gate`)."""
+"""Size of a request, below the limit of its body (`popwheel_common.web.gate`)."""
 _TIMEOUT_S: Final = 30.0
 _REFUSED_SHOWN: Final = 50
 _KEYS: Final = {

@@ -95,7 +95,7 @@ def pause_master(way: ProxyWay, group: str, output: Format, seconds: float) -> i
 @drill.command("switchover")
 @_with_traffic
 def switchover(way: ProxyWay, group: str, output: Format) -> int:
-    """Have the master hand its role over."""
+    """Pass the master's role on."""
 
     def strike(view: View) -> None:
         way.api.request("POST", f"/brokers/{quote(group, safe='')}/switchover", {}, _SWITCHOVER_S_MAX)
@@ -164,7 +164,7 @@ def _drill(
     mend: Callable[[], object] = lambda: None,
     strike_s: float = 0.0,
 ) -> int:
-    """Do it; the exit code."""
+    """Run the drill; return the exit code."""
     from popwheel_cli.drills.account import Account
     from popwheel_cli.drills.drill import Drill
     from popwheel_cli.drills.traffic import Traffic

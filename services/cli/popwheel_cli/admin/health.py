@@ -56,7 +56,7 @@ def health(api: AdminApi, watch: bool, exit_when_ready: bool, timeout_ms: int, o
 
 
 def problems_of(api: AdminApi) -> list[str]:
-    """What keeps the cluster from being ready, a sentence for each."""
+    """Return why the cluster is not ready, a sentence for each problem."""
     problems: list[str] = []
     for server in api.servers:
         problems += _of_server(server)
@@ -77,7 +77,7 @@ def problems_of(api: AdminApi) -> list[str]:
 
 
 def _of_server(server: str) -> list[str]:
-    """What a server says of itself at /readyz."""
+    """Return the problems that a server reports at /readyz."""
     import httpx
 
     try:

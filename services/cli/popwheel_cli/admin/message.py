@@ -168,7 +168,7 @@ def _found(
         query = urlencode({**asked, "since_ms": since_ms, "after": after})
         page = api.request("GET", f"/messages/{quote(message_id, safe='')}?{query}")
         found += page["places"]
-        fates += page.get("fates", ())  # a controller of an older release tells none
+        fates += page.get("fates", ())  # a controller of an older release reports none
         for one in page["unanswered"]:
             click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
         after = page["next"]
@@ -176,7 +176,7 @@ def _found(
 
 
 def _of_last_places(fates: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
-    """What became of a message, of the fates that pages tell: each page knows its own places only."""
+    """Return the fates of a message, from those of all pages: each page knows its own places only."""
 
     def has_gone_on(fate: dict[str, Any]) -> bool:
         later = (each for each in fates if each["broker"] == fate["broker"] and each["position"] > fate["position"])

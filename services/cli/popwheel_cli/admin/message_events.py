@@ -10,7 +10,7 @@ from popwheel_cli.admin.api import AdminApi, Format, RefusedError, Row, moment, 
 
 
 def time_line(api: AdminApi, message_id: str, topic: str, group: str, places: Sequence[Row]) -> dict[str, Any]:
-    """What happened to a message, as `events`, `known_since` and `unanswered`; nothing of an older release.
+    """Return a message's events as `events`, `known_since` and `unanswered`; empty from an older release.
 
     Args:
         api: the admin API.

@@ -29,7 +29,7 @@ _raw = click.option("--raw", is_flag=True, help="Print bodies alone, byte for by
 
 
 class _PlaceParam(click.ParamType["tuple[str, int]"]):
-    """Where reading begins: its kind, and an offset, a time, or how long ago."""
+    """Parameter for where reading begins: its kind, and an offset, a time, or how long ago."""
 
     name = "place"
 

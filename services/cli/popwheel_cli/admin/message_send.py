@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""What is read of a file at the most; how large a message may be is for the proxy to say."""
+"""Limit of bytes read from a file; the proxy decides how large a message may be."""
 _CHUNK_BYTES = 64 * 1024
 _AT_ONCE_MAX = 100
 """Messages of one call; proxies take 128."""
@@ -123,7 +123,7 @@ def _property(text: str) -> tuple[str, str]:
 
 
 def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[list[bytes]]:
-    """What is to be sent, as much at once as is there.
+    """Yield the bodies to send, as many at once as are there.
 
     Raises:
         CommandError: it cannot be read, or nobody says what it is.

@@ -17,7 +17,7 @@ _OFFSET = re.compile(r"offset:(\d{1,18})")
 
 
 class _Place(click.ParamType[dict[str, Any]]):
-    """Where a group is to go on, as the admin API takes it."""
+    """Parameter for a group's new position, as the admin API takes it."""
 
     name = "place"
 
@@ -35,7 +35,7 @@ class _Place(click.ParamType[dict[str, Any]]):
 
 @click.group()
 def offset() -> None:
-    """Where groups go on to read."""
+    """Change where groups read next."""
 
 
 @offset.command("reset")
@@ -68,7 +68,7 @@ def reset(
 ) -> None:
     """Set a group back or forward in a topic, once it was shown what that changes.
 
-    The group gets what stands there and behind as if it had never read it. What is given out to it is taken back, what
+    The group gets what stands there and behind as if it had never read it. What is in flight for it is revoked, what
     waits to be tried again is passed over (but kept with --queue). While consumers of the group are connected, it is
     refused.
     """

@@ -38,7 +38,7 @@ def silent(pages: Sequence[Row]) -> list[Row]:
 
 
 def say_what_is_missing(pages: Sequence[Row], more: bool) -> None:
-    """Say on standard error which brokers did not answer, and that there may be more."""
+    """Print on standard error which brokers did not answer, and that there may be more."""
     if more:
         click.echo("there may be more: raise --limit", err=True)
     for one in silent(pages):

@@ -59,7 +59,7 @@ class ProxyWay:
         return connected(self.address, tls=self._tls, authority=self._tls_authority)
 
     def run(self, work: "Callable[[MessageClient], Awaitable[Outcome]]", topic: str = "") -> Outcome:
-        """Do what needs a client.
+        """Run work that needs a client.
 
         Args:
             work: is given the client.

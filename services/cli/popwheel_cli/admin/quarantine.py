@@ -1,4 +1,4 @@
-"""`popwheel admin quarantine ...`: what brokers have set aside because it failed by itself."""
+"""`popwheel admin quarantine ...`: poison messages, which failed by themselves."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _LISTED_MAX = 1_000  # of what the controller lists
 
 @click.group()
 def quarantine() -> None:
-    """Messages that were set aside because a step failed for them alone."""
+    """Poison messages: a step failed for them alone."""
 
 
 @quarantine.command("list")
@@ -23,7 +23,7 @@ def quarantine() -> None:
 @output_option
 @click.pass_obj
 def list_quarantine(api: AdminApi, limit: int, output: Format) -> None:
-    """Show what is set aside, the oldest first."""
+    """Show poison messages, the oldest first."""
     found = api.request("GET", f"/quarantine?{urlencode({'limit': limit})}")
     if show_whole(found, output):
         return
@@ -64,7 +64,7 @@ def _path(broker: str, entry_id: str) -> str:
 @output_option
 @click.pass_obj
 def retry_quarantined(api: AdminApi, broker: str, ids: Sequence[str], output: Format) -> None:
-    """Give messages back to where they were on their way; what is not set aside any more stays as it is."""
+    """Retry poison messages where they were on their way; what is not in quarantine any more stays as it is."""
     _show_changed([api.request("POST", f"{_path(broker, each)}/retry") for each in ids], output)
 
 
@@ -75,7 +75,7 @@ def retry_quarantined(api: AdminApi, broker: str, ids: Sequence[str], output: Fo
 @output_option
 @click.pass_obj
 def drop_quarantined(api: AdminApi, broker: str, ids: Sequence[str], consent: Consent, output: Format) -> None:
-    """Have nothing more done about messages; what is not set aside any more stays as it is."""
+    """Drop poison messages; what is not in quarantine any more stays as it is."""
     consent.check_terminal()
     paths = [f"{_path(broker, each)}/drop" for each in ids]
     if consent.dry_run or not consent.yes:

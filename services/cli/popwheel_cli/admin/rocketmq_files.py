@@ -52,7 +52,7 @@ _MINUTE_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Found:
-    """What a file of RocketMQ holds.
+    """Content of a file of RocketMQ.
 
     Args:
         entries: what can be made here.
@@ -66,11 +66,11 @@ class Found:
 
 
 class _UnmappedError(Exception):
-    """What has no counterpart here, and why."""
+    """Error: a setting has no counterpart here; the sentence says why."""
 
 
 def rocketmq_found(data: bytes, source: str) -> Found | None:
-    """What a file of RocketMQ holds; None if it is none.
+    """Return the content of a file of RocketMQ; None if it is none.
 
     Args:
         data: its bytes.

@@ -1,4 +1,4 @@
-"""Child processes: starts them, sees when they are ready, tells of those that end, stops them in order."""
+"""Child processes: starts them, sees when they are ready, reports those that end, stops them in order."""
 
 import asyncio
 import os
@@ -87,7 +87,7 @@ class Children:
         self._done = asyncio.Event()
 
     def running(self, name: str) -> bool:
-        """Whether a child runs."""
+        """Return whether a child runs."""
         return name in self._processes
 
     @property
@@ -147,7 +147,7 @@ class Children:
         self._arm()
 
     def _arm(self) -> None:
-        """Have `time_passed` called when it is time."""
+        """Schedule the next `time_passed`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -241,7 +241,7 @@ class Children:
         return process, signs
 
     async def _look(self, child: Child) -> None:
-        """See when it is ready."""
+        """Poll until it is ready."""
         while True:
             try:
                 status, _ = await fetch(child.host, child.port, child.page, _LOOK_TIMEOUT_S)
@@ -268,7 +268,7 @@ class Children:
             return [f"its log cannot be read: {error.strerror}"]
 
     def _refusal(self, name: str) -> CommandError:
-        """Why a child could not start, in one sentence: its own if it said one."""
+        """Return why a child could not start, in one sentence: its own if it wrote one."""
         child = self._children[name]
         lines = self._last_lines(child)
         said = [line.removeprefix("popwheel: ") for line in lines if line.startswith("popwheel: ")]

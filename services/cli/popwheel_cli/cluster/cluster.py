@@ -21,7 +21,7 @@ from popwheel_common.clock import SystemClock
 _CHILD_STOP_S_MAX = STOP_S_MAX + 2.0
 
 STOP_S_MAX_OF_ALL = 3 * _CHILD_STOP_S_MAX + 2.0
-"""How long the cluster may take to end: proxies, brokers and the controller, one after the other."""
+"""Time that the cluster may take to end: proxies, brokers and the controller, one after the other."""
 
 _logger = structlog.get_logger()
 
@@ -82,7 +82,7 @@ class ClusterOfOneMachine:
             _logger.info("the console is a page for browsers", console=console_address(plan.rows))
 
     async def stop(self) -> None:
-        """Let proxies finish what is in flight, then brokers save, then the controllers end."""
+        """Stop: proxies finish what is in flight, then brokers save, then the controllers end."""
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
@@ -102,7 +102,7 @@ class ClusterOfOneMachine:
 
 
 def console_address(rows: Sequence[Row]) -> str:
-    """Where the console is: at the first controller."""
+    """Return the address of the console: that of the first controller."""
     return next(f"{http}/" for name, _, http, _ in rows if name.startswith("controller"))
 
 

@@ -1,4 +1,4 @@
-"""Which processes a cluster of one machine is made of, on which ports, with which settings and folders."""
+"""Plan of a cluster on one machine: processes, ports, settings and folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from popwheel_cli.settings import assigned
 from popwheel_common.errors import ConfigurationError
 
 INSIDE = "127.0.0.1"
-"""Where all but proxies and the admin API listen."""
+"""Host on which all but proxies and the admin API listen."""
 
 _PORT_MAX = 65535
 
@@ -22,7 +22,7 @@ Row = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many processes of which kind.
+    """Shape of a cluster: the number of processes of each kind.
 
     Args:
         groups: broker groups.
@@ -72,7 +72,7 @@ class Plan:
 
 
 def replica_name(group: int, replica: int, replicas: int) -> str:
-    """What the process of a replica is called; a group's only one is called as the group."""
+    """Return the name of a replica's process; a group's only one has the group's name."""
     return f"broker-{group}" if replicas == 1 else f"broker-{group}-{replica}"
 
 
@@ -145,7 +145,7 @@ class Planner:
         ], http_port
 
     def _relay(self, name: str, port: int) -> int:
-        """Where a process is reached: at a relay before it, if there are relays."""
+        """Return the port of a process: that of the relay before it, if there are relays."""
         if not self._shape.relays:
             return port
         relay = RelayPlan(name, self._ports.reserve(INSIDE, 0, "--relays"), port)
@@ -212,7 +212,7 @@ def _controller_name(number: int, count: int) -> str:
 
 
 def check_folder(data_dir: Path, groups: int, replicas: int = 1) -> None:
-    """See that a data folder is of such a cluster, or new.
+    """Check that a data folder is of such a cluster, or new.
 
     Raises:
         ConfigurationError: it is not, or it holds brokers that would be left out.

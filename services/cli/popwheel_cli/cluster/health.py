@@ -43,7 +43,7 @@ async def fetch(host: str, port: int, path: str, timeout_s: float) -> tuple[int,
 
 
 async def why_not_ready(host: str, port: int, timeout_s: float) -> str:
-    """Why a process is not ready; empty if it is."""
+    """Return why a process is not ready; empty if it is."""
     try:
         status, body = await fetch(host, port, "/readyz", timeout_s)
         return "" if status == 200 else "; ".join(map(str, json.loads(body)["reasons"].values()))

@@ -1,4 +1,4 @@
-"""What ties a child process to its parent: it does not outlive it, and Ctrl-C reaches the parent alone."""
+"""Ties of a child process to its parent: it does not outlive it, and Ctrl-C reaches the parent alone."""
 
 import ctypes
 import os

@@ -46,7 +46,7 @@ _logger = structlog.get_logger()
 
 
 def stop_s_max_of_all(options: StandaloneOptions) -> float:
-    """How long all may take to end, one tier after the other."""
+    """Return how long all may take to end, one tier after the other."""
     return STOP_S_MAX + _child_stop_s_max(options) + 2 * _GRACE_S
 
 
@@ -183,5 +183,5 @@ class StandaloneWorkers(ServiceProcess):
 
 
 def _child_stop_s_max(options: StandaloneOptions) -> float:
-    """How long one child may take to end: a little longer than it gives itself."""
+    """Return how long one child may take to end: a little longer than it gives itself."""
     return max(STOP_S_MAX, stop_s_max(options.broker) + 1.5)

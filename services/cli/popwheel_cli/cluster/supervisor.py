@@ -16,7 +16,7 @@ _PROVEN_S = 30.0
 
 
 class Phase(Enum):
-    """Where a child is."""
+    """Phase of a child."""
 
     WAITING = auto()
     STARTING = auto()
@@ -34,7 +34,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Say that this child has ended, and will be started again after `wait_s` seconds."""
+    """Report that this child has ended, and will be started again after `wait_s` seconds."""
 
     name: str
     wait_s: float
@@ -42,7 +42,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This child could not even start the first time: nothing will come of the whole."""
+    """End all: this child could not even start the first time."""
 
     name: str
 
@@ -75,7 +75,7 @@ class _Child:
 
 
 class Supervisor:
-    """Looks after children that need one another in the order of their tiers.
+    """Supervisor of children that need one another in the order of their tiers.
 
     Args:
         tiers: names of the children, those that are started first and stopped last in the first tier.
@@ -91,21 +91,21 @@ class Supervisor:
 
     @property
     def complete(self) -> bool:
-        """Whether all children have been ready at one time."""
+        """True once all children have been ready at one time."""
         return self._complete
 
     @property
     def done(self) -> bool:
-        """Whether it was asked to stop, and all children have ended."""
+        """True once it was asked to stop, and all children have ended."""
         return self._stopping and all(child.phase is Phase.ENDED for child in self._children.values())
 
     @property
     def wake_at(self) -> float | None:
-        """When `time_passed` is to be called, in seconds of the monotonic clock; None: not before something happens."""
+        """Time of the next `time_passed`, in seconds of the monotonic clock; None: not before another event."""
         return min((child.due for child in self._children.values() if child.due is not None), default=None)
 
     def phase(self, name: str) -> Phase:
-        """Where a child is."""
+        """Return the phase of a child."""
         return self._children[name].phase
 
     def start(self, now: float) -> list[Effect]:

@@ -26,7 +26,7 @@ class ChildPages:
 
     def __init__(self, children: Mapping[str, Child], registry: CollectorRegistry) -> None:
         self.reasons: dict[str, str] = {}
-        """By the same: why one is not ready; empty if it is. As `ask` found it."""
+        """Reasons by child, as `ask` found them: why it is not ready; empty if it is."""
         self._children = children
         self._without_page = Gauge(
             "popwheel_processes_without_page",
@@ -35,7 +35,7 @@ class ChildPages:
         )
 
     async def ask(self) -> None:
-        """See who is ready."""
+        """Ask all which of them are ready."""
         answers = await asyncio.gather(
             *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
         )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from popwheel_common.http import HttpServer
 
 STOP_S_MAX = 10.5
-"""How long a worker may take to end: a little longer than it gives itself."""
+"""Time that a worker may take to end: a little longer than it gives itself."""
 
 _logger = structlog.get_logger()
 
@@ -120,7 +120,7 @@ class ProxyWorkers:
         )
 
     async def stop(self) -> None:
-        """Let all workers finish what is in flight, and end."""
+        """Stop all workers once they have finished what is in flight."""
         self._draining = True
         await self._stack.aclose()
 
@@ -135,7 +135,7 @@ class ProxyWorkers:
 
 
 def check_files(access: AccessOptions, tls: TlsOptions) -> None:
-    """See that what all workers read can be read, so that what is wrong is said once, and not by each.
+    """Check that the files of all workers can be read, so that an error is reported once, and not by each.
 
     Raises:
         ConfigurationError: it cannot be used.
@@ -156,7 +156,7 @@ def worker_children(
     settings: Mapping[str, object],
     files: Sequence[int] = (),
 ) -> dict[str, Child]:
-    """The workers of a proxy, by what tells them apart: "0", "1" ...
+    """The workers of a proxy, by their names: "0", "1" ...
 
     Args:
         ports: where their HTTP ports are reserved.
@@ -199,5 +199,5 @@ def show_workers(registry: CollectorRegistry, children: Children, workers: Mappi
 
 
 def trouble_of(reasons: Mapping[str, str]) -> str | None:
-    """Why not all workers are ready."""
+    """Return why not all workers are ready."""
     return "; ".join(f"worker {number}: {reason}" for number, reason in reasons.items() if reason) or None

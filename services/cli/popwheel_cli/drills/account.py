@@ -1,8 +1,8 @@
 """The account of a drill: what was sent, what came, what was acknowledged, and what must not have happened (pure).
 
 The verdict is in sets, as Jepsen's checkers give it: lost, repeated, acknowledged and come again, unexpected; and for
-delayed messages early, late, lost, twice. An ack that was asked for and never answered is in doubt: its message may
-come again and need not.
+delayed messages early, late, lost, twice. An ack that was asked for and never answered has an unknown outcome: its
+message may come again and need not.
 """
 
 import bisect
@@ -18,7 +18,7 @@ _FROM_TOPIC = "0"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands: names one message, on every replica, before and after a failover (S3).
+    """Place of a message: names one message, on every replica, before and after a failover (S3).
 
     Args:
         topic: its topic.
@@ -50,7 +50,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Message:
-    """What is known of one message."""
+    """Record of one message."""
 
     sender: str
     number: int
@@ -66,11 +66,11 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What must not have happened, by body; all empty if all is well.
+    """Verdict of violations, by body; all empty if there are none.
 
     Args:
         lost: sent with OK and owed to a consumer still.
-        repeated: came more than once, though no ack of it was in doubt.
+        repeated: came more than once, though no ack of it had an unknown outcome.
         acked_again: came after an ack of it had been answered with OK (P3).
         unexpected: came though nobody sent it (S2).
         out_of_order: of one sender and one queue, came before an earlier one, or was stored before it.
@@ -92,7 +92,7 @@ class Verdict:
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """Those that are not empty, by name."""
+        """Return the violations that are not empty, by name."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return {name: bodies for name, bodies in found.items() if bodies}
 
@@ -102,7 +102,7 @@ class Verdict:
 
 
 class Account:
-    """Takes down what clients tell; bodies name messages, so no two may be alike. Times are of one steady clock."""
+    """Records what clients report; bodies name messages, so no two may be alike. Times are of one steady clock."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
@@ -110,11 +110,11 @@ class Account:
         self._by_place: dict[Place, str] = {}
         self._elsewhere: dict[str, None] = {}
         self.sends: list[float] = []
-        """When sends were answered with OK."""
+        """Times when sends were answered with OK."""
         self.receipts: list[float] = []
-        """When messages came."""
+        """Times when messages arrived."""
         self.failures: list[str] = []
-        """What calls failed with."""
+        """Errors of failed calls."""
 
     def trying(self, body: str, sender: str, number: int, due_ms: int | None = None) -> None:
         """A message is about to be sent.
@@ -168,7 +168,7 @@ class Account:
 
     @property
     def owed(self) -> set[str]:
-        """Sent with OK, and not taken by a consumer, not even perhaps: they must still come."""
+        """Return messages sent with OK that no consumer has taken, not even perhaps: they must still come."""
         return {
             body
             for body, message in self._messages.items()
@@ -186,7 +186,7 @@ class Account:
         return sum(message.due_ms is not None and message.sent_at is not None for message in self._messages.values())
 
     def late_ms(self) -> list[float]:
-        """By how much each delayed message was late when it first came."""
+        """Return how late each delayed message was when it first arrived."""
         return sorted(
             message.deliveries[0].at_ms - message.due_ms
             for message in self._messages.values()
@@ -194,7 +194,7 @@ class Account:
         )
 
     def verdict(self) -> Verdict:
-        """What must not have happened."""
+        """Return the violations."""
         messages = self._messages
         owed = self.owed
         timers = {body: message for body, message in messages.items() if message.due_ms is not None}
@@ -215,7 +215,7 @@ class Account:
         )
 
     def _not_where_it_was_said(self) -> list[str]:
-        """Whose place is not the offset that its sender was told."""
+        """Return the messages whose place is not the offset that their sender got."""
         return [
             body
             for body, message in self._messages.items()
@@ -242,12 +242,12 @@ class Account:
 
 
 def _repeated(message: _Message) -> bool:
-    """Whether it came more than once without the excuse of an ack in doubt."""
+    """Return whether it arrived more than once although no ack had an unknown outcome."""
     return len(message.deliveries) > 1 + message.excused or sum(each.attempt == 1 for each in message.deliveries) > 1
 
 
 def place_of(topic: str, receipt_handle: str) -> Place | None:
-    """Where a message stands, as its receipt handle tells; None if it came by way of a retry, or cannot be told.
+    """Return a message's place from its receipt handle; None if it arrived by a retry, or the handle does not say.
 
     Args:
         topic: its topic.

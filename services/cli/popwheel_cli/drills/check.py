@@ -21,13 +21,13 @@ _BODY = "popwheel admin check"
 
 
 class Check:
-    """Does it, step by step.
+    """Check of a cluster, step by step.
 
     Args:
         client: of the proxy, in a group of its own.
         topic: which takes messages of any type, and which nobody else uses.
         clock: the time.
-        step_s: a step that fails is tried again for so long: a proxy hears of the topic in a moment, not at once.
+        step_s: a step that fails is tried again for so long: a proxy learns of the topic in a moment, not at once.
     """
 
     def __init__(self, client: Client, topic: str, clock: Clock, step_s: float) -> None:
@@ -38,7 +38,7 @@ class Check:
         self._took: dict[str, float] = {}
 
     async def run(self) -> dict[str, float]:
-        """Do it; how many seconds each step took.
+        """Run the check; return how many seconds each step took.
 
         Raises:
             CommandError: a step failed: which, and why.

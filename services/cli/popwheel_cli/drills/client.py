@@ -14,9 +14,9 @@ from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.service import Channel
 
 CALL_S_MAX = 10.0
-"""How long a caller waits: longer than a failover takes, as those who hold calls do so within it."""
+"""Time that a caller waits: longer than a failover takes, as proxies park calls during it."""
 INVISIBLE_S = 15
-"""What was given out by a master whose answer got lost comes after this."""
+"""Invisible duration: a message whose delivery got lost with a master's answer arrives after it."""
 
 _BATCH = 16
 _NOBODY = Credentials("", "")

@@ -16,11 +16,11 @@ _BEFORE_S = 1.5
 _AFTER_S = 1.5
 _HEALTHY_S_MAX = 30.0
 _ANSWERS_LOST = 2
-"""How often in turn a message may be given out into an answer that gets lost: at the failure, and at its end."""
+"""Number of times in a row that a delivery of a message may get lost: at the failure, and at its end."""
 _DETECTION_S = 3.0
-"""After this a controller replaces a master that hangs, unless it was seen to take longer."""
+"""Time after which a controller replaces a master that hangs, unless it was seen to take longer."""
 _DRAIN_S = 10.0
-"""What it takes to receive what is there, on a busy machine."""
+"""Time to receive what is there, on a busy machine."""
 _QUIET_S = 1.0
 _LATE_MS = 1000.0
 
@@ -30,7 +30,7 @@ View = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a drill cost.
+    """Costs of a drill.
 
     Args:
         drill: which.
@@ -78,16 +78,16 @@ class Bill:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost or repeated."""
+        """True if nothing was lost or repeated."""
         return not self.words
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON has it."""
         return asdict(self)
 
 
 class Drill:
-    """Does it.
+    """Drill of one failure.
 
     Args:
         name: of the drill.
@@ -115,10 +115,10 @@ class Drill:
         self._say = say
 
     async def run(self, strike: Callable[[View], Any], mend: Callable[[], Any], strike_s: float) -> Bill:
-        """Do it and watch.
+        """Run the drill and watch.
 
         Args:
-            strike: makes the failure, in a thread; told of the group as it was.
+            strike: makes the failure, in a thread; called with the group as it was.
             mend: takes it back, in a thread; also if all else fails.
             strike_s: how long the failure lasts; 0 for one that mends itself.
 
@@ -173,7 +173,10 @@ class Drill:
     async def _watch(
         self, before: View, struck_at: float, lasting: "asyncio.Future[None] | None"
     ) -> tuple[float | None, View]:
-        """Until another epoch has a master, or a failure that lasts is over; after how many seconds, and the group."""
+        """Wait until another epoch has a master, or a failure that lasts is over.
+
+        Return after how many seconds, and the group.
+        """
         view = before
         while self._clock.monotonic() - struck_at < _HEALTHY_S_MAX:
             try:
@@ -190,7 +193,7 @@ class Drill:
         return None, view
 
     async def _healthy(self, before: View, view: View, struck_at: float) -> tuple[float | None, View]:
-        """Until as many are in sync as before; after how many seconds."""
+        """Wait until as many are in sync as before. Return after how many seconds, and the group."""
         until = self._clock.monotonic() + _HEALTHY_S_MAX
         while self._clock.monotonic() < until:
             try:
@@ -204,7 +207,7 @@ class Drill:
         return None, view
 
     async def _drain(self, new_master_s: float | None) -> None:
-        """Until all that was sent has come, and a little longer, for what comes again.
+        """Receive until all that was sent has arrived, and a little longer, for redeliveries.
 
         What is owed counts as lost only when it can't be on its way any more: when it is due, when it is not invisible
         for an answer that got lost, and when even a master that hangs has been replaced.
@@ -260,12 +263,12 @@ class Drill:
 
 
 def _as_healthy(view: View, before: View) -> bool:
-    """Whether there is a master, and as many replicas are in sync as before."""
+    """Return whether there is a master, and as many replicas are in sync as before."""
     return view["master"] is not None and len(view["sync_state_set"]) >= len(before["sync_state_set"])
 
 
 def _check(view: View) -> None:
-    """See that somebody can take over.
+    """Check that a replica can take over.
 
     Raises:
         CommandError: nobody can.

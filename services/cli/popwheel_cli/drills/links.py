@@ -43,7 +43,7 @@ class Links:
         self._server: asyncio.Server | None = None
 
     def add(self, name: str, host: str, port: int, target_port: int) -> None:
-        """Have a relay before a process.
+        """Add a relay before a process.
 
         Args:
             name: of the process.
@@ -75,7 +75,7 @@ class Links:
             await relay.stop()
 
     def between(self, one: str, other: str, passage: Passage) -> None:
-        """Have it so between two processes, whoever of them calls.
+        """Set the passage between two processes, whoever of them calls.
 
         Args:
             one: its name.
@@ -138,7 +138,7 @@ class Links:
 
 
 class LinksClient:
-    """Tells the relays of a running cluster what to do.
+    """Client for the relays of a running cluster.
 
     Args:
         data_dir: of the cluster.
@@ -148,7 +148,7 @@ class LinksClient:
         self._data_dir = data_dir
 
     def between(self, one: str, other: str, passage: Passage) -> None:
-        """As `Links.between`.
+        """Set the passage as `Links.between` does.
 
         Raises:
             CommandError: it cannot be.

@@ -1,4 +1,4 @@
-"""A TCP relay that can be told to hold, lose, delay or refuse what passes: a network that fails on command."""
+"""A TCP relay that can be set to hold, lose, delay or refuse what passes: a network that fails on command."""
 
 import asyncio
 import contextlib
@@ -12,19 +12,19 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class Flow(Enum):
-    """What happens to what one side sends to the other."""
+    """Flow of what one side sends to the other."""
 
     OPEN = "open"
-    """It passes."""
+    """Pass all."""
     HELD = "held"
-    """Nothing passes; when it is open again all of it does, as after a short partition. Half open, if one way only."""
+    """Delay all until it is open again, as in a short partition. Half open, if one way only."""
     LOST = "lost"
-    """Nothing passes, and what was sent is gone: a connection that lost something is reset when it is open again."""
+    """Lose all that is sent: a connection that lost something is reset when it is open again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How the way is.
+    """Passage between two sides.
 
     Args:
         to_server: from who connected to who listens.
@@ -41,7 +41,7 @@ class Passage:
 
 OPEN = Passage()
 CUT = Passage(Flow.HELD, Flow.HELD)
-"""As if a cable had been pulled: connections seem to be there, and nothing is answered."""
+"""Passage like a pulled cable: connections seem to be there, and nothing is answered."""
 
 
 class Relay:
@@ -91,7 +91,7 @@ class Relay:
             await self._server.wait_closed()
 
     def set(self, passage: Passage, caller: str | None = None) -> None:
-        """Have it so from now on, also for connections that are there.
+        """Set the passage from now on, also for open connections.
 
         Args:
             passage: how.
@@ -108,7 +108,7 @@ class Relay:
             connection.set(self.passage(connection.caller))
 
     def passage(self, caller: str) -> Passage:
-        """How the way is for somebody."""
+        """Return the passage of a caller."""
         return self._of_callers.get(caller, self._all)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,7 +138,7 @@ class _Connection:
         self._ended = asyncio.Event()
 
     def set(self, passage: Passage) -> None:
-        """Have it so from now on."""
+        """Set the passage from now on."""
         lossless = Flow.LOST not in (passage.to_server, passage.to_client)
         self._passage = passage
         if passage.refused or (self._lost and lossless):

@@ -1,4 +1,4 @@
-"""Which process of this machine holds a TCP socket (Linux, proc(5))."""
+"""Owner of a TCP socket: the process of this machine (Linux, proc(5))."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def owner_of_port(port: int, pids: Sequence[int]) -> int | None:
 
 
 def _inodes_of(port: int) -> set[str]:
-    """What `/proc/PID/fd` calls the sockets that are bound to a port."""
+    """Return the names in `/proc/PID/fd` of the sockets that are bound to a port."""
     wanted = f":{port:04X}"
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

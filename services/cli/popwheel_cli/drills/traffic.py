@@ -48,7 +48,7 @@ class Traffic:
         self._sending: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
         self.last_due_ms = 0
-        """When the last delayed message is due."""
+        """Time when the last delayed message is due."""
 
     async def start(self) -> None:
         """Begin."""
@@ -59,7 +59,7 @@ class Traffic:
         ]
 
     async def stop_sending(self) -> None:
-        """Send no more; sends under way are given up, and so in doubt."""
+        """Send no more; sends under way are given up, with an unknown outcome."""
         await self._end(self._sending)
 
     async def stop(self) -> None:
@@ -153,5 +153,5 @@ class Traffic:
         for body, entry in zip(bodies, entries, strict=False):
             if entry.status.code == Code.OK:
                 self._account.acked(body)
-            else:  # in doubt still: an earlier try of the proxy's own may have counted
+            else:  # unknown still: an earlier try of the proxy's own may have counted
                 self._account.failed(f"ack: {entry.status.message}")

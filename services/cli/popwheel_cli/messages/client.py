@@ -24,13 +24,13 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 CALL_S_MAX = 15.0
-"""How long one call may take: proxies hold calls for up to 10 s while a broker group changes its master."""
+"""Time that one call may take: proxies park calls for up to 10 s while a broker group changes its master."""
 PULL_MESSAGES_MAX = 32
 _LIMITS = Limits(message_bytes_max=64 * MIB)
 
 
 class Pulled(NamedTuple):
-    """What was read from a queue: messages, and the offset behind all that was looked at."""
+    """Result of a read from a queue: messages, and the offset behind all that was scanned."""
 
     messages: list[Message]
     next_offset: int

@@ -10,7 +10,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
 @dataclass(frozen=True)
 class MessageDraft:
-    """What all messages of one command share.
+    """Draft of the properties that all messages of one command share.
 
     Args:
         topic: where they go.

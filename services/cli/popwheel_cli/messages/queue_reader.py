@@ -19,7 +19,7 @@ from popwheel_rpc.status import GrpcStatus, RpcError
 Outcome = TypeVar("Outcome")
 
 QUEUES_MAX = 1_024
-"""As many as one client may poll at one time (proxy.receive.polls_per_client_max)."""
+"""Limit of queues: as many as one client may poll at one time (proxy.receive.polls_per_client_max)."""
 _CALLS_AT_ONCE = 32
 _WAIT_S = 5.0
 _ROUTE_S = 10.0
@@ -36,7 +36,7 @@ _PASSING_STATUSES = (GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcS
 
 
 class Place(NamedTuple):
-    """Where reading begins in each queue.
+    """Place where reading begins in each queue.
 
     Args:
         kind: `earliest`, `latest`, `offset` or `time`.
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which messages are wanted.
+    """Conditions for wanted messages.
 
     Args:
         topic: is read.
@@ -123,7 +123,7 @@ async def browse(client: MessageClient, wanted: Wanted, place: Place, limit: int
 
 
 async def _begin(client: MessageClient, queue: MessageQueue, place: Place, end: int, limit: int) -> int:
-    """Where a queue is begun."""
+    """Return where a queue is begun."""
     if place.kind == "time":
         return await client.offset(queue, QueryOffsetPolicy.TIMESTAMP, place.number)
     first = await client.offset(queue, QueryOffsetPolicy.BEGINNING)

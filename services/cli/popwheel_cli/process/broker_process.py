@@ -11,7 +11,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
 class StrangeProcessError(Exception):
-    """There is no process of that number here, or it is another one."""
+    """Error: there is no process of that number here, or it is another one."""
 
 
 class BrokerProcess:
@@ -47,7 +47,7 @@ class BrokerProcess:
         signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Know it no more."""
+        """Close its handle."""
         os.close(self._descriptor)
 
 

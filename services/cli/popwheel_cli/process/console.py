@@ -24,7 +24,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ConsoleParts:
-    """What an HTTP application needs of the console.
+    """Parts of the console that an HTTP application needs.
 
     Args:
         signed: those who have logged in; None: nobody has to.

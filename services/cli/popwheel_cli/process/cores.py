@@ -1,4 +1,4 @@
-"""How many cores this process may use, so that as many workers can be started."""
+"""Count of the cores that this process may use, for as many workers."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,13 @@ _CGROUP_1 = Path("/sys/fs/cgroup/cpu")
 
 
 def usable_cores() -> int:
-    """Those that the system lets this process run on, at most as many as a container's limit of CPU time comes to."""
+    """Return the cores that the system lets this process run on, at most as many as a container's CPU limit."""
     may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores_within(may_use, _limit())
 
 
 def cores_within(cores: int, limit: str) -> int:
-    """Whole cores within a limit; at least one.
+    """Return the whole cores within a limit; at least one.
 
     Args:
         cores: that there are.

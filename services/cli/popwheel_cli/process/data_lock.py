@@ -14,13 +14,13 @@ _logger = structlog.get_logger()
 FILE_NAME = "lock"
 
 _OURS = re.compile(r"lock|(broker|controller)(-\d+){0,2}")
-"""What every folder of ours has at its top, one of them at the least: `DESIGN.md`, 5."""
+"""Names of which every folder of ours has at least one at its top: `DESIGN.md`, 5."""
 _OF_THE_SYSTEM = ("lost+found",)
 """Names that a new volume has by itself."""
 
 
 class DataLock:
-    """Holds a data folder for this process; the system lets go of it when the process ends, however it ends.
+    """Lock on a data folder for this process; the system releases it when the process ends, however it ends.
 
     Args:
         data_dir: the folder; made if it is not there.
@@ -88,17 +88,17 @@ class DataLock:
         """The file that is locked. A child that is handed it holds the folder as well, for as long as it lives.
 
         Raises:
-            ValueError: the folder is not held.
+            ValueError: the folder is not locked.
         """
         if self._descriptor is None:
             raise ValueError("take the folder first")
         return self._descriptor
 
     def serves(self, **recovered: float) -> None:
-        """What the last process left was recovered: say so if it did not end by itself, once.
+        """Log once, after recovery, if the last process did not end by itself.
 
         Args:
-            recovered: what is told of it.
+            recovered: figures for the log.
         """
         if self.left_by:
             _logger.warning("the last run did not end by itself", process=self.left_by, **recovered)

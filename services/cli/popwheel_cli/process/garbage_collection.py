@@ -1,4 +1,4 @@
-"""When Python's cycle collector works: in small steps, and on all there is only while nobody waits.
+"""Schedule of Python's cycle collector: small steps, and all objects only while nobody waits.
 
 What ends is freed by its count of references; the collector is for cycles, which are rare (decision 0022).
 """
@@ -12,7 +12,7 @@ _YOUNG_MAX = 10_000
 _YOUNG_BEFORE_MIDDLE = 3
 _NEVER = 1 << 30
 _IDLE_SHARE = 0.05
-"""Of a core: who uses less has next to nobody waiting."""
+"""Share of a core: a process that uses less has next to no waiting callers."""
 _WHEN_IDLE_S = 600.0
 _AT_LATEST_S = 3600.0
 
@@ -55,7 +55,7 @@ class GarbageCollection:
             gc.collect()
 
     def is_due(self) -> bool:
-        """Whether to pass over all objects now: asked at each look."""
+        """Return whether to collect all objects now; called at each check."""
         now_s, used_s = self._clock.monotonic(), self._cpu_s()
         is_idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._looked_s)
         self._looked_s, self._used_s = now_s, used_s

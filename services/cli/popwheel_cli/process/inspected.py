@@ -1,4 +1,4 @@
-"""What a process answers when the controller asks for what operators want to see: pages on itself, and its clients."""
+"""Answers of a process to the controller's inspections for operators: pages on itself, and its clients."""
 
 import json
 import platform

@@ -35,17 +35,24 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB, keepalive_interval_s=5.0, keepalive_timeout_s=5.0)
-"""Between our own services, which bound what they send themselves."""
+"""Limits between our own services, which bound what they send themselves."""
 
 CHANNEL_LIMITS = replace(INTERNAL_LIMITS, preface_timeout_s=2.0)
-"""Of who calls another of our services: a host that swallows what it is sent is given up before clients' own deadlines
-of three seconds, so that a send can still go elsewhere."""
+"""Limits of callers of another of our services.
+
+A host that swallows its input is given up before clients' own deadlines of three seconds, so that a send can still go
+elsewhere.
+"""
 
 SEVERAL_CONTROLLERS_LIMITS = replace(CHANNEL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
-"""Of who calls one of several controllers: when the leader hangs, another is asked after three seconds or so."""
+"""Limits of callers of one of several controllers: when the leader hangs, another is asked after about three seconds.
+"""
 
 CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
-"""Of the controller: a broker that hangs, with its connection open, is out of every route after three seconds or so."""
+"""Limits of the controller.
+
+A broker that hangs, with its connection open, is out of every route after about three seconds.
+"""
 
 
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -65,7 +72,7 @@ class GrpcServer(Protocol):
 
 
 def connections_are_asked_for(options: ProxyOptions) -> bool:
-    """Whether the number of connections was set, and is not the default."""
+    """Return whether the number of connections was set, and is not the default."""
     return "connections_max" in options.limits.model_fields_set
 
 
@@ -114,12 +121,12 @@ def within_open_files(limits: Limits, *, is_asked_for: bool = False) -> Limits:
 
 
 def connections_within(open_files: int) -> int:
-    """How many of the files that may be open are for clients: all but a quarter, and that is 64 to 1,024."""
+    """Return how many open files are for clients: all but a quarter, and that is 64 to 1,024."""
     return max(1, open_files - min(1_024, max(64, open_files // 4)))
 
 
 def client_certificate(options: TlsOptions, authority_file: str = "") -> CertificateFiles | None:
-    """What clients of a proxy are shown; None: a certificate is made when a client wants one.
+    """Return the certificate for clients of a proxy; None: one is made when a client wants it.
 
     Args:
         options: the certificate's files.
@@ -154,7 +161,7 @@ def client_certificate(options: TlsOptions, authority_file: str = "") -> Certifi
 
 
 def cluster_certificate(options: ClusterTlsOptions) -> CertificateFiles | None:
-    """What the services of a cluster show one another; None: they speak plain text.
+    """Return the certificate between the services of a cluster; None: they speak plain text.
 
     Raises:
         ConfigurationError: the files do not belong together, or are not good for it.
@@ -213,7 +220,7 @@ def tokens_of(options: AccessOptions, clock: Clock, registry: CollectorRegistry)
 
 
 def warn_of_open_clients(options: AccessOptions, host: str) -> None:
-    """Say loudly that everybody who reaches a proxy may do everything, if that is not this machine alone."""
+    """Log a warning that everybody who reaches a proxy may do everything, if that is not this machine alone."""
     if not options.file and not options.client_authority_file and not is_loopback(host):
         _logger.warning(
             "anybody who reaches this port may send and receive everything: set access.file (docs/operate/access.md)",
@@ -233,7 +240,7 @@ def warn_of_open_admin(options: AccessOptions, host: str) -> None:
 
 
 def address_for_clients(options: ProxyOptions, port: int) -> str:
-    """host:port of a proxy as operators are told of it.
+    """host:port of a proxy as operators see it.
 
     Args:
         options: of the proxy.
@@ -244,7 +251,7 @@ def address_for_clients(options: ProxyOptions, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches who listens on a host."""
+    """Return whether a listener on this host is reached from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -252,7 +259,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def listen(server: "GrpcServer", host: str, port: int, key: str, *, shared: bool = False) -> None:
-    """Let a gRPC server listen.
+    """Start to listen with a gRPC server.
 
     Args:
         server: not listening yet.
@@ -348,7 +355,7 @@ async def serve_http(
 
 
 def console_of(options: ClusterOptions, http: str) -> dict[str, str]:
-    """What a process logs of the console: its address, if it serves one.
+    """Return the log's fields for the console: its address, if there is one.
 
     Args:
         options: of the process.
@@ -383,7 +390,7 @@ async def load_http() -> None:
 
 
 def not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationError:
-    """What to say when a port or an address cannot be had; `key` is the setting to change."""
+    """Return the error for a port or an address that is not available; `key` is the setting to change."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ConfigurationError(
         key, f"cannot listen on {host_in_address(host)}:{port}: {reason}; choose another port or address"
@@ -396,5 +403,5 @@ def host_in_address(host: str) -> str:
 
 
 def reached_here(host: str) -> str:
-    """Where a process of this machine reaches one that listens on this host."""
+    """Return the host by which a process of this machine reaches a listener on this host."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

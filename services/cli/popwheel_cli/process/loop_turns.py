@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from popwheel_common.clock import Clock, thread_cpu_s
 
 TICK_S: Final = 0.02
-"""Between two calls of the ticker. A turn shows as up to so much shorter than it was."""
+"""Time between two calls of the ticker. A turn shows as up to this much shorter than it was."""
 _SHOWN_S = 60.0
 _MOST = 0.99
 
@@ -28,7 +28,7 @@ class TurnTimes:
         self._turns: deque[tuple[float, float]] = deque()
 
     def note(self, now_s: float, late_s: float, busy_s: float) -> None:
-        """Note a call of the ticker.
+        """Record a call of the ticker.
 
         Args:
             now_s: monotonic time, in seconds.

@@ -1,4 +1,4 @@
-"""Ports that are held before anything else is done: by a process for itself, or for its children."""
+"""Ports that are reserved before anything else is done: by a process for itself, or for its children."""
 
 import socket
 from contextlib import ExitStack
@@ -53,7 +53,7 @@ class Ports:
         return port
 
     def close(self) -> None:
-        """Let others have them."""
+        """Release the ports."""
         self._stack.close()
 
     def __enter__(self) -> Self:

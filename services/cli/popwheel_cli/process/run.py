@@ -1,4 +1,4 @@
-"""From start to exit code: the life of a server process, its signals and its end."""
+"""Run of a server process from start to exit code: its signals and its end."""
 
 import asyncio
 import atexit
@@ -30,7 +30,7 @@ _logger = structlog.get_logger()
 
 
 class Process(Protocol):
-    """What a server process does between its first and its last line."""
+    """Process of a server, between its first and its last line of the log."""
 
     async def start(self) -> None:
         """Serve; returns when everything is served."""

@@ -70,8 +70,7 @@ _logger = structlog.get_logger()
 
 
 class ServiceProcess:
-    """What they have in common: a clock, chance, metrics, the way to the others, an HTTP port, an end in the
-    right order.
+    """Base of the service processes: clock, randomness, metrics, channels to others, an HTTP port, an ordered end.
 
     Args:
         options: settings of the cluster.
@@ -88,7 +87,7 @@ class ServiceProcess:
         GCCollector(self._registry)
         ProcessCollector(registry=self._registry)
         self._cluster_id: Callable[[], str] = lambda: ""
-        """Gives the id of the cluster that the process belongs to; empty while it knows of none."""
+        """Function that returns the id of the process's cluster; empty while it knows of none."""
         log_writer.show(self._registry)
         self._certificates = CertificateMetrics(self._registry, self._clock)
         self._certificate = cluster_certificate(options.tls)
@@ -98,7 +97,7 @@ class ServiceProcess:
         self._http: HttpServer | None = None
         self._draining = False
         self._ports = Ports()
-        """Those that it listens on, held before anything is written."""
+        """Ports that it listens on, reserved before anything is written."""
         self._stack.callback(self._ports.close)
         # Pushed before all that drains, so it ends after it: health and metrics can be seen meanwhile.
         self._stack.push_async_callback(self._stop_http)
@@ -145,7 +144,7 @@ class ServiceProcess:
     async def _answer_inspections(
         self, controller: Channel, process: WatchRequest, proxy: ProxyApp | None = None
     ) -> None:
-        """Let the controller ask this process; `proxy` if it is one."""
+        """Answer the controller's inspections of this process; `proxy` if it is one."""
         pages = pages_of(self._options, self._registry)
         stream = InspectionStream(
             channel=controller,
@@ -263,7 +262,7 @@ class ControllerProcess(ServiceProcess):
 
 
 def stop_s_max(options: BrokerOptions) -> float:
-    """How long a broker may take to end: to leave its group, to end its calls, to save."""
+    """Return how long a broker may take to end: to leave its group, to end its calls, to save."""
     return options.replication.leaving_ms_max / 1000 + _GRACE_S
 
 
@@ -429,5 +428,5 @@ def _admin_address(host: str, port: int, address: str) -> str:
 def _introduction(
     kind: WatchRequest.Kind.ValueType, name: str, address: str, http_port: int, replica: int = 0
 ) -> WatchRequest:
-    """What the controller shows operators of this process."""
+    """Return the facts that the controller shows operators of this process."""
     return WatchRequest(process=name, kind=kind, address=address, pid=os.getpid(), http_port=http_port, replica=replica)

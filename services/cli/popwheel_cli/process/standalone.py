@@ -73,7 +73,7 @@ class Standalone:
         self._http: HttpServer | None = None
 
     async def start(self) -> None:
-        """Hold the ports, recover, then serve gRPC, then HTTP.
+        """Reserve the ports, recover, then serve gRPC, then HTTP.
 
         Raises:
             ConfigurationError: the data folder or a port cannot be had.

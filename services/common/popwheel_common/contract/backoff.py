@@ -1,4 +1,4 @@
-"""How long a message that a consumer failed on stays hidden before it comes again, by its group's policy."""
+"""Backoff of a group's policy: the time before a message that a consumer failed on is redelivered."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +16,7 @@ RETRY_LADDER_MS: Final = (
 
 
 def wait_ms(group: Group | None, attempt: int) -> int:
-    """How long to wait after a failed attempt, in milliseconds.
+    """Return the wait after a failed attempt, in milliseconds.
 
     Args:
         group: whose policy counts; None where it is not known: then it is the default one.

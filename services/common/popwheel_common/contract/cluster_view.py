@@ -1,4 +1,4 @@
-"""What a broker or proxy knows of the cluster: the controller's topics, groups and brokers, as last heard of."""
+"""View of the cluster at a broker or proxy: the controller's topics, groups and brokers, as last received."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, C
 
 VERSIONS_PER_INCARNATION: Final = 1_000_000_000
 INCARNATIONS: Final = 1_000_000
-"""The state that controllers make when they find none draws its incarnation, by which two are told apart. Versions,
+"""The state that controllers make when they find none draws its incarnation, by which two are distinguished. Versions,
 and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
 
 _log = structlog.get_logger()
 
 
 def incarnation_of(version: int) -> int:
-    """Which incarnation of the controllers' state a version is of."""
+    """Return the cluster id that a version belongs to."""
     return version // VERSIONS_PER_INCARNATION
 
 
@@ -47,7 +47,7 @@ class ClusterView:
         self.ready = False
         self.version = 0
         self.named = 0
-        """Up to here topics and groups are heard of: those that are made later have larger ids."""
+        """Highest id of the topics and groups seen: those made later have larger ids."""
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.brokers: dict[str, BrokerInfo] = {}
@@ -69,7 +69,7 @@ class ClusterView:
 
         Raises:
             StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key good handles would look forged, and
-                those that are given out would be refused later.
+                those that were issued would be refused later.
         """
         if not self._receipt_key:
             raise StatusError(
@@ -79,11 +79,11 @@ class ClusterView:
 
     @property
     def incarnation(self) -> int:
-        """Of the controllers' state; 0 before the first snapshot."""
+        """Number of the controllers' state; 0 before the first snapshot."""
         return incarnation_of(self.named)
 
     def is_paused(self, group: str, topic: str) -> bool:
-        """Whether nothing of a topic is delivered to a group, as an operator has paused one of them."""
+        """Return whether an operator has paused the group or the topic, so that nothing is delivered."""
         return bool(self.paused_topics or self.paused_groups) and (
             group in self.paused_groups or topic in self.paused_topics
         )
@@ -102,7 +102,7 @@ class ClusterView:
         """Take in a snapshot, or a part of one, or a change. A change older than what is known is passed over, and so
         is what has a name that can't be.
 
-        What the parts of a snapshot tell counts when the last one has come: what is missing in it then was deleted.
+        What the parts of a snapshot contain counts when the last one has come: what is missing in it then was deleted.
 
         Raises:
             StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
@@ -119,7 +119,7 @@ class ClusterView:
             self._told = _Told(update.cluster)
         told = self._told if update.snapshot and self._told is not None else self
         for topic in update.topics:
-            # What is told anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
+            # What is reported anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
             known = self.topics.get(topic.name)
             if known is not None or self._is_legal(names.is_topic, topic.name):
                 told.topics[topic.name] = known if known == topic and known is not None else topic
@@ -155,7 +155,7 @@ class ClusterView:
             listener(update)
 
     def _note_pauses(self, update: ClusterUpdate) -> None:
-        """Keep apart what is paused: each delivery asks for it."""
+        """Index what is paused: each delivery asks for it."""
         if update.snapshot:
             self.paused_topics = {name for name, each in self.topics.items() if each.paused_ms}
             self.paused_groups = {name for name, each in self.groups.items() if each.paused_ms}

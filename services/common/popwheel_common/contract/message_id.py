@@ -9,7 +9,7 @@ _ID: Final = re.compile(r"01[0-9A-Fa-f]{16}([0-9A-Fa-f]{8})[0-9A-Fa-f]{8}")
 _IDS_BEGIN_MS: Final = 1_609_459_200_000
 """2021, from which on ids count seconds."""
 CLOCK_SKEW_MS: Final = 600_000
-"""By so much clients' clocks may be wrong."""
+"""Tolerance for wrong clocks of clients, in milliseconds."""
 
 
 def message_id(now_ms: int, machine: str, number: int) -> str:

@@ -35,9 +35,12 @@ SPARK_PREFIX: Final = "spark-"
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The consumer group in whose name tools pull, as in RocketMQ. A pull in it makes no group."""
 STORED_NAME_BYTES_MAX: Final = 255
-"""What a record of the commit log can say of its topic. The longest retry topic has as many, and no name has more."""
+"""Longest topic name that a record of the commit log can store.
+
+The longest retry topic has this length, and no name is longer.
+"""
 SHORT_NAME_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
-"""Of a broker group, a cluster or a page of its state."""
+"""Pattern of the names of broker groups, of clusters, and of pages of a cluster's state."""
 PROCESS_NAME_PATTERN: Final = r"^[!-~]{0,255}$"
 
 TopicName = NewType("TopicName", str)
@@ -50,7 +53,7 @@ _REMEMBERED_MAX: Final = 4_096
 
 
 class Kind(Enum):
-    """What kind of topic a name names; the value is for sentences."""
+    """Kind of topic that a name stands for; the value is for sentences."""
 
     USER = "a topic"
     RETRY = "a retry topic"
@@ -60,7 +63,7 @@ class Kind(Enum):
 
 
 class Use(IntEnum):
-    """What is asked of a topic."""
+    """Use of a topic that a client asks for."""
 
     SEND = 1
     """SendMessage, RecallMessage, EndTransaction; Put, Recall."""
@@ -73,7 +76,7 @@ class Use(IntEnum):
     COMMIT = 5
     """UpdateOffset."""
     CREATE = 6
-    """Made and deleted by its name."""
+    """Create or delete the topic by its name."""
 
 
 USES: Final[Mapping[Kind, frozenset[Use]]] = {
@@ -83,7 +86,7 @@ USES: Final[Mapping[Kind, frozenset[Use]]] = {
     Kind.SYSTEM: frozenset(),
     Kind.LITE: frozenset(),
 }
-"""What may be asked of a kind of topic. All else is refused with ILLEGAL_TOPIC."""
+"""Allowed uses of each kind of topic. All else is refused with ILLEGAL_TOPIC."""
 
 _DONE_TO: Mapping[Use, str] = {
     Use.SEND: "sent to",
@@ -220,34 +223,35 @@ def process(text: str) -> str:
 
 
 def is_topic(text: str) -> bool:
-    """Whether a stored name is that of a topic that clients may have made."""
+    """Return whether a stored name is that of a topic that clients may have made."""
     return _OF_KIND[Kind.USER].fullmatch(text) is not None
 
 
 def is_group(text: str) -> bool:
-    """Whether a stored name is that of a consumer group."""
+    """Return whether a stored name is that of a consumer group."""
     return _OF_GROUP.fullmatch(text) is not None
 
 
 def is_of_spark(text: str) -> bool:
-    """Whether a group's name says that a Spark query shows with it how far it is. It is a courtesy: the query goes by
-    its own checkpoint, and nothing hangs on the name but the word that people are shown.
+    """Return whether a group's name marks it as one by which a Spark query shows its progress.
+
+    It is for people only: the query goes by its own checkpoint, and nothing depends on the name.
     """
     return text.startswith(SPARK_PREFIX)
 
 
 def is_broker_group(text: str) -> bool:
-    """Whether a stored name is that of a broker group."""
+    """Return whether a stored name is that of a broker group."""
     return _SHORT_NAME.fullmatch(text) is not None
 
 
 def is_cluster(text: str) -> bool:
-    """Whether a stored name is that of a cluster."""
+    """Return whether a stored name is that of a cluster."""
     return _SHORT_NAME.fullmatch(text) is not None
 
 
 def is_storable(text: str) -> bool:
-    """Whether a record can be of a topic of this name, be it a legal one or one that an older release let in."""
+    """Return whether a record can name this topic, be it a legal name or one that an older release allowed."""
     return 0 < len(text) <= STORED_NAME_BYTES_MAX and _size(text) <= STORED_NAME_BYTES_MAX
 
 
@@ -283,7 +287,9 @@ def lite_of(topic: str) -> str:
 
 
 def retry_topic(group: str, topic: str) -> TopicName:
-    """Where messages of `topic` that `group` did not acknowledge in time come again. It fits into a record.
+    """Return the topic of the group's redeliveries: messages of `topic` that were not acknowledged in time.
+
+    It fits into a record.
 
     The separator is one that no name may hold: with the articles' `_`, group `a` on topic `b_c` and group `a_b` on
     topic `c` would share a retry topic (decision 0005).
@@ -314,7 +320,7 @@ def topic_of_retry_topic(topic: str) -> str:
 
 
 def dead_letter_topic(group: str) -> TopicName:
-    """Where messages end that `group` has failed on as often as it may."""
+    """Return the topic for messages that failed as often as the group's limit allows."""
     return TopicName(f"{DEAD_LETTER_PREFIX}{group}")
 
 
@@ -324,7 +330,7 @@ def revive_topic(cluster: str) -> str:
 
 
 def quarantine_topic(cluster: str) -> str:
-    """The topic whose only queue holds what a cluster's brokers have set aside."""
+    """The topic whose only queue has the poison messages of a cluster's brokers."""
     return f"rmq_sys_QUARANTINE_{cluster}"
 
 

@@ -1,4 +1,4 @@
-"""How long a poll shows that a consumer is connected: brokers count by it, and the admin API tells operators."""
+"""Time for which a poll shows that a consumer is connected: brokers and the admin API go by it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a pop brings, as broker and proxy have it in hand: plain objects, which become protobuf only on a socket."""
+"""Result of a pop between broker and proxy: plain objects, which become protobuf only on a socket."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
 @dataclass(slots=True)
 class PopAnswer:
-    """Messages that were given out, in columns of equal length.
+    """Messages that were delivered, in columns of equal length.
 
     Args:
         messages: each a whole apache.rocketmq.v2.Message, ready for the client.

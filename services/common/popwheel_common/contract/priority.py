@@ -5,13 +5,13 @@ from typing import Final
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 
 LEVELS: Final = 10
-"""So many queues such a topic has if nobody says otherwise."""
+"""Default number of queues of a topic with priorities."""
 
 _PRIORITY: Final = int(TopicType.PRIORITY)
 
 
 def levels_of(topic: Topic) -> int:
-    """How many levels a topic has; 0 if its queues are none."""
+    """Return the number of a topic's priority levels; 0 if it has none."""
     return topic.queues if topic.type == _PRIORITY else 0
 
 

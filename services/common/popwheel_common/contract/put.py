@@ -1,4 +1,4 @@
-"""What a Put carries, as proxy and broker have it in hand: plain objects, which become protobuf only on a socket.
+"""Content of a Put between proxy and broker: plain objects, which become protobuf only on a socket.
 
 A lone send pays for each object that is made on its way; as protobuf messages these would cost it some 6 us.
 """
@@ -12,7 +12,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
 
 class PutKind(IntEnum):
-    """How messages go into a log."""
+    """Kind of storage in the log."""
 
     NOW = 0
     """Into their queue at once."""
@@ -61,7 +61,7 @@ class MessageRun:
 
     @property
     def is_even(self) -> bool:
-        """Whether it holds messages and its columns are equally long."""
+        """True if it has messages, and its columns are equally long."""
         count = len(self.payloads)
         times = count if self.kind else 0
         return 0 < count == len(self.system_properties) == len(self.tags) and len(self.times_ms) == times
@@ -69,7 +69,7 @@ class MessageRun:
 
 @dataclass(slots=True)
 class PutResult:
-    """What became of one run: it is stored as a whole or not at all.
+    """Result of one run: it is stored as a whole or not at all.
 
     Args:
         code: a number of apache.rocketmq.v2.Code.
@@ -77,7 +77,7 @@ class PutResult:
         queue_offset: of the first message; the others follow without a gap.
         store_time_ms: wall clock.
         references: one for each message that does not go into its queue now, in their order. Of a delayed message it is
-            the recall handle, empty if it can't be taken back; of a half message the transaction id.
+            the recall handle, empty if it can't be recalled; of a half message the transaction id.
     """
 
     code: int

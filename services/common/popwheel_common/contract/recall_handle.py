@@ -1,4 +1,4 @@
-"""The recall handle: what a producer shows to take back a delayed message before its time.
+"""The recall handle: what a producer shows to recall a delayed message before its time.
 
 Opaque text (base64url, RFC 4648) of the broker, the position of the message's first TIMER record, the epoch of the
 master that gave it out, the topic's id, the delivery time and the message id, and of a keyed BLAKE2b that signs them
@@ -78,7 +78,7 @@ def decode(key: bytes, topic: str, handle: str) -> RecallHandle:
 
 
 def _data(handle: str) -> bytes:
-    """What stands behind the text of a handle, if it is spelt as `encode` does."""
+    """Return the data that a handle's text encodes, if it is spelt as `encode` does."""
     if len(handle) > _LENGTH_MAX:
         raise _invalid()
     try:
@@ -92,7 +92,7 @@ def _data(handle: str) -> bytes:
 
 
 def _fields(data: bytes) -> RecallHandle:
-    """What is signed, by its parts."""
+    """Decode the signed part."""
     try:
         parts = data.decode("utf-8", "surrogatepass").split(" ", _FIELDS - 1)
         if len(parts) == _FIELDS and parts[0]:
@@ -100,7 +100,7 @@ def _fields(data: bytes) -> RecallHandle:
             position, epoch, topic_id = (*parts[1].split(":"), "0", "0")[:3]
             return RecallHandle(parts[0], int(position), int(parts[2]), parts[3], int(epoch), int(topic_id))
     except ValueError:
-        pass  # told below, like any other shape
+        pass  # reported below, like any other shape
     raise _invalid()
 
 

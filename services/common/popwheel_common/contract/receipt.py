@@ -136,7 +136,7 @@ class HandleReader:
 
 
 def _parts(handle: str) -> tuple[str, int, str]:
-    """What is signed, the queue offset, the signature; the first and the last unchecked."""
+    """Return the signed part, the queue offset, and the signature; the first and the last unchecked."""
     parts = handle.rsplit(" ", 2)
     if len(parts) != 3 or len(handle) > _LENGTH_MAX:
         raise _invalid()

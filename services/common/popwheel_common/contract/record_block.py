@@ -15,7 +15,7 @@ from popwheel_common.contract.wire_format import LENGTH_DELIMITED, VARINT, field
 MAGIC: Final = 0xA7
 VERSION: Final = 1
 SKIPPED_KIND: Final = 30
-"""Of a record that stands where a damaged message stood: readers pass over it."""
+"""Kind of a record that replaces a damaged message; readers skip it."""
 
 HEAD: Final = np.dtype(
     [
@@ -59,7 +59,7 @@ class RecordBlock(NamedTuple):
         return heads_of(self.data, self.begins)
 
     def part(self, begin: int, end: int) -> "RecordBlock":
-        """Some of them, by their place in the block."""
+        """Return some of the records, by their place in the block."""
         return self._replace(begins=self.begins[begin:end], lengths=self.lengths[begin:end])
 
 
@@ -83,7 +83,7 @@ def joined(blocks: Sequence[RecordBlock]) -> RecordBlock:
 
 
 def windows(data: npt.NDArray[np.uint8], begins: Numbers, size: int) -> npt.NDArray[np.uint8]:
-    """So many bytes from each of some places of `data` on, which must be in it: an array of (places, `size`)."""
+    """Return `size` bytes from each of some places of `data`, which must contain them: an array of (places, `size`)."""
     return np.lib.stride_tricks.sliding_window_view(data, size)[begins]
 
 

@@ -1,4 +1,4 @@
-"""The id of a message of one send, by which a broker tells a second try from another message.
+"""The id of a message of one send, by which a broker distinguishes a retry from another message.
 
 Applications choose message ids, and two messages may have the same. So each proxy numbers the messages that it takes
 and writes the number behind their stored system properties, as a last field that no client knows of. Whatever a

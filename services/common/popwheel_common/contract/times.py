@@ -14,7 +14,7 @@ _MS_PER_S: Final = 1_000
 
 
 def is_time(timestamp: Timestamp) -> bool:
-    """Say if a calendar has this time: any number may stand in a message."""
+    """Return whether a calendar has this time: any number may stand in a message."""
     return SECONDS_MIN <= timestamp.seconds <= SECONDS_MAX and 0 <= timestamp.nanos < NANOS_PER_S
 
 

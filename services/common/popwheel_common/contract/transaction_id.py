@@ -71,7 +71,7 @@ def decode(key: bytes, topic: str, text: str) -> TransactionId:
 
 
 def _data(text: str) -> bytes:
-    """What stands behind the text of an id, if it is spelt as `encode` does."""
+    """Return the data that an id's text encodes, if it is spelt as `encode` does."""
     if not text or len(text) > _LENGTH_MAX:
         raise _invalid()
     try:
@@ -85,14 +85,14 @@ def _data(text: str) -> bytes:
 
 
 def _fields(data: bytes) -> TransactionId:
-    """What is signed, by its parts."""
+    """Decode the signed part."""
     try:
         parts = data.decode("utf-8", "surrogatepass").split(" ", _FIELDS - 1)
         if len(parts) == _FIELDS and parts[0]:
             position, epoch = parts[1].split(":")
             return TransactionId(parts[0], int(position), int(epoch), parts[2])
     except ValueError:
-        pass  # told below, like any other shape
+        pass  # reported below, like any other shape
     raise _invalid()
 
 

@@ -29,7 +29,7 @@ def _varint(value: int) -> bytes:
 
 _SMALL: Final = 2048
 _VARINTS: Final = [_varint(number) for number in range(_SMALL)]
-"""Made once: most numbers in a message are small."""
+"""Varints made in advance: most numbers in a message are small."""
 
 
 def field(number: int, inside: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""From the nodes of an SQL92 filter to one function of a message's properties. The rules for types are RocketMQ's.
+"""Compiler of an SQL92 filter's nodes to one function of a message's properties. The rules for types are RocketMQ's.
 
 A property is a text, and becomes what it is compared with. A text that is none of a number cannot be compared with
 one. Then the whole filter has no answer, and the message does not pass.
@@ -144,7 +144,7 @@ def _are_equal(left: Scalar, right: Scalar) -> Scalar:
 
 
 def _is_as(text: str, value: Number | bool) -> bool:
-    """Whether a text is a value once it is made one of the value's type."""
+    """Return whether a text equals a value once it is converted to the value's type."""
     if isinstance(value, bool):
         return (len(text) == _TRUE_LENGTH and text.lower() == "true") is value
     return number_of(text) == value
@@ -175,7 +175,7 @@ def _in(node: In) -> Evaluation:
 
 
 def _search(node: Search) -> Evaluation:
-    """What is no text, or searched for nothing, is false with NOT and without."""
+    """Search a text. A value that is no text, or an empty search, is false with NOT and without."""
     find, text, is_negated, inner = node.find, node.text, node.is_negated, evaluation(node.operand)
 
     def evaluate(properties: Properties) -> Scalar:

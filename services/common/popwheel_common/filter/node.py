@@ -1,4 +1,4 @@
-"""What an SQL92 filter is made of, once it is parsed. All positions count characters from 1."""
+"""Nodes of a parsed SQL92 filter. All positions count characters from 1."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,13 +123,13 @@ class Search:
 
 
 Condition = Not | AllOf | AnyOf | Equal | Order | IsNull | In | Search
-"""What is true, false or unknown."""
+"""Condition: true, false or unknown."""
 
 Node = Literal | Property | Negated | Condition
 
 
 def is_condition(node: Node) -> bool:
-    """Whether a node is true, false or unknown whatever a message's properties are."""
+    """Return whether a node is true, false or unknown whatever a message's properties are."""
     if isinstance(node, Literal):
         return node.value is None or isinstance(node.value, bool)
     return isinstance(node, Condition)

@@ -1,4 +1,4 @@
-"""From the text of an SQL92 filter to its nodes, with RocketMQ's rules for what may stand where.
+"""Parser of SQL92 filters to nodes, by RocketMQ's grammar.
 
 The grammar is that of RocketMQ's selector, from what binds least to what binds most:
 
@@ -25,7 +25,7 @@ from popwheel_common.filter.lexer import END, LENGTH_MAX, Token, refusal, refusa
 from popwheel_common.filter.node import Node, operands
 
 DEPTH_MAX = 32
-"""How deeply operators may be nested."""
+"""Limit of nested operators."""
 SHORT = 256
 """Characters of an expression whose parsed form is small; of longer ones fewer are kept in mind."""
 

@@ -1,4 +1,4 @@
-"""Who may do what: clients of the proxies, and callers of the admin API (`access.*`)."""
+"""Options for access: clients of the proxies, and callers of the admin API (`access.*`)."""
 
 from pydantic import BaseModel, ConfigDict, Field
 

@@ -148,7 +148,7 @@ def _merge(
 
 
 def _note(sources: dict[str, str], newer: Mapping[Any, Any], source: str, prefix: str = "") -> None:
-    """Note where settings came from."""
+    """Record where settings came from."""
     for name, value in newer.items():
         if isinstance(value, Mapping):
             _note(sources, value, source, f"{prefix}{name}.")
@@ -169,7 +169,7 @@ def _suggest(model: type[BaseModel], prefix: str, name: str) -> str:
 
 
 def _in_words(model: type[BaseModel], error: ValidationError) -> ConfigurationError:
-    """One sentence per key, the first of them under its own name."""
+    """Return one sentence per key, the first of them under its own name."""
     sentences: dict[str, str] = {}
     for details in error.errors(include_url=False):
         key, sentence = _sentence(model, details)

@@ -14,7 +14,7 @@ def _http_url(url: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_http_url)]
-"""Of HTTP, without a `/` at its end; or empty."""
+"""URL for HTTP without a `/` at its end; or empty."""
 
 
 class OidcOptions(BaseModel):

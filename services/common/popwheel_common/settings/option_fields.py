@@ -1,4 +1,4 @@
-"""What an options model holds: each setting's full name, kind, default, limits and meaning.
+"""Fields of an options model: each setting's full name, kind, default, limits and meaning.
 
 The loader (`popwheel_common.settings.config`) checks values by it; `docs/reference/options.md` is made from it.
 """
@@ -47,7 +47,7 @@ def sub_model(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def option_fields(model: type[BaseModel], prefix: str = "") -> Iterator[OptionField]:
-    """All settings of a model and of the models within it, in the order they are written."""
+    """Return all settings of a model and of the models within it, in the order they are written."""
     for name, info in model.model_fields.items():
         nested = sub_model(info)
         if nested is not None:
@@ -68,7 +68,7 @@ def find_field(model: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
 
 
 def possible_values(info: FieldInfo) -> str:
-    """In words, which values a setting may have: `sync or async`, `a whole number from 1 to 1024`."""
+    """Return the values that a setting may have, in words: `sync or async`, `a whole number from 1 to 1024`."""
     return _kind(info.annotation) + _limits(info.metadata, "characters" if info.annotation is str else "entries")
 
 

@@ -1,4 +1,4 @@
-"""What proxies and their clients let OpenTelemetry's collectors see (`otel.*`)."""
+"""Options for OpenTelemetry's collectors, for proxies and their clients (`otel.*`)."""
 
 import re
 

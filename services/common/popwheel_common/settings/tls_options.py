@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ClusterTlsOptions(BaseModel):
-    """What controllers, brokers and proxies show one another, and whom they trust; clients have `proxy.tls`."""
+    """Options for TLS between controllers, brokers and proxies; clients have `proxy.tls`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -35,11 +35,11 @@ class WatchedFile(Generic[Content]):
         self._stamp = self._look()
         self.content = self._read()
         self.trouble = ""
-        """Why what the file holds now is not in force; empty if it is."""
+        """Reason why the file's current content is not in use; empty if it is."""
 
     @property
     def changed(self) -> bool:
-        """Whether the file is another one than at the last look."""
+        """True if the file changed since it was last read."""
         return self._look() != self._stamp
 
     def refresh(self) -> bool:
@@ -65,7 +65,7 @@ class WatchedFile(Generic[Content]):
         return True
 
     def _look(self) -> _Stamp:
-        """What tells one content of the file from another; None if there is no file."""
+        """Return a stamp that distinguishes one content of the file from another; None if there is no file."""
         try:
             found = self._path.stat()
         except OSError:

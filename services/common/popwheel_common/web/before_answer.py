@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _KEY: Final = "before_answer"
 
 BeforeAnswer = Callable[[int, bytes], Awaitable[None]]
-"""Is given the status of HTTP and the body; it raises nothing."""
+"""Callback with the HTTP status and the body; it raises nothing."""
 
 
 def before_answer(state: MutableMapping[str, Any], work: BeforeAnswer) -> None:
-    """Have work done before a request is answered, by the state of the request."""
+    """Run work before a request is answered, by the state of the request."""
     state[_KEY] = work
 
 

@@ -1,4 +1,4 @@
-"""Who calls the admin API, and what such a caller may do (pure)."""
+"""Caller of the admin API, and its rights (pure)."""
 
 import re
 from collections.abc import MutableMapping
@@ -20,7 +20,7 @@ class Role(IntEnum):
 
 
 class Rights(NamedTuple):
-    """What somebody may do.
+    """Rights of a caller.
 
     Args:
         role: of the requests.
@@ -38,16 +38,16 @@ RIGHTS: Final = {
     "operate+bodies": Rights(Role.OPERATE, True),
     "administer": Rights(Role.ADMINISTER, True),
 }
-"""By their names in files and options."""
+"""Rights by their names in files and options."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-"""What names of tokens and users look like."""
+"""Pattern of the names of tokens and users."""
 RESERVED_NAMES: Final = frozenset(("controller", "resource", "somebody", "token"))
 """Names by which lines of the log of changes say who it was where nobody showed who he is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One who calls.
+    """Caller of the admin API.
 
     Args:
         name: of the token or user; the address where neither is demanded.
@@ -73,7 +73,7 @@ def nobody(address: str) -> Caller:
 
 
 def set_caller(state: MutableMapping[str, Any], caller: Caller) -> None:
-    """Note the caller in the state of a request."""
+    """Set the caller in the state of a request."""
     state[_KEY] = caller
 
 

@@ -56,9 +56,9 @@ class Connections:
         self._most = most
         self._clock = clock
         self._open: dict[Connection, float] = {}
-        """Those that are open, and since when each waits for what it waits for; the longest first."""
+        """Open connections, with since when each waits for its next event; the longest first."""
         self._to_read: OrderedDict[Connection, None] = OrderedDict()
-        """Those of which something came in that is not read yet; the next one first."""
+        """Connections with unread input; the next one first."""
         self._reads_soon = False
         self._timer: asyncio.TimerHandle | None = None
         Gauge("popwheel_http_connections", "HTTP connections that are open", registry=registry).set_function(
@@ -197,13 +197,13 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Keep it until its turn comes."""
+        """Keep the data until its turn comes."""
         if not self._is_refused:
             self._rest += data
             self._read_on()
 
     def handle_events(self) -> None:
-        """Look at what h11 has, in turn: uvicorn would do it as soon as a request is answered, for all in one turn."""
+        """Process h11's events in turn: uvicorn would do it as soon as a request is answered, for all in one turn."""
         if self._is_reading:
             super().handle_events()
         else:

@@ -1,4 +1,4 @@
-"""Stands before an application: what is refused here is refused before anything of the request is looked at."""
+"""Gate before an application: what is refused here is refused before anything of the request is read."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ BODY_BYTES_MAX: Final = 16 * 1024
 """The limit of a request's body. The longest that makes sense, a group with its waits, has less than 1 KiB. A route may
 say that its bodies are longer."""
 LONG_BODIES_MAX: Final = 4
-"""Longer bodies that are read, and answered, at the same time."""
+"""Limit of longer bodies that are read, and answered, at the same time."""
 HEADERS_MAX: Final = 100
 """The limit of a request's headers."""
 AT_ONCE_MAX: Final = 64
@@ -33,7 +33,7 @@ connections are allowed it is half of them: others wait for their clients then, 
 _HEALTH = frozenset(("/healthz", "/readyz"))
 _OPEN_PATHS = _HEALTH | {"/metrics"}
 _API_PATHS = ("/api", "/docs", "/redoc", "/openapi.json", "/static-offline-docs")
-"""What takes a token or a login; all else is pages of the console, which asks for a login by itself."""
+"""Paths that take a token or a login; all else is pages of the console, which asks for a login by itself."""
 _SHOWN_LENGTH_MAX = 100
 _NAMES_LOGGED_MAX = 16
 _DIGITS_MAX = 18
@@ -50,7 +50,7 @@ _TOO_MANY_AT_ONCE = "%d requests are being answered, the most at the same time: 
 _logger = structlog.get_logger()
 
 BodyLimit = Callable[[str, str], int]
-"""How long the body of a request may be, by its method and its path."""
+"""Limit of a request's body by its method and its path."""
 
 
 def short_bodies(method: str, path: str) -> int:
@@ -60,7 +60,7 @@ def short_bodies(method: str, path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """Which requests are let in.
+    """Rules for requests that are let in.
 
     Args:
         hosts: names that requests may be for; None: all.
@@ -167,7 +167,7 @@ class Gate:
         return self._too_long(limit) if is_too_long else None
 
     def _caller(self, path: str, authorization: str, address: str) -> Caller | None:
-        """Who calls; None: nobody who is known, and the path is not for everybody."""
+        """Return the caller; None for an unknown one, if the path is not public."""
         if path in _OPEN_PATHS or (self._tokens is None and self._signed is None):
             return anybody(address)
         if self._signed is not None:
@@ -212,7 +212,7 @@ class Gate:
             self._long_bodies -= is_long
 
     async def _hand_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer a request whose body has been read."""
+        """Forward a request whose body has been read to the application."""
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:

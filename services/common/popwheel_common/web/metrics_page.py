@@ -12,9 +12,9 @@ from popwheel_common.exposition import OPEN_METRICS, PLAIN, FamilyText, of_worke
 from popwheel_common.web.shared_work import SharedWork
 
 STEP_S: Final = 0.001
-"""After a step of this length, in seconds, the loop is left to others for as long."""
+"""Longest step, in seconds, before the loop is left to others for as long."""
 _REST: Final = 2
-"""After a page no other is begun for that many times as long as its steps took."""
+"""Factor of the pause after a page: that many times as long as its steps took."""
 
 WorkerPages = Callable[[bool], Awaitable[Mapping[str, str]]]
 """Asks all workers for their pages, by the value of the label `worker`; with pairs of topic and group, or without."""

@@ -1,4 +1,4 @@
-"""Headers that tell browsers what pages of ours may do; each answer of each HTTP server has them."""
+"""Headers that limit what pages of ours may do in browsers; each answer of each HTTP server has them."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ def security_headers(path: str, content_type: bytes = b"") -> list[tuple[bytes, 
 
 
 REFUSAL_HEADERS: Final = {name.decode(): value.decode() for name, value in security_headers("")}
-"""Of what is answered without the application."""
+"""Headers of responses that the application did not make."""
 
 
 class SecurityHeaders:

@@ -62,7 +62,7 @@ class SignedCallers:
         self._users = users
 
     def rights(self, identity: Identity) -> Rights | None:
-        """What somebody may do now; None: nobody vouches for the name any more."""
+        """Return the caller's current rights; None once the name is no longer valid."""
         if identity.source == TOKEN:
             return None if self._tokens is None else self._tokens.rights(identity.name)
         if identity.source == USER:

@@ -81,7 +81,7 @@ class Tokens:
         return Caller(found[0].name, found[0].role, found[0].sees_data, address)
 
     def rights(self, name: str) -> Rights | None:
-        """What a token of that name may do now; None if there is none any more."""
+        """Return the current rights of a token of that name; None if it no longer exists."""
         self._file.refresh()
         return next((Rights(each.role, each.sees_data) for each in self._file.content if each.name == name), None)
 

@@ -1,1 +1,1 @@
-"""Who uses the console, and the forms that its pages send."""
+"""Login of the console's users, and the forms that its pages send."""

@@ -19,7 +19,7 @@ class Attempts:
         return len(self._failures)
 
     def wait_s(self, name: str, address: str, now_s: float) -> float:
-        """How long a name, or an address, has to wait; 0 if it may try.
+        """Return how long a name, or an address, has to wait; 0 if it may try.
 
         Args:
             name: of the user.

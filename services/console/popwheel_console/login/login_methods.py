@@ -23,5 +23,5 @@ class LoginMethods:
 
     @property
     def are_any(self) -> bool:
-        """Whether anybody can log in; if not, the console is open to all."""
+        """True if anybody can log in; if not, the console is open to all."""
         return self.tokens is not None or self.users is not None or self.oidc is not None

@@ -15,7 +15,7 @@ from popwheel_common.web.signed_callers import Identity, SignedCallers
 from popwheel_console.login.session import Session, Ticket, new_id
 
 LIVE_HEADER: Final = "x-popwheel-live"
-"""Says that a page refreshes itself: nobody has asked for it, so it keeps no session alive."""
+"""Header of a page that refreshes itself: nobody has asked for it, so it keeps no session alive."""
 _COOKIE: Final = "popwheel_session"
 _RENEWED_EVERY: Final = 20
 """A cookie is renewed so often within the time in which an idle session ends."""
@@ -47,7 +47,7 @@ class Logins:
 
     @property
     def are_demanded(self) -> bool:
-        """Whether somebody has to log in."""
+        """True if a login is required."""
         return self._signed is not None
 
     def session_of(self, request: Request) -> Session | None:
@@ -63,7 +63,7 @@ class Logins:
         return Session(identity.name, header, rights.role, rights.sees_data)
 
     def csrf_token(self, request: Request) -> str:
-        """What every form sends as `csrf`: it is good for this session alone, and while it lasts."""
+        """Return the value that every form sends as `csrf`: it is valid for this session alone, and while it lasts."""
         return self._forms.sign(self.ticket(request).id)
 
     async def checked_form(self, request: Request) -> Mapping[str, str]:
@@ -100,15 +100,15 @@ class Logins:
         return Ticket(new_id(), now_ms, 0)
 
     def begin(self, request: Request, identity: Identity) -> None:
-        """Somebody has logged in: a session of a new id begins, so nobody can have known it before."""
+        """Begin a session after a login. It has a new id, so nobody can have known it before."""
         request.scope.setdefault("state", {})["ticket"] = Ticket(new_id(), self._clock.wall_ms(), 0, identity)
 
     def end(self, request: Request) -> None:
-        """Somebody has logged out."""
+        """End a session at a logout."""
         request.scope.setdefault("state", {})["ticket"] = Ticket(new_id(), self._clock.wall_ms(), 0)
 
     def keep(self, request: Request, response: Response) -> None:
-        """Give the browser its cookie, if it has none or its own is to be renewed."""
+        """Set the browser's cookie, if it has none or its own is to be renewed."""
         ticket, now_ms = self.ticket(request), self._clock.wall_ms()
         is_new = not ticket.renewed_ms
         if not is_new and (

@@ -77,7 +77,7 @@ class Oidc:
         return answer
 
     async def finish(self, request: Request) -> Identity:
-        """Who has come back from the provider.
+        """Return the user that has come back from the provider.
 
         Raises:
             StatusError: UNAUTHORIZED: the provider does not vouch for anybody, or this is no answer to a login that
@@ -111,7 +111,7 @@ class Oidc:
 
 
 def identity_of(claims: Mapping[str, Any], options: OidcOptions) -> Identity:
-    """Who it is by the claims of an ID token, and what that person may do (pure).
+    """Return the user of an ID token's claims, with that person's rights (pure).
 
     Raises:
         StatusError: FORBIDDEN: no role is given to any value of the claim.

@@ -121,7 +121,7 @@ class LoginPages:
         return response
 
     async def _identity(self, request: Request, name: str, secret: str) -> Identity:
-        """Who shows a password, or a token where no name is given.
+        """Return the user of a password, or of a token where no name is given.
 
         Raises:
             StatusError: UNAUTHORIZED: it is wrong; TOO_MANY_REQUESTS: it was, too often.

@@ -46,7 +46,7 @@ class Ticket:
     identity: Identity | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Its form in the cookie."""
+        """Return its form in the cookie."""
         who = {} if self.identity is None else self.identity.fields()
         return {"id": self.id, "began": self.began_ms, "renewed": self.renewed_ms, **who}
 

@@ -10,7 +10,7 @@ from popwheel_console.page import Page
 from popwheel_console.visit import ROWS, Visit, silences
 
 PLACES: Final = ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")
-"""That messages are at; together they are all that was stored."""
+"""Places of messages; together they are all that was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Balance:
         total: how many rows there are.
         next: number of the row with which the next page begins; None: this is the last.
         explained: what the numbers are.
-        more: a broker has more topics than it told.
+        more: a broker has more topics than it listed.
     """
 
     sums: Mapping[str, int | None]
@@ -38,7 +38,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class BalancePage:
-    """What the page shows.
+    """Data of the page with a group's balance: where the messages of its topics are.
 
     Args:
         group, topic: that are asked for.
@@ -78,7 +78,7 @@ def start_of(visit: Visit) -> int:
 
 
 def balance_of(answer: Answer, first: int) -> Balance:
-    """The balance that an answer tells, from some row on."""
+    """The balance that an answer has, from some row on."""
     rows = answer.rows("rows")
     more = bool(answer.body.get("more"))
     is_whole = not more and not answer.rows("unanswered")

@@ -13,7 +13,7 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Listed, Refused, Visit
 
 FROM: Final = ("end", "offset", "time")
-"""Where a page begins."""
+"""Starts of a page."""
 _ASKED_MAX: Final = 100
 """Rows of one answer of the API."""
 _DIGITS_MAX: Final = 15
@@ -22,7 +22,7 @@ _TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d))
 
 @dataclass(frozen=True, slots=True)
 class BrowsePage:
-    """What the page shows.
+    """Data of the page that browses a topic's messages.
 
     Args:
         topic: as the API has it.
@@ -67,7 +67,7 @@ def wanted_of(visit: Visit) -> dict[str, str]:
 
 
 def query_of(wanted: Mapping[str, str], per_queue: int) -> dict[str, str | int | None]:
-    """What the API is asked for.
+    """Return the query for the API.
 
     Raises:
         Refused: a field is no number, or no time.
@@ -108,7 +108,7 @@ def _number(text: str, what: str) -> int:
 def browse_page(
     topic: Mapping[str, Any], wanted: Mapping[str, str], per_queue: int, found: Listed | None
 ) -> BrowsePage:
-    """What the page shows of these answers. Raises Refused: the API refuses what was asked for."""
+    """Return the page of these answers. Raises Refused: the API refuses the request."""
     if found is not None and not found.first.is_good:
         raise Refused(found.first)
     rows = [] if found is None else list(found.rows)
@@ -130,7 +130,7 @@ def browse_page(
 
 @dataclass(frozen=True, slots=True)
 class TailPage:
-    """What the page shows.
+    """Data of the page with the tail of a topic.
 
     Args:
         topic: as the API has it.

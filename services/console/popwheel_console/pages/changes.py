@@ -1,4 +1,4 @@
-"""Who changed what, when and from where."""
+"""Log of changes: their users, objects, times and addresses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from popwheel_console.visit import ROWS, Visit
 
 @dataclass(frozen=True, slots=True)
 class ChangesPage:
-    """What the page shows.
+    """Data of the page with the log of changes.
 
     Args:
         object, who: that are asked for.

@@ -12,7 +12,7 @@ from popwheel_console.visit import Visit, silences
 
 @dataclass(frozen=True, slots=True)
 class ClientPage:
-    """What the page shows.
+    """Data of the page of one client.
 
     Args:
         id: of the client.

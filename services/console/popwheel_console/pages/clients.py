@@ -11,7 +11,7 @@ from popwheel_console.visit import Listed, Visit
 
 @dataclass(frozen=True, slots=True)
 class ClientsPage:
-    """What the page shows.
+    """Data of the list of clients.
 
     Args:
         group, topic, prefix: that are asked for.

@@ -12,7 +12,7 @@ from popwheel_console.view.words import plural
 from popwheel_console.visit import ROWS, Refused, Visit, silences
 
 REDRIVE_MAX: Final = 1_000
-"""Given back at once, as the API has it."""
+"""Limit of one redrive, as the API has it."""
 _BROKERS_MAX: Final = 16
 """Asked at once, where no broker was named."""
 _NUMBER_LENGTH_MAX: Final = 18
@@ -37,13 +37,13 @@ class Deposit:
 
     @property
     def at_once(self) -> int:
-        """How many of them a redrive may take."""
+        """Number of them that a redrive may take."""
         return min(self.total, REDRIVE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPage:
-    """What the page shows.
+    """Data of the page with a group's dead letters.
 
     Args:
         group: whose they are.
@@ -101,7 +101,7 @@ def dead_letters_page(
     not_asked: Sequence[str] = (),
     purge: Answer | None = None,
 ) -> DeadLettersPage:
-    """What the page shows of these answers: what brokers list, the names of others, and what a purge would take.
+    """Return the page of these answers: the lists of brokers, the names of others, and what a purge would take.
 
     Raises:
         Refused: no broker lists anything, and one says why.
@@ -144,7 +144,7 @@ def _is_number(text: str) -> bool:
 
 
 async def redrive(visit: Visit) -> Done:
-    """Give the oldest dead letters of a broker back to the group."""
+    """Redrive the oldest dead letters of a broker."""
     group, broker = visit.path["name"], visit.form.get("broker", "")
     limit = min(number_of(visit.form.get("limit", "")), REDRIVE_MAX)
     body = {"limit": limit, "end_offset": number_of(visit.form.get("end_offset", ""))}
@@ -158,7 +158,7 @@ async def redrive(visit: Visit) -> Done:
 
 
 async def choose(visit: Visit) -> Done:
-    """Give chosen dead letters back, or say what that would do."""
+    """Redrive chosen dead letters, or show what that would do."""
     group, dry_run = visit.path["name"], visit.form.get("do") == "dry_run"
     letters = [chosen for name in visit.form if (chosen := _chosen(name)) is not None]
     if not letters:

@@ -17,7 +17,7 @@ _DIGITS_MAX: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What the form of a deletion shows.
+    """Data of a deletion's form.
 
     Args:
         kind, name: what is to go.
@@ -39,7 +39,7 @@ class Deletion:
 
 
 def is_wanted(visit: Visit, form: str, field: str) -> bool:
-    """Whether a page shows one of these forms: its address asks for it, or it was sent and refused."""
+    """Return whether a page shows one of these forms: its address asks for it, or it was sent and refused."""
     return visit.asked_for("do") == form or field in visit.form
 
 
@@ -49,7 +49,7 @@ def loss_question(kind: Kind, name: str) -> Question:
 
 
 def deletion(kind: Kind, name: str, loss: Answer) -> Deletion:
-    """What the form shows of the answer."""
+    """Return the form's data from the answer."""
     return Deletion(kind, name, loss.body if loss.is_good else None, loss.why, silences(loss))
 
 

@@ -53,7 +53,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupPage:
-    """What the page shows.
+    """Data of the page of one consumer group.
 
     Args:
         group: as the API has it.
@@ -107,7 +107,7 @@ async def gather(visit: Visit) -> GroupPage:
 def group_page(
     answers: Mapping[str, Answer], queues: Listed | None, *, is_first: bool = True, is_changing: bool = False
 ) -> GroupPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     group, clients, loss = answers["group"].body, answers["clients"], answers.get("loss")
     numbers = next((each for each in answers["numbers"].rows("groups") if each["name"] == group["name"]), Row())
     rows = [] if queues is None else queues.rows
@@ -134,7 +134,7 @@ def group_page(
 
 
 def _known(told: int | None, rows: Sequence[Mapping[str, Any]], key: str, *, is_whole: bool) -> int | None:
-    """A sum: as the API tells it, or of all queues, if all are known."""
+    """A sum: as the API shows it, or of all queues, if all are known."""
     if told is not None:
         return told
     return sum(each[key] for each in rows) if is_whole else None
@@ -173,7 +173,7 @@ async def delete(visit: Visit) -> Done:
 
 
 async def change(visit: Visit) -> Done:
-    """Have messages of a group be tried more often, or less."""
+    """Change how often messages of a group are tried."""
     return await definitions.change(visit, "groups", said(visit, ["max_attempts"]))
 
 

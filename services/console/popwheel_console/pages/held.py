@@ -11,9 +11,9 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Listed, Visit, silences
 
 _HOLDERS: Final = 12
-"""Shown of the greatest."""
+"""Number of the largest that are shown."""
 _GROUPS_MAX: Final = 8
-"""Whose messages are looked for where nothing was asked for: those that hold most."""
+"""Number of groups that are searched where nothing was asked for: those with most messages in flight."""
 _FILTERS: Final = ("topic", "group", "client", "broker")
 _RETRY: Final = "%RETRY%"
 
@@ -23,7 +23,7 @@ class Held:
     """A message that a client holds.
 
     Args:
-        message: as the API tells.
+        message: as the API shows it.
         topic: that it was sent to.
         is_retry: it has failed before, and was read from the group's retries.
         elapsed: how much of its invisible duration has passed, in percent.
@@ -60,7 +60,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HeldPage:
-    """What the page shows.
+    """Data of the page with messages in flight.
 
     Args:
         topic, group, client, broker: that are asked for.
@@ -72,7 +72,7 @@ class HeldPage:
         next: where the list goes on.
         after: where this page begins.
         has_order: some message is of a group that consumes in order.
-        unknown_since_ms: holders of messages that were given out before are not known; None: all are.
+        unknown_since_ms: holders of messages that were delivered before are not known; None: all are.
         unanswered: who could not be asked.
     """
 
@@ -132,7 +132,7 @@ def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
 def held_page(
     asked: Mapping[str, str], parts: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
 ) -> HeldPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
     return HeldPage(
         topic=asked["topic"],

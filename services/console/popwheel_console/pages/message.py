@@ -18,14 +18,14 @@ _DIGITS_MAX: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a message stands with one group.
+    """State of a message for one group.
 
     Args:
         group: its name.
         words: in a word or two.
         fate: in a sentence, as the API says it; empty if it does not.
         state: its colour.
-        popped_ms, due_ms: of one that is given out; else None.
+        popped_ms, due_ms: of one that is in flight; else None.
         attempts: failed deliveries.
         set_aside: its id in the quarantine; empty if it is not there.
     """
@@ -42,7 +42,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """What the page shows.
+    """Data of the page of one message.
 
     Args:
         message_id: of the message.
@@ -51,7 +51,7 @@ class MessagePage:
         standings: of each group, the latest.
         fate: a sentence about all of it; empty if the API has none.
         events: of its life.
-        events_are_told: brokers have told them; else they are read from its places, and some are not known.
+        events_are_told: brokers have reported them; else they are read from its places, and some are not known.
         known_since: since when brokers know events, a row each.
         time_line: the drawing; None: there is nothing to draw.
         places: where it is and was.
@@ -111,7 +111,7 @@ async def gather(visit: Visit) -> MessagePage:
 
 
 def message_page(message_id: str, topic: str, places: Listed, told: Answer, now_ms: int) -> MessagePage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     events = life.told(told.rows("events")) if told.is_good else life.read_from(places.rows)
     unanswered = [*places.unanswered, *silences(told)]
     return MessagePage(

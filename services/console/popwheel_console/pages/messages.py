@@ -12,7 +12,7 @@ from popwheel_console.visit import Elsewhere, Listed, Visit
 
 @dataclass(frozen=True, slots=True)
 class MessagesPage:
-    """What the page shows.
+    """Data of the page that finds messages.
 
     Args:
         topic, key, message_id: that are asked for.
@@ -36,7 +36,7 @@ class MessagesPage:
 
 
 async def gather(visit: Visit) -> MessagesPage:
-    """Look for messages with a key."""
+    """Find messages with a key."""
     topic, key, message_id = (visit.asked_for(name) for name in ("topic", "key", "id"))
     if topic and message_id:
         raise Elsewhere(link("messages", topic, message_id.strip()))

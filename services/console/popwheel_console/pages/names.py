@@ -1,4 +1,4 @@
-"""What lists of names have in common (pure)."""
+"""Common parts of lists of names (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class NameList:
     """A page of topics or groups.
 
     Args:
-        rows: with numbers where the server tells them; None: not answered yet.
+        rows: with numbers where the server reports them; None: not answered yet.
         prefix: that names begin with.
         after: where the page begins.
         next: where the list goes on.

@@ -13,7 +13,7 @@ from popwheel_console.view.words import count, duration, plural
 from popwheel_console.visit import Visit, silences
 
 _TROUBLES_MAX: Final = 8
-"""Shown; the page of troubles has all."""
+"""Limit of problems shown; the page of problems has all."""
 _LATE_MS: Final = 1_000
 """A timer that is behind by more is late."""
 
@@ -26,7 +26,7 @@ class Figure:
         name: what is counted.
         value: None: not known.
         detail: a few words below it.
-        address: of the page that tells more.
+        address: of the page that shows more.
         state: `bad`, `warn`, or empty.
     """
 
@@ -52,7 +52,7 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that somebody should look at.
+    """Problem that somebody should look at.
 
     Args:
         what: a sentence.
@@ -86,7 +86,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page shows.
+    """Data of the start page.
 
     Args:
         is_empty: there is no topic and no group yet.
@@ -131,7 +131,7 @@ async def gather(visit: Visit) -> Overview:
 
 
 def overview(answers: Mapping[str, Answer]) -> Overview:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     cluster, activity, status, timers = (answers[name] for name in ("cluster", "activity", "status", "timers"))
     unanswered = [each for answer in answers.values() for each in silences(answer)]
     return Overview(
@@ -176,7 +176,7 @@ def _figures(answers: Mapping[str, Answer]) -> list[Figure]:
 
 
 def _troubles(answers: Mapping[str, Answer]) -> list[Trouble]:
-    """What the API says is wrong; where it has no such list, what can be seen from its other answers."""
+    """Return the problems that the API lists; without such a list, those that its other answers show."""
     trouble, status, quarantine = (answers[name] for name in ("trouble", "status", "quarantine"))
     if trouble.is_good:
         problems = trouble.rows("problems")

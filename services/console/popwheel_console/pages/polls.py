@@ -1,4 +1,4 @@
-"""Who polls for what, how polls wait, and how many wake-ups were for nothing: of each group and topic at each proxy."""
+"""Polls of each group and topic at each proxy: how they wait, and how many wake-ups were for nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MODES: Final[Mapping[str, str]] = {
     "sliced": "at one after another",
     "": "nobody of late",
 }
-"""How polls wait, by the API's word for it."""
+"""Modes of polls, by the API's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PollRow:
     """Polls of a group for a topic at a proxy.
 
     Args:
-        polls: as the API tells.
+        polls: as the API shows it.
         mode: how they wait, in words.
         empty_share: of the wake-ups, those for nothing, in percent; None: there was no wake-up.
     """
@@ -35,7 +35,7 @@ class PollRow:
 
 @dataclass(frozen=True, slots=True)
 class PollsPage:
-    """What the page shows.
+    """Data of the page with polls.
 
     Args:
         group, topic: that are asked for.
@@ -63,7 +63,7 @@ async def gather(visit: Visit) -> PollsPage:
 
 
 def polls_page(asked: Mapping[str, str], listed: Listed | None) -> PollsPage:
-    """What the page shows of this list."""
+    """Return the page of this list."""
     return PollsPage(
         **asked,
         rows=None if listed is None else [_row(each) for each in listed.rows],

@@ -13,7 +13,7 @@ from popwheel_console.visit import Refused, Visit
 
 @dataclass(frozen=True, slots=True)
 class ReplicasPage:
-    """What the page shows.
+    """Data of the page of one broker group's replicas.
 
     Args:
         at: the one group that is asked for; empty: all.
@@ -69,7 +69,7 @@ PAGE: Final = Page("/replicas", "replicas.html", gather, title="Replicas", secti
 
 
 async def switchover(visit: Visit) -> Done:
-    """Have a master pass its role on, to the replica that was chosen."""
+    """Pass a master's role to the chosen replica."""
     group, to = visit.path["name"], visit.form.get("to", "")
     body = {"to": int(to)} if to.isascii() and to.isdigit() and len(to) < 9 else {}
     done = await visit.need(Question(f"/brokers/{part(group)}/switchover", method="POST", body=body))

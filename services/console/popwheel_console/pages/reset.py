@@ -17,7 +17,7 @@ _OF_VALUE: Final = {"time": "time_ms", "offset": "offset", "shift": "shift"}
 
 @dataclass(frozen=True, slots=True)
 class ResetPage:
-    """What the page shows.
+    """Data of the page that resets a group.
 
     Args:
         group: whose offsets.
@@ -76,7 +76,7 @@ def _question(group: str, asked: Mapping[str, str], *, is_dry: bool, is_forced: 
 
 
 async def reset(visit: Visit) -> Done:
-    """Do it."""
+    """Reset the group."""
     name, form = visit.path["name"], visit.form
     asked = {key: form.get(key, "") for key in ("topic", "to", "value")}
     await visit.need(_question(name, asked, is_dry=False, is_forced=form.get("force") == "yes"))

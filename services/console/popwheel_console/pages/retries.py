@@ -1,4 +1,4 @@
-"""Where a group's failures stand: each attempt with the wait before it, and the messages that are in it now."""
+"""Retries of a group: each attempt with the wait before it, and the messages that are in it now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class RetriesPage:
-    """What the page shows.
+    """Data of the page with a group's retries.
 
     Args:
         group: as the API has it.
@@ -74,7 +74,7 @@ async def gather(visit: Visit) -> RetriesPage:
 
 
 def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | None, now_ms: int) -> RetriesPage:
-    """What the page shows of these answers: the group, its numbers, and some messages that it holds."""
+    """Return the page of these answers: the group, its numbers, and some of its messages in flight."""
     messages = [] if listed is None else [held(row, now_ms) for row in listed.rows]
     unanswered = [*silences(numbers), *([] if listed is None else listed.unanswered)]
     return RetriesPage(

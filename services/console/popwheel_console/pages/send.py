@@ -17,7 +17,7 @@ _DIGITS_MAX: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class SendPage:
-    """What the page shows.
+    """Data of the page that sends a message.
 
     Args:
         topic: as the API has it.
@@ -50,7 +50,7 @@ async def gather(visit: Visit) -> SendPage:
 
 
 def lack_of(place: Mapping[str, Any]) -> str:
-    """Say why a message cannot be sent again as it is; empty if it can."""
+    """Return why a message cannot be sent again as it is; empty if it can."""
     if place.get("hidden"):
         return "your token may not see its body and properties"
     if not _is_whole(place):
@@ -82,7 +82,7 @@ def draft(place: Mapping[str, Any]) -> dict[str, str]:
 
 
 def wanted(form: Mapping[str, str]) -> dict[str, Any]:
-    """What the API is asked to send.
+    """Return the message that the API is asked to send.
 
     Raises:
         Refused: a property has no name, or no value.

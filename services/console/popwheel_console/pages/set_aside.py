@@ -1,4 +1,4 @@
-"""One message that a broker has set aside, as it fails by itself: why, and the forms that retry or drop it."""
+"""One poison message: why, and the forms that retry or drop it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from popwheel_console.visit import Refused, Visit
 
 @dataclass(frozen=True, slots=True)
 class SetAsidePage:
-    """What the page shows.
+    """Data of the page with poison messages.
 
     Args:
-        entry: as the API tells it, with its message.
+        entry: as the API shows it, with its message.
         is_dropping: somebody wants to drop it.
     """
 
@@ -31,7 +31,7 @@ async def gather(visit: Visit) -> SetAsidePage:
 
 
 async def retry(visit: Visit) -> Done:
-    """Give it back to where it was on its way."""
+    """Retry a poison message where it was on its way."""
     answer = await visit.need(Question(f"{_path(visit)}/retry", method="POST", body={}))
     entry_id = visit.path["id"]
     if not answer.body["changed"]:
@@ -40,7 +40,7 @@ async def retry(visit: Visit) -> Done:
 
 
 async def drop(visit: Visit) -> Done:
-    """Have nothing more done about it, if its id was typed."""
+    """Drop a poison message, if its id was typed."""
     entry_id = visit.path["id"]
     if visit.form.get("typed") != entry_id:
         raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was dropped: type {entry_id} to drop it"))

@@ -12,7 +12,7 @@ from popwheel_console.visit import Refused, Visit, silences
 DEFAULT: Final = "default"
 WHICH: Final = ("changed", "all")
 _KEYS_MAX: Final = 60
-"""Shown at once."""
+"""Limit of keys shown at once."""
 _PROCESSES_MAX: Final = 12
 """Compared at once: all is done in one turn of the loop."""
 _VARIANTS_MAX: Final = 4
@@ -60,7 +60,7 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """What the page shows.
+    """Data of the page with the settings of all processes.
 
     Args:
         process, find, which: that are asked for.
@@ -94,7 +94,7 @@ async def gather(visit: Visit) -> SettingsPage:
 
 
 def settings_page(asked: Mapping[str, str], answer: Answer) -> SettingsPage:
-    """What the page shows of this answer."""
+    """Return the page of this answer."""
     answered = answer.rows("processes")
     processes, others = answered[:_PROCESSES_MAX], len(answered) - _PROCESSES_MAX
     wanted = _wanted(processes, asked["find"].lower(), is_all=asked["which"] != WHICH[0])
@@ -126,7 +126,7 @@ def _wanted(processes: Sequence[Mapping[str, Any]], find: str, *, is_all: bool) 
 
 
 def _by_key(processes: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, dict[_Variant, list[str]]]:
-    """By key: its values with their sources, and the processes that have each."""
+    """Return the values by key, with their sources, and the processes that have each."""
     found: dict[str, dict[_Variant, list[str]]] = {key: {} for key in keys}
     for process in processes:
         for each in process["settings"] or ():

@@ -34,14 +34,14 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class TimersPage:
-    """What the page shows.
+    """Data of the page with delayed messages.
 
     Args:
         topic: whose messages are asked for; empty: of all.
         within_ms: how far ahead the list goes.
         choices: of it, with their words.
         pending: all that wait; None: not known.
-        recalled: taken back, as far as brokers remember; None: not known.
+        recalled, as far as brokers remember; None: not known.
         behind_ms: by how much the timer is late; None: not known.
         why: why nothing is known.
         buckets: of the histogram.
@@ -82,7 +82,7 @@ async def gather(visit: Visit) -> TimersPage:
 
 
 def timers_page(asked: Mapping[str, str], stats: Answer, histogram: Answer, timers: Listed | None) -> TimersPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     brokers = stats.rows("brokers")
     topics = sorted(stats.rows("topics"), key=lambda each: -int(each["count"]))[:_TOPICS_SHOWN]
     most = max((each["count"] for each in topics), default=0)

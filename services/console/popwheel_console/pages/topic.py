@@ -15,7 +15,7 @@ from popwheel_console.visit import Refused, Visit, silences
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
-    """What the page shows.
+    """Data of the page of one topic.
 
     Args:
         topic: as the API has it.
@@ -54,7 +54,7 @@ async def gather(visit: Visit) -> TopicPage:
 
 
 def topic_page(answers: Mapping[str, Answer], *, is_changing: bool = False) -> TopicPage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     topic, clients, loss = answers["topic"].body, answers["clients"], answers.get("loss")
     numbers = next((each for each in answers["numbers"].rows("topics") if each["name"] == topic["name"]), Row())
     unanswered = [each for name, answer in answers.items() if name != "loss" for each in silences(answer)]
@@ -73,7 +73,7 @@ def trends(history: Answer, lines: Sequence[tuple[str, str, str]]) -> list[tuple
     """The lines of a history.
 
     Args:
-        history: as the API tells it.
+        history: as the API shows it.
         lines: of each its name, its field and its unit.
     """
     if not history.is_good:
@@ -91,7 +91,7 @@ async def delete(visit: Visit) -> Done:
 
 
 async def change(visit: Visit) -> Done:
-    """Give a topic more queues, or have it take messages of all types."""
+    """Change a topic: more queues, or messages of all types."""
     return await definitions.change(visit, "topics", said(visit, ["queues"], ["type"]))
 
 

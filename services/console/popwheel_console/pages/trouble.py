@@ -1,4 +1,4 @@
-"""What is wrong now: what alerts would say, what to do, and what brokers have set aside."""
+"""Problems of now: what alerts would say, what to do, and the brokers' poison messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Visit, silences
 
 _PROBLEMS_MAX: Final = 100
-"""Shown at once: those that are critical come first."""
+"""Limit of problems shown at once: critical ones come first."""
 _ALERTS: Final = "Popwheel"
 """Problems whose ids begin so have an alert of Prometheus."""
 _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
@@ -26,15 +26,15 @@ _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
     "ChangeLogFails": ("changes", "-"),
     "DeadLettersGrow": ("groups", "-"),
 }
-"""By id of a problem: the page that shows it, and what its object is there: a part of the path, a field, or nothing."""
+"""Page of each problem by its id, and what its object is there: a part of the path, a field, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong.
+    """Problem of the cluster.
 
     Args:
-        problem: as the API tells it.
+        problem: as the API shows it.
         state: of a colour.
         alert: whether its alert fires, in words; empty if it has none.
         address: of the page that shows it; empty if none does.
@@ -48,13 +48,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class TroublePage:
-    """What the page shows.
+    """Data of the page with current problems.
 
     Args:
         problems: the worst first; None: not known.
         more: how many there are beside those.
         why: why they are not known; empty if they are, or are not answered yet.
-        set_aside: the oldest of what brokers have set aside; None: not known.
+        set_aside: the oldest poison messages; None: not known.
         set_aside_total: how many there are; None: not known.
         set_aside_why: as `why`, of those.
         unanswered: who could not be asked.
@@ -76,7 +76,7 @@ async def gather(visit: Visit) -> TroublePage:
 
 
 def trouble_page(trouble: Answer, quarantine: Answer) -> TroublePage:
-    """What the page shows of these answers."""
+    """Return the page of these answers."""
     problems = trouble.rows("problems")
     return TroublePage(
         problems=[_problem(each) for each in problems[:_PROBLEMS_MAX]] if trouble.is_good else None,

@@ -1,1 +1,1 @@
-"""What pages are made of: links, words, drawings, and the renderer."""
+"""Parts of pages: links, words, drawings, and the renderer."""

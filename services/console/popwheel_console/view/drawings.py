@@ -77,13 +77,13 @@ class Scale:
     end_ms: int
 
     def x(self, ms: int) -> float:
-        """Where a time stands; times beyond an end stand at that end."""
+        """Return the position of a time; times beyond an end stand at that end."""
         whole = max(1, self.end_ms - self.begin_ms)
         return _round(100 * min(1.0, max(0.0, (ms - self.begin_ms) / whole)))
 
     @property
     def ticks(self) -> list[tuple[float, int]]:
-        """Where some times stand, and their round distances from the begin, in milliseconds."""
+        """Positions of some times, and their round distances from the begin, in milliseconds."""
         whole = max(1, self.end_ms - self.begin_ms)
         step = next((each for each in _STEPS_MS if whole / each <= _TICKS_MAX), whole)
         return [(self.x(self.begin_ms + each), each) for each in range(0, whole + 1, step)]

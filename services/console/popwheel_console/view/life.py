@@ -41,7 +41,7 @@ _ENDS: Final = frozenset(("acked", "nacked", "expired", "released", "dead", "red
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that became of a message.
+    """Event of a message.
 
     Args:
         time_ms: when.
@@ -65,13 +65,13 @@ class Event:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """Title in a few words."""
         title = _TITLES.get(self.kind, self.kind.replace("_", " "))
         return f"{title}, attempt {self.attempt}" if self.kind == "delivered" and self.attempt else title
 
     @property
     def state(self) -> str:
-        """Its colour; empty for none."""
+        """Return its colour; empty for none."""
         return _STATES.get(self.kind, "")
 
 
@@ -138,7 +138,7 @@ class TimeLine:
 
 
 def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that brokers tell."""
+    """The events that brokers report."""
     events = [
         Event(
             row["time_ms"],
@@ -155,7 +155,7 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def read_from(places: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that can be read from where a message is and was, where brokers tell none."""
+    """The events that can be read from where a message is and was, where brokers report none."""
     found: list[Event] = []
     for place in places:
         where = f"queue {place['queue_id']} at {place['broker']}, offset {place['queue_offset']:,}"

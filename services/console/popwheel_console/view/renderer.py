@@ -11,7 +11,7 @@ from popwheel_common.clock import Clock
 from popwheel_console.view import drawings, links, words
 
 SLICE_S: Final = 0.002
-"""How long a slice of a page may take, and one piece of a template more."""
+"""Time that a slice of a page may take, and one piece of a template more."""
 
 _FOLDER: Final = Path(__file__).resolve().parent.parent / "templates"
 

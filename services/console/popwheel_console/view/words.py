@@ -17,7 +17,7 @@ def count(number: int | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """How often in a second."""
+    """Return a rate per second, in words."""
     if per_second is None:
         return UNKNOWN
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.1f}"

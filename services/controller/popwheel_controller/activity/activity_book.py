@@ -1,4 +1,4 @@
-"""What the masters' samples say together: rates, lags, and the last hour (pure).
+"""Activity of the cluster, added up from the masters' samples: rates, lags, and the last hour (pure).
 
 A rate is known if every master says what went through since the sample before. One that has just begun to lead, or was
 not asked, makes it unknown, and not lower.
@@ -41,11 +41,11 @@ class ActivityBook:
 
     def _reset(self) -> None:
         self.numbers: dict[str, int] = {}
-        """Of the last sample of each broker."""
+        """Numbers of each broker's last sample."""
         self.samples: Mapping[str, pb.SampleActivityResponse] = {}
         """The last of each broker that has answered."""
         self.time_ms: int | None = None
-        """When they were taken, wall clock."""
+        """Wall-clock time of the last samples, in milliseconds."""
         self.topics: dict[str, Values] = {}
         self.groups: dict[str, GroupNow] = {}
         self._all_topics = self._all_groups = False
@@ -123,7 +123,7 @@ class ActivityBook:
 
     @property
     def new_dead_letters(self) -> int | None:
-        """By how many there are more than within the last ten minutes; None if that is not known."""
+        """Number of dead letters added within the last ten minutes; None if it is not known."""
         known = [each for each in self._letters if each is not None]
         return known[-1] - min(known) if known and self._letters[-1] is not None else None
 
@@ -131,7 +131,7 @@ class ActivityBook:
         """Numbers of the cluster by the last samples.
 
         Args:
-            are_all: all brokers have answered; if not, only rates of those that did are told.
+            are_all: all brokers have answered; if not, only their rates are shown.
         """
         if not self.samples or not are_all:
             return UNKNOWN
@@ -147,7 +147,7 @@ class ActivityBook:
         )
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Messages per second into the brokers that have answered, and given out by them."""
+        """Messages per second into the brokers that have answered, and delivered by them."""
         if not self.samples or not all(each.interval_ms for each in self.samples.values()):
             return None, None
         return (
@@ -168,7 +168,7 @@ class ActivityBook:
         return Values(in_rate=0.0, out_rate=0.0) if self._all_groups else UNKNOWN
 
     def clear(self) -> None:
-        """This controller leads no more: another one may, meanwhile."""
+        """Clear the book: this controller leads no more, and another one may, meanwhile."""
         self.history = History()
         self._reset()
 

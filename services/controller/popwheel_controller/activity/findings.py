@@ -13,7 +13,7 @@ from popwheel_controller.cluster.processes import Processes
 
 
 class Findings:
-    """Everything that rules judge.
+    """Findings that the rules judge.
 
     Args:
         book: the last samples.
@@ -41,7 +41,7 @@ class Findings:
         self._clock = clock
 
     def now(self) -> Iterator[Finding]:
-        """What is measured now; nothing is said of what is not known."""
+        """Yield the current findings; unknown values yield nothing."""
         yield from self._broker_groups()
         yield from self._brokers()
         yield from self._groups()

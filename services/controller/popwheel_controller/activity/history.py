@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 SAMPLES_MAX: Final = 360
 INTERVAL_MS: Final = 10_000
 KEYS_MAX: Final = 1_000
-"""Of topics, and of groups; the one that was active least recently makes room."""
+"""Limit of topics, and of groups; the least recently active one is dropped."""
 _SLACK: Final = 40
 
 Kind = Literal["topic", "group"]
@@ -21,13 +21,13 @@ Number = float | int | None
 
 
 class Values(NamedTuple):
-    """What is known of one moment; None where it is not.
+    """Values at one moment; None where unknown.
 
     Args:
         in_rate, out_rate: messages per second.
         lag: messages not acknowledged.
         lag_ms: age of the oldest of these.
-        held: messages given out.
+        held: messages delivered.
         delayed: messages that wait for their time.
     """
 
@@ -70,7 +70,7 @@ class _Rows:
             del self._data[: _SLACK * size]
 
     def since(self, first: int) -> dict[int, Values]:
-        """Those from a number on."""
+        """Return the rows from a number on."""
         size = len(self._columns) + 1
         found: dict[int, Values] = {}
         for start in range(0, len(self._data), size):
@@ -82,7 +82,7 @@ class _Rows:
 
 
 class Past(NamedTuple):
-    """What is known of the last hour.
+    """Values of the last hour.
 
     Args:
         since_ms: time of the first value, wall clock.
@@ -115,7 +115,7 @@ class History:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a sample was taken."""
+        """True once a sample was taken."""
         return self._last >= 0
 
     def begin(self, now_ms: int, values: Values, *, all_topics: bool, all_groups: bool) -> bool:
@@ -167,7 +167,7 @@ class History:
         return self._past(self._cluster, lambda number: UNKNOWN)
 
     def of(self, kind: Kind, name: str) -> Past:
-        """Those of a topic or group."""
+        """Return the rows of a topic or group."""
         whole = self._whole[kind]
         rows = self._keys[kind].get(name) or _Rows(_COLUMNS[kind])
         # One that was dropped had rows that are gone: a key without rows is not known to have done nothing.

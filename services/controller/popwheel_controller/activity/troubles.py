@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 Severity = Literal["warning", "critical"]
 
 PROBLEMS_MAX: Final = 1_000
-"""Problems that are remembered, and told of."""
+"""Problems that are remembered, and shown."""
 _OPERATIONS: Final = "docs/operate/alerts.md#{}"
 _ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 
@@ -199,7 +199,7 @@ RULES: Final = {
 
 
 class Finding(NamedTuple):
-    """Something that was measured.
+    """Measurement that a rule judges.
 
     Args:
         rule: by which it is judged.
@@ -213,7 +213,7 @@ class Finding(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong.
+    """Problem of the cluster that needs an operator.
 
     Args:
         rule: says what to do.
@@ -231,7 +231,7 @@ class Problem(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What is wrong, in a sentence."""
+        """Description of the problem, in a sentence."""
         whole = self.value == int(self.value) and ":" not in self.rule.what
         return self.rule.what.format(object=self.object, value=int(self.value) if whole else self.value)
 
@@ -259,5 +259,5 @@ class Troubles:
         return sorted(problems, key=lambda each: (each.rule.severity != "critical", each.since_ms))
 
     def clear(self) -> None:
-        """This controller leads no more."""
+        """Clear the problems: this controller leads no more."""
         self._since_ms = {}

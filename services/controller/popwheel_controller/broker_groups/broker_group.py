@@ -26,7 +26,7 @@ class ReplicaRecord:
     Args:
         number: within its group.
         address: host:port at which it was last.
-        identity: drawn when its data folder was made; another one says that what it held is gone. Empty: not known.
+        identity: drawn when its data folder was made; another one means that its data is gone. Empty: not known.
     """
 
     number: int
@@ -80,7 +80,7 @@ class GroupState:
 
         Args:
             record: the replica, as it is now.
-            epoch_heard: the latest epoch that this replica has heard of, which may be unknown here.
+            epoch_heard: the latest epoch that this replica has seen, which may be unknown here.
             version_heard: the same for the version.
         """
         return replace(
@@ -93,7 +93,7 @@ class GroupState:
         )
 
     def resigned(self) -> "GroupState":
-        """Let the master go, with nobody in its place; the set stays, so that it is who may lead later."""
+        """Return the state without a master; the set stays, so that its members may lead later."""
         return replace(self, master=NO_MASTER)
 
     def without_replica(self, number: int) -> "GroupState":
@@ -131,12 +131,12 @@ class GroupState:
         return replace(self, sync_state_set=wanted)
 
     def is_wiped(self, number: int, identity: bytes) -> bool:
-        """Whether a replica of this identity has lost what this number held."""
+        """Return whether a replica of this identity has lost the data that this number had."""
         known = self.replicas.get(number)
         return known is not None and is_wiped(known, identity)
 
     def message(self, living: Collection[int] = ()) -> BrokerGroup:
-        """As replicas hear it.
+        """Return the state as it is sent to replicas.
 
         Args:
             living: the numbers of those that are not dead and have not said that they leave.
@@ -158,17 +158,17 @@ class GroupState:
 
 
 def unknown_group(name: str) -> StatusError:
-    """What to tell an operator who asks for a group that is not known."""
+    """Return the error for an operator who asks for an unknown group."""
     return StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
 
 
 def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
-    """Whether another identity says that the volume is not the one that was recorded."""
+    """Return whether another identity means that this is not the volume that was recorded."""
     return bool(known.identity) and known.identity != identity
 
 
 def in_short(state: GroupState) -> str:
-    """A broker group in some words, as the log of changes tells it."""
+    """A broker group in some words, as the log of changes shows it."""
     master = "no master" if state.master == NO_MASTER else f"master {state.master}"
     members, replicas = (", ".join(map(str, sorted(each))) for each in (state.sync_state_set, state.replicas))
     return f"{master}, epoch {state.epoch}, in sync {members}, replicas {replicas}"
@@ -209,7 +209,7 @@ def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False, 
 
 
 def check_state(state: GroupState) -> None:
-    """See that what must hold of each state holds of this one.
+    """Check the invariants of a state.
 
     Raises:
         IllegalStepError: it does not.

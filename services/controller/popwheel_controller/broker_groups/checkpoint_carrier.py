@@ -24,7 +24,7 @@ _logger = structlog.get_logger()
 
 
 class CheckpointMetrics(Collector):
-    """What is shown of checkpoint sync.
+    """Metrics of checkpoint sync.
 
     Args:
         registry: where it is shown.
@@ -61,13 +61,13 @@ class CheckpointMetrics(Collector):
         registry.register(self)
 
     def fetched(self, size_bytes: int, *, whole: bool) -> None:
-        """A master has told its progress."""
+        """A master has reported its progress."""
         kind = "whole" if whole else "difference"
         self._fetched.labels(kind).inc()
         self._bytes.labels(kind).inc(size_bytes)
 
     def collect(self) -> Iterator[Metric]:
-        """How fresh what slaves hold is, now."""
+        """Yield the age of the slaves' checkpoints."""
         ages = GaugeMetricFamily(
             "popwheel_controller_checkpoint_age_seconds",
             "How old the progress of its master is that a living slave holds on its disk",

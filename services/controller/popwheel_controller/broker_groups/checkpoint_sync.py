@@ -1,8 +1,9 @@
 """Checkpoint sync: which master is asked for its progress when, and which slave is given what (DESIGN 4).
 
-Pure: it is told roles, answers and the time, and returns what is to be asked and given. Each slave goes its own way: a
-difference is asked for those who know the same version, and whoever is slow or away keeps nobody waiting. Epochs and,
-within one, versions that a slave is known to hold never go back (C4); nothing of an epoch that is over goes to anybody.
+Pure: it is passed roles, answers and the time, and returns what is to be asked and given. Each slave goes its own way:
+a difference is asked for those who know the same version, and whoever is slow or away keeps nobody waiting. Epochs
+and, within one, versions that a slave is known to hold never go back (C4); nothing of an epoch that is over goes to
+anybody.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Fetch:
     """A master is to be asked for its progress.
 
     Args:
-        number: tells it from others.
+        number: distinguishes it from others.
         group: name of the broker group.
         epoch: of its master.
         master: whom to ask.
@@ -46,7 +47,7 @@ class Give:
         group: name of the broker group.
         slave: whom.
         checkpoint: what.
-        begun_s: when it was asked for, monotonic clock: what it tells is not older.
+        begun_s: when it was asked for, monotonic clock: its data is not older.
     """
 
     group: str
@@ -60,11 +61,11 @@ Action = Fetch | Give
 
 @dataclass(slots=True)
 class _Slave:
-    """What is known of a slave.
+    """State of a slave.
 
     Args:
         place: where it is.
-        since_s: when it was first heard of.
+        since_s: when it was first seen.
         epoch: of what it holds; 0 if that is not known.
         version: of what it holds.
         known_version: what had changed up to here it holds.
@@ -106,12 +107,12 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAge:
-    """How fresh the progress is that a slave holds.
+    """Age of the progress that a slave has stored.
 
     Args:
         replica: its number.
         version: of what it holds; 0 if that is not known.
-        age_s: since it was asked of the master, or since the slave was first heard of if it has none.
+        age_s: since it was asked of the master, or since the slave was first seen if it has none.
         took_s: how long it took to bring it there; None if it has none.
     """
 
@@ -137,7 +138,7 @@ class CheckpointSync:
         self._under_way: set[int] = set()
         """Numbers of the fetches that have not come back, also of groups that were forgotten."""
 
-    # What is told
+    # What is reported
 
     def roles(self, roles: GroupRoles, now_s: float) -> None:
         """The roles of a group are these now."""
@@ -192,7 +193,7 @@ class CheckpointSync:
         return fetch
 
     def next_time_s(self) -> float | None:
-        """When something is due next; None if there is nothing to wait for. In the past: when an answer has come."""
+        """Return when the next step is due; None if there is none. A time in the past means that an answer has come."""
         return min((group.next_s for group in self._groups.values() if _can_sync(group)), default=None)
 
     def fetched(self, fetch: Fetch, checkpoint: ReplicaCheckpoint) -> list[Action]:
@@ -260,7 +261,7 @@ class CheckpointSync:
                 slave.epoch = slave.version = slave.known_version = 0
 
     def _receiver(self, give: Give) -> tuple[_Group, _Slave] | None:
-        """Who was given it, unless it is another process by now."""
+        """Return the slave that was sent the checkpoint, unless it is another process by now."""
         group = self._groups.get(give.group)
         slave = None if group is None else group.slaves.get(give.slave.number)
         return None if group is None or slave is None or slave.place != give.slave else (group, slave)
@@ -268,7 +269,7 @@ class CheckpointSync:
     # What is shown
 
     def ages(self, name: str, now_s: float) -> list[CheckpointAge]:
-        """How fresh what each living slave of a group holds is (C3)."""
+        """Return the age of the checkpoint of each living slave of a group (C3)."""
         group = self._groups.get(name)
         if group is None:
             return []

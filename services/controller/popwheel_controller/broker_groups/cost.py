@@ -1,4 +1,4 @@
-"""What an operator is told before something that may lose messages (pure)."""
+"""Cost of an operation that may lose messages, as an operator is shown it before (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

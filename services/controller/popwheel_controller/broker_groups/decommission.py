@@ -67,7 +67,7 @@ class Decommission:
         return state
 
     def cost_of_group(self, group: str) -> Cost:
-        """What it may cost to forget a whole group.
+        """Return the possible cost of removing a whole group.
 
         Raises:
             StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if one of its replicas lives or
@@ -104,7 +104,7 @@ class Decommission:
             self._overseer.replicas.forget((group, number))
         self._roles.forget(group)
         self._metrics.forget(group)
-        self._overseer.look_at(group)  # those who may still have it in their routes are told
+        self._overseer.look_at(group)  # notify those who may still have it in their routes
         _logger.warning("broker group forgotten", group=group)
 
     def _cost(self, now: GroupState, gone: Iterable[int]) -> Cost:
@@ -119,7 +119,7 @@ class Decommission:
         )
 
     def _check_gone(self, group: str, numbers: Iterable[int]) -> None:
-        """See that none of some replicas lives, or may live."""
+        """Check that none of some replicas lives, or may live."""
         sight = self._overseer.sight(group)
         there = {n for n in numbers if n in sight and sight[n].standing is not Standing.DEAD}
         if not there:

@@ -1,4 +1,4 @@
-"""Who becomes master (pure): of those that may, the one with the most complete log.
+"""Election of a master (pure): of the candidates, the one with the most complete log.
 
 A group that the store knows takes its master from the sync-state set. One that it does not know, because it is new or
 because the store has lost it, is made anew from what its replicas say of themselves.
@@ -10,11 +10,11 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
 
 Reports = Mapping[int, ReplicaReport]
-"""What living replicas of one group said of themselves last, by number."""
+"""Last reports of the living replicas of one group, by number."""
 
 
 def most_complete(reports: Reports) -> int | None:
-    """Whose log has the latest epoch and in that the most bytes; of equals the least number. None of none."""
+    """Return the replica with the highest epoch, then the longest log, then the lowest number; None without reports."""
     if not reports:
         return None
     return min(reports, key=lambda number: (-reports[number].last_epoch, -reports[number].end_position, number))
@@ -23,7 +23,7 @@ def most_complete(reports: Reports) -> int | None:
 def elect(state: GroupState, reports: Reports) -> int | None:
     """The next master, from the living members of the sync-state set; None if there is none.
 
-    A wiped member is none, and one that is about to stop is not chosen. A doubtful one may lack what was acknowledged,
+    A wiped member is none, and one that is about to stop is not chosen. A suspect one may lack what was acknowledged,
     and what others have may have grown since they said so: so it is chosen only when all of the set are there and all
     are in doubt. Whoever has everything has said so since it started then, and nobody is chosen who said less.
     """
@@ -35,7 +35,7 @@ def elect(state: GroupState, reports: Reports) -> int | None:
 
 
 def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
-    """Those members of the sync-state set that are what they were, and stay."""
+    """Return the members of the sync-state set that still have their data, and do not leave."""
     return {
         number: report
         for number, report in reports.items()
@@ -44,14 +44,14 @@ def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
 
 
 def found(name: str, reports: Reports) -> GroupState | None:
-    """The state of a group that the store does not know; None as long as it cannot be told who may lead.
+    """The state of a group that the store does not know; None as long as it is not known who may lead.
 
-    Its version is the highest that any replica has heard of.
+    Its version is the highest that any replica has seen.
 
     If no replica holds anything, the group is new. Otherwise the store has lost it (or it is of a release without
-    replicas): then all members of the latest sync-state set that anybody heard of have to be there, because the set may
+    replicas): then all members of the latest sync-state set that anybody has seen have to be there, because the set may
     have become smaller since, and only its last members know. An empty log is never taken for a member's.
-    One that is in doubt whether it has everything is chosen only if all members are.
+    A suspect one is chosen only if all members are.
     """
     holders = {number: report for number, report in reports.items() if _holds_something(report)}
     if not holders:
@@ -75,7 +75,7 @@ def alone(report: ReplicaReport) -> GroupState:
 
 
 def latest_set(reports: Reports) -> frozenset[int]:
-    """The sync-state set of the highest version that any of these has heard of; empty if none has."""
+    """The sync-state set of the highest version that any of these has seen; empty if none has."""
     version = max((report.version for report in reports.values()), default=0)
     return frozenset(
         number
@@ -86,13 +86,13 @@ def latest_set(reports: Reports) -> frozenset[int]:
 
 
 def missing_members(reports: Reports) -> frozenset[int]:
-    """Who must come before a master of a group that the store does not know can be told."""
+    """Return the replicas that must report before a group that the store does not know can get a master."""
     holders = {number for number, report in reports.items() if _holds_something(report)}
     return latest_set(reports) - holders
 
 
 def record_of(report: ReplicaReport) -> ReplicaRecord:
-    """What is stored of a replica that reports this."""
+    """Return the record that is stored of a replica with this report."""
     return ReplicaRecord(report.replica, report.address, report.identity)
 
 

@@ -1,4 +1,4 @@
-"""Which replicas live, as far as heartbeats, broken streams and probes tell (pure: it is told the time).
+"""Liveness of replicas by heartbeats, broken streams and probes (pure: it is passed the time).
 
 A replica that was silent for the detection time is dead. One whose stream broke is probed: if nobody answers there it
 is dead at once, if it answers it has the detection time to come back. Safety does not hang on any of this: who is taken
@@ -16,14 +16,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Standing(Enum):
-    """How much is known of a replica's life."""
+    """Liveness of a replica, as far as it is known."""
 
     LIVING = "living"
-    """It reported just now."""
+    """Report received just now."""
     SILENT = "silent"
-    """Its stream is there, but it has not reported for a while."""
+    """Stream open, but no report for a while."""
     UNSURE = "unsure"
-    """Its stream broke, or it has not come since this controller began to lead; it is not given up yet."""
+    """Stream broken, or not opened since this controller began to lead; the replica is not given up yet."""
     DEAD = "dead"
 
 
@@ -60,33 +60,33 @@ class FailureDetector(Generic[Key]):
         self._watched.setdefault(key, _Watched(now, connected=False))
 
     def heard(self, key: Key, now: float) -> None:
-        """It has reported on its stream."""
+        """Record a report on its stream."""
         watched = self._watched.setdefault(key, _Watched(now, connected=True))
         watched.heard_at = now
         watched.connected = True
         watched.dead = False
 
     def broke(self, key: Key) -> int:
-        """Its stream broke; what to give with the outcome of the probe that is due now."""
+        """Record that its stream broke; return the number to pass with the outcome of the probe that is due now."""
         watched = self._watched[key]
         watched.connected = False
         watched.breaks += 1
         return watched.breaks
 
     def answered(self, key: Key, breaks: int, now: float) -> None:
-        """It answered the probe: its process lives, and will come back."""
+        """Record an answer to the probe: its process lives, and will come back."""
         watched = self._watched.get(key)
         if watched is not None and watched.breaks == breaks and not watched.connected and not watched.dead:
             watched.heard_at = now
 
     def refused(self, key: Key, breaks: int) -> None:
-        """Nobody answers at its address."""
+        """Record that nobody answers at its address."""
         watched = self._watched.get(key)
         if watched is not None and watched.breaks == breaks and not watched.connected:
             watched.dead = True
 
     def left(self, key: Key) -> None:
-        """It said that it leaves, and has gone."""
+        """Record that it reported its departure, and has gone."""
         if key in self._watched:
             self._watched[key].connected = False
             self._watched[key].dead = True
@@ -101,8 +101,9 @@ class FailureDetector(Generic[Key]):
         self._looked_at = None
 
     def time_passed(self, now: float) -> None:
-        """To be called several times a second, and before anybody's standing is asked: takes the time during which this
-        process itself stood still from what everybody's silence has lasted, for their reports wait to be read.
+        """Subtract a pause of this process from the silence of all replicas, as their reports wait to be read.
+
+        Call it several times a second, and before `standing`.
         """
         if self._looked_at is not None and (stood_still_s := now - self._looked_at) > _STALL_S:
             for watched in self._watched.values():
@@ -110,7 +111,7 @@ class FailureDetector(Generic[Key]):
         self._looked_at = now
 
     def standing(self, key: Key, now: float) -> Standing:
-        """How much is known of its life."""
+        """Return the liveness of a replica."""
         watched = self._watched.get(key)
         if watched is None or watched.dead or now - watched.heard_at >= self._detection_s:
             return Standing.DEAD
@@ -119,6 +120,6 @@ class FailureDetector(Generic[Key]):
         return Standing.SILENT if now - watched.heard_at >= self._silent_s else Standing.LIVING
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
-        """How long ago it gave its last sign of life, in seconds; None if it is not watched."""
+        """Return the seconds since the replica's last sign of life; None if it is not watched."""
         watched = self._watched.get(key)
         return None if watched is None else max(0.0, now - watched.heard_at)

@@ -8,7 +8,7 @@ from popwheel_common.clock import Clock
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 
 CHANGES_MAX: Final = 100
-"""Of each group; older ones are dropped."""
+"""Limit of changes of each group; the oldest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LatestChanges:
 
 
 def differences(old: GroupState | None, new: GroupState) -> tuple[str, ...]:
-    """Say what became different of a group (pure)."""
+    """Return the differences of a group, in words (pure)."""
     if old is None:
         return ("the group is known",)
     found: list[str] = []
@@ -83,10 +83,10 @@ class GroupHistory:
         self._clock = clock
         self._by_group: dict[str, LatestChanges] = {}
         self.since_ms = clock.wall_ms()
-        """Since when changes are known."""
+        """Time since which changes are known."""
 
     def changed(self, old: GroupState | None, new: GroupState) -> None:
-        """Note a change: a listener for `GroupKeeper.subscribe`."""
+        """Record a change: a listener for `GroupKeeper.subscribe`."""
         latest = self._by_group.pop(new.name, None) or LatestChanges()
         self._by_group[new.name] = latest
         if len(self._by_group) > self._groups_max:
@@ -102,6 +102,6 @@ class GroupHistory:
         return self._by_group.get(group) or LatestChanges()
 
     def begin(self) -> None:
-        """Know nothing: this controller leads from now on."""
+        """Forget all: this controller leads from now on."""
         self._by_group.clear()
         self.since_ms = self._clock.wall_ms()

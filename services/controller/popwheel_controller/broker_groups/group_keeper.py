@@ -1,5 +1,5 @@
 """The only place where the states of broker groups change: each by compare-and-swap on what is stored, one after the
-other, and nobody hears of a change before it is stored.
+other, and nobody is notified of a change before it is stored.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from popwheel_controller.broker_groups.broker_group import (
 from popwheel_controller.store.state_store import ConflictError, StateStore, group_document_name, group_of_document
 
 Decision = Callable[[GroupState | None], GroupState | None]
-"""What a group should become, given what is stored of it; None if it is to stay so; or raises StatusError."""
+"""Function from a group's stored state to its new state; None for no change, or it raises StatusError."""
 
 Listener = Callable[[GroupState | None, GroupState], None]
-"""Told of a group's state before a change, None if there was none, and of the one after it."""
+"""Listener of a group's state before a change, None if there was none, and of the one after it."""
 
 Outcome = TypeVar("Outcome")
 
@@ -37,7 +37,7 @@ _logger = structlog.get_logger()
 
 
 class GroupKeeper:
-    """Holds the states of all broker groups, as the store had them last, and changes them.
+    """Cache of the states of all broker groups, as the store had them last; it also changes them.
 
     Args:
         store: where they are kept.
@@ -63,7 +63,7 @@ class GroupKeeper:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def subscribe(self, listener: Listener) -> None:
-        """Have `listener` told of each state after it was stored, or found stored by somebody else."""
+        """Notify `listener` of each state after it was stored, or found stored by another controller."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -92,7 +92,7 @@ class GroupKeeper:
                 reader.cancel()
 
     def forget(self) -> None:
-        """Hold nothing any more: another controller leads."""
+        """Forget all states: another controller leads."""
         self.states.clear()
         self._versions.clear()
         self._outcome_unknown.clear()
@@ -138,7 +138,7 @@ class GroupKeeper:
     ) -> GroupState | None:
         """Change a group; its state afterwards, which is the one before if there was nothing to change.
 
-        A caller that is cancelled does not hear of the outcome, but the change goes on.
+        A caller that is cancelled does not get the outcome, but the change goes on.
 
         Args:
             name: of the group.
@@ -276,7 +276,7 @@ class GroupKeeper:
 
 
 def _take_error(task: "asyncio.Task[Any]") -> None:
-    """Take the error of a change that nobody waits for any more; those of the store are told where they happen."""
+    """Take the error of a change that nobody waits for any more; those of the store are logged where they happen."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OSError):
         _logger.warning("the store was away for a look at a broker group", change=task.get_name(), reason=str(error))

@@ -1,6 +1,6 @@
-"""What is to become of a broker group, given what is known of its replicas (pure).
+"""Rules for the next state of a broker group, given what is known of its replicas (pure).
 
-`next_state` is asked again whenever something was heard, or was not heard in time; it looks at how things are, not at
+`next_state` is asked again after each report, and after each missing one; it looks at how things are, not at
 what happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
 """
 
@@ -39,7 +39,7 @@ Sight = Mapping[int, Seen]
 
 
 def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState | None:
-    """What the group should become; None if it is to stay as it is.
+    """Return the group's next state; None for no change.
 
     Args:
         name: of the group.
@@ -71,8 +71,10 @@ def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState 
 
 
 def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
-    """Who has heard of states that were never stored here: of another cluster's group, or from before the store was set
-    back. They are kept out, for a log of theirs would win every election.
+    """Return the replicas that have seen states which were never stored here.
+
+    These are states of another cluster's group, or from before the store was restored to an older state. Such replicas
+    are kept out, for their logs would win every election.
     """
     return frozenset(
         number
@@ -82,7 +84,7 @@ def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
 
 
 def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | None:
-    """What proxies hear of the group; None if it is in no route: nobody who is there could become its master."""
+    """Return the group's route for proxies; None if none of the replicas present could become its master."""
     if state is None:
         return None
     if state.master != NO_MASTER and not master_is_gone(state, sight):
@@ -97,7 +99,7 @@ def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | Non
 
 
 def roles_of(state: GroupState, sight: Sight) -> GroupRoles:
-    """Who lives, and in which role."""
+    """Return the living replicas and their roles."""
     living = {
         number: ReplicaPlace(number, seen.report.address)
         for number, seen in sorted(sight.items())
@@ -121,7 +123,7 @@ def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int |
 
 
 def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
-    """Whether a replica is told how its group is now.
+    """Return whether a replica is sent the group's current state.
 
     One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
     it would lead the old one again, in which others may have of its records what it has lost.
@@ -132,7 +134,7 @@ def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earli
 
 
 def trouble(state: GroupState | None, sight: Sight) -> str:
-    """Why the group has no living master, in a sentence for an operator; empty if it has one."""
+    """Return why the group has no living master, in a sentence for an operator; empty if it has one."""
     reports = {n: seen.report for n, seen in sight.items() if seen.standing is not Standing.DEAD and seen.report}
     if state is None:
         missing = missing_members(reports)
@@ -164,7 +166,7 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
 
 
 def held_up(state: GroupState, sight: Sight) -> str:
-    """Whose doubt holds up an election, and who is waited for, in a sentence for an operator; empty if none does."""
+    """Return which suspect replica delays an election, and who is waited for, in a sentence; empty if none does."""
     may = candidates(state, _living(sight))
     if not may or not master_is_gone(state, sight) or elect(state, may) is not None:
         return ""
@@ -193,7 +195,7 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
 
 
 def master_is_gone(state: GroupState, sight: Sight) -> bool:
-    """Whether nobody leads the group, as far as can be seen."""
+    """Return whether the group has no leader, as far as can be seen."""
     if state.master == NO_MASTER:
         return True
     seen = sight.get(state.master, _NOT_SEEN)
@@ -201,8 +203,9 @@ def master_is_gone(state: GroupState, sight: Sight) -> bool:
 
 
 def _others_may_come(state: GroupState, sight: Sight) -> bool:
-    """Whether other members of the set have no stream here, as those who have not come since this controller began to
-    lead, and are not given up.
+    """Return whether other members of the set may still connect.
+
+    These have not come since this controller began to lead, and are not given up.
     """
     others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
     return any(seen.standing is Standing.UNSURE and seen.report is None and not seen.asked_in_vain for seen in others)

@@ -59,7 +59,7 @@ class LeadershipTransfers:
         self._refused.append(refused)
 
     async def switch(self, group: str, to: int | None) -> GroupState:
-        """Have another member of the sync-state set lead; the group when that is stored.
+        """Transfer leadership to another member of the sync-state set; return the group when that is stored.
 
         Args:
             group: its name.
@@ -122,7 +122,7 @@ class LeadershipTransfers:
         return await self._overseer.change(group, decide, forced=True)
 
     def cost_of_unclean(self, group: str, replica: int | None) -> Cost:
-        """What `elect_unclean` may cost; it raises as that does."""
+        """Return the possible cost of `elect_unclean`; it raises as that does."""
         return self._unclean(group, replica)[2]
 
     def _unclean(self, group: str, replica: int | None) -> tuple[GroupState | None, ReplicaReport, Cost]:
@@ -263,7 +263,7 @@ class LeadershipTransfers:
 
 
 def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
-    """See that a group cannot help itself.
+    """Check that a group cannot recover by itself.
 
     Raises:
         StatusError: PRECONDITION_FAILED, with what it has, or will have, or may have.

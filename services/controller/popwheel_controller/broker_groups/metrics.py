@@ -1,4 +1,4 @@
-"""What is counted of broker groups."""
+"""Metrics of broker groups."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -6,7 +6,7 @@ from popwheel_controller.broker_groups.broker_group import GroupState
 
 
 class GroupMetrics:
-    """What is shown of broker groups.
+    """Metrics of broker groups.
 
     Args:
         registry: where it is shown.

@@ -1,4 +1,4 @@
-"""Watches over the broker groups: hears of their replicas, has the policy decide, stores, and lets everyone know."""
+"""Watches over the broker groups: receives their reports, has the policy decide, stores, and lets everyone know."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -163,7 +163,7 @@ class Overseer:
         self.look_at(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """What a replica is to know of its group now; None if nothing (`may_hear`)."""
+        """Return the group's current state for a replica; None if it must not have it (`may_hear`)."""
         group, number = session.key
         state = self.groups.states.get(group)
         if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
@@ -190,7 +190,7 @@ class Overseer:
         return state
 
     def sight(self, group: str) -> Sight:
-        """How the replicas of a group look now."""
+        """Return the current view of a group's replicas."""
         state, now = self.groups.states.get(group), self._clock.monotonic()
         sight = self.replicas.sight(group, () if state is None else state.replicas, now)
         return {
@@ -203,7 +203,7 @@ class Overseer:
         return sorted({*self.groups.states, *self.replicas.groups()})
 
     def look_at(self, group: str) -> None:
-        """Have a group looked at: something is new."""
+        """Schedule a check of a group: something is new."""
         self._dirty[group] = None
         if self._leads and group not in self._reconciling:
             task = self._reconciling[group] = asyncio.create_task(self._reconcile(group), name=f"settling-{group}")
@@ -218,7 +218,7 @@ class Overseer:
     # What it does.
 
     async def _watch(self) -> None:
-        """See whom nobody has heard of for too long, and try again what could not be stored."""
+        """Detect replicas that are silent for too long, and retry what could not be stored."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -289,7 +289,7 @@ class Overseer:
         self._in_vain[key] = now + self._detection_s
 
     async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
-        """Whether the processes that registered are there still. The session of the first that is not is ended."""
+        """Return whether the registered processes still exist; the session of the first that does not is ended."""
         for session in sessions:
             if session is None:
                 continue
@@ -313,7 +313,7 @@ class Overseer:
             self.look_at(group)
 
     def _behind(self, group: str) -> bool:
-        """Whether a replica has heard of states of its group that were stored by another controller."""
+        """Return whether a replica has seen states of its group that another controller stored."""
         state = self.groups.states.get(group)
         reports = {session.report.replica: session.report for session in self.replicas.sessions(group)}
         if state is None:
@@ -345,7 +345,7 @@ class Overseer:
         self._show(new.name)
 
     def _show(self, group: str) -> None:
-        """Let proxies, replicas and the rest of this controller know how a group is."""
+        """Notify proxies, replicas and the rest of this controller of a group's state."""
         state, sight = self.groups.states.get(group), self.sight(group)
         info = route(group, state, sight)
         if self._shown.get(group) != (info, state is not None):

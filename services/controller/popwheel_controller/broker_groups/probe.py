@@ -11,7 +11,7 @@ from popwheel_rpc.status import GrpcStatus, RpcError
 
 
 class AnotherThereError(Exception):
-    """At the address of a replica is nobody, or somebody else than it said; the sentence says which.
+    """Error: nobody, or another process, answers at a replica's address; the sentence says which.
 
     Args:
         why: the sentence.
@@ -36,7 +36,7 @@ class ReplicaProbe:
         self._timeout_s = timeout_s
 
     async def finds(self, group: str, number: int, address: str) -> bool | None:
-        """Whether a process that may be this replica answers; None if nobody answers in time.
+        """Probe an address: True if a process answers that may be this replica; None if nobody answers in time.
 
         Args:
             group: name of its group.
@@ -56,7 +56,7 @@ class ReplicaProbe:
         return (answer.group, answer.replica) in ((group, number), ("", 0))
 
     async def check(self, report: ReplicaReport) -> None:
-        """See that the process that reported this is there still.
+        """Check that the process that reported this still exists.
 
         Raises:
             AnotherThereError: it is not, or does not answer.

@@ -54,7 +54,7 @@ class ReplicaStreams:
         service.unary(DESCRIBE_BROKER_GROUP, self._describe)
 
     async def _register(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
-        """Take a replica for living while the stream lives; tell it how its group is, at once and at each change."""
+        """Take a replica for living while the stream lives; send it the group's state, at once and at each change."""
         self._check_leads()
         report = await stream.receive()
         if report is None:

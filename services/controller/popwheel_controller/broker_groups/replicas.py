@@ -1,4 +1,4 @@
-"""The replicas that are registered now, and what each said last (pure: it is told the time)."""
+"""The replicas that are registered now, and what each said last (pure: it is passed the time)."""
 
 import re
 from collections.abc import Callable, Container, Iterable
@@ -41,11 +41,11 @@ class Session:
 
     @property
     def key(self) -> Key:
-        """Whose it is."""
+        """Key of the replica that has this session."""
         return self.report.group, self.report.replica
 
     def end(self, refusal: StatusError) -> None:
-        """Have the stream end."""
+        """End the stream."""
         self.refusal = refusal
         self.wake()
 
@@ -64,7 +64,7 @@ class Replicas:
         self._last: dict[Key, Session] = {}
 
     def expect(self, state: GroupState, now: float) -> None:
-        """Give the recorded replicas of a group time to come."""
+        """Wait for the recorded replicas of a group to connect."""
         for number in state.replicas:
             self._detector.expect((state.name, number), now)
 
@@ -78,7 +78,7 @@ class Replicas:
         return older
 
     def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
-        """It has reported again; whether that may change something for its group."""
+        """Record a further report; return whether it may change something for its group."""
         before, session.report = session.report, report
         if self.session(*session.key) is not session:
             return False
@@ -87,7 +87,7 @@ class Replicas:
         return was is not Standing.LIVING or _matters(before) != _matters(report)
 
     def left(self, session: Session) -> int | None:
-        """Its stream is over; the number of the probe that is due, None if there is nothing to find out."""
+        """Record the end of its stream; return the number of the probe that is due, None if none is needed."""
         group, number = session.key
         if self.session(group, number) is not session:
             return None
@@ -100,15 +100,15 @@ class Replicas:
         return self._detector.broke(session.key)
 
     def answered(self, key: Key, probe: int, now: float) -> None:
-        """Somebody answered the probe."""
+        """Record an answer to the probe."""
         self._detector.answered(key, probe, now)
 
     def refused(self, key: Key, probe: int) -> None:
-        """Nobody is there."""
+        """Record that nobody answers the probe."""
         self._detector.refused(key, probe)
 
     def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
-        """How the replicas of a group look now; to be asked for some group several times a second.
+        """Return the current view of a group's replicas; to be called for some group several times a second.
 
         Args:
             group: its name.
@@ -140,7 +140,7 @@ class Replicas:
         return list(self._sessions)
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
-        """How long ago it gave its last sign of life, in seconds; None if it never came."""
+        """Return the seconds since the replica's last sign of life; None if it never came."""
         return self._detector.silent_for_s(key, now) if key in self._last else None
 
     def forget(self, key: Key) -> None:
@@ -170,7 +170,7 @@ class Replicas:
 
 
 def check_report(report: ReplicaReport) -> None:
-    """See that a replica may be registered as what it says it is.
+    """Check that a replica may be registered with this report.
 
     Raises:
         StatusError: BAD_REQUEST for a name, number, identity or address that cannot be.
@@ -193,5 +193,5 @@ def check_report(report: ReplicaReport) -> None:
 
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
-    """What of a report a decision may hang on, besides the log, which grows all the time."""
+    """Return the fields of a report that decisions depend on, without the log's length, which grows all the time."""
     return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful

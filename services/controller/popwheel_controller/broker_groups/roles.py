@@ -1,4 +1,4 @@
-"""Who is master and who is slave of each broker group now, for the parts of the controller that talk to replicas."""
+"""Roles of replicas in each broker group, for the parts of the controller that talk to replicas."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Roles:
         self._listeners: list[Callable[[str], None]] = []
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Have `listener` called with a group's name after its roles have changed, or it has gone."""
+        """Call `listener` with a group's name after its roles have changed, or it has gone."""
         self._listeners.append(listener)
 
     def channel(self, group: str, place: ReplicaPlace) -> Channel:
@@ -63,7 +63,7 @@ class Roles:
         return channel
 
     def set(self, roles: GroupRoles) -> None:
-        """Take in the roles of a group; listeners hear of it if they differ."""
+        """Take in the roles of a group; listeners are notified if they differ."""
         if self.groups.get(roles.group) != roles:
             self.groups = {**self.groups, roles.group: roles}
             self._tell(roles.group)

@@ -62,7 +62,7 @@ class Admission:
             raise
 
     async def admit(self, theirs: str, who: str, advice: str) -> None:
-        """Let a broker in. The first one gives a cluster its id, durably, before anything else is done for it.
+        """Admit a broker. The first one gives a cluster its id, durably, before anything else is done for it.
 
         Raises:
             InconsistentClusterIdError, StatusError: as `check` says, or the id could not be stored.

@@ -1,4 +1,4 @@
-"""Which settings of a topic or group that is there may change, and why the others may not (pure).
+"""Rules for which settings of an existing topic or group may change (pure).
 
 The rule is one: no change may lose a message, the order of messages, or what clients send already. A refusal says which
 part of that it would break. All of a change is made, or nothing.
@@ -33,7 +33,7 @@ _KEPT_QUEUES: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What a topic is to be like. None: as it is, or of a new one as the options say.
+    """Settings wanted of a topic. None: unchanged, or for a new topic the default of the options.
 
     Args:
         type: what kind of messages it takes.
@@ -48,7 +48,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a group is to be like. None: as it is, or of a new one as the options say.
+    """Settings wanted of a group. None: unchanged, or for a new group the default of the options.
 
     Args:
         max_attempts: deliveries of a message before it is dead.

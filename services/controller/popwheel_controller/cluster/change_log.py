@@ -32,7 +32,7 @@ class ChangeLog:
         store: where they are kept.
         clock: the time.
         registry: where they are counted.
-        writer: tells the lines of this process from those of others.
+        writer: distinguishes the lines of this process from others'.
     """
 
     def __init__(self, store: StateStore, clock: Clock, registry: CollectorRegistry, writer: str = "") -> None:

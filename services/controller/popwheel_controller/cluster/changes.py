@@ -1,4 +1,4 @@
-"""The lines that tell who changed what, and the bounded list of them (pure)."""
+"""The lines that show who changed what, and the bounded list of them (pure)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ class Change:
     """A change, or one that was refused.
 
     Args:
-        id: tells it from all others.
+        id: distinguishes it from all others.
         time_ms: when it was answered, in milliseconds since 1970.
         who: a token's name, `resource NAMESPACE/NAME`, `controller`, or an address where no token is demanded.
         address: where it came from; empty for the controller's own.
@@ -89,7 +89,7 @@ def kept(changes: Iterable[Change]) -> list[Change]:
 
 
 def changes_document(changes: Iterable[Change]) -> Document:
-    """A document of the store that tells them."""
+    """A document of the store that contains them."""
     return {"changes": [facts_of(change) for change in changes]}
 
 

@@ -1,4 +1,4 @@
-"""How topics and groups lie in the store: pages that never change, and a head that says which of them count (pure).
+"""Layout of topics and groups in the store: immutable pages, and a head that names the valid ones (pure).
 
 Topics and groups are written down in the order in which they were made or changed: the latest in the head, and when
 these have become many, as a page. What is deleted out of a page is noted in the head. What is changed is deleted out of
@@ -29,7 +29,7 @@ _NUMBER_BYTES: Final = 10
 _ID_BYTES: Final = 16
 _HEAD_SHARE: Final = 4
 _NOT_SO: Final = (StatusError, KeyError, TypeError, ValueError, AttributeError)
-"""What reading a document raises that holds something else."""
+"""Errors that reading a malformed document raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Page:
     entries: Mapping[int, Entry]
     deleted: frozenset[int] = frozenset()
     topics: int = field(init=False, compare=False)
-    """How many of the entries are topics; the others are groups."""
+    """Number of topics among the entries; the others are groups."""
 
     def __post_init__(self) -> None:
         count = sum(isinstance(entry, Topic) for entry in self.entries.values())
@@ -117,7 +117,7 @@ def _write_anew(
 
 
 def bytes_of(entry: Entry) -> int:
-    """About so many bytes it takes in a document, rather more than less."""
+    """Return the approximate size of an entry in a document, in bytes; rather too large than too small."""
     if isinstance(entry, Topic):
         return _TOPIC_BYTES + len(entry.name)
     backoff = _EXPONENTIAL_BYTES if entry.HasField("exponential_backoff") else _NUMBER_BYTES * len(entry.backoff_ms)

@@ -1,4 +1,4 @@
-"""What the cluster holds, as one value, and which changes of it are allowed.
+"""State of the cluster as one value, and the changes of it that are allowed.
 
 A decision looks at the state and returns the change, or raises; it changes nothing itself. `after` gives the state
 that follows. Who saves, publishes and answers is `StateKeeper`.
@@ -39,7 +39,7 @@ Named = TypeVar("Named", Topic, Group)
 LITE_EXPIRATION_MS_MIN = 1000
 _EXPIRATION_MS_MAX = 3650 * 24 * 3_600_000
 _QUEUES_OF_TYPE = {TopicType.LITE: 1, TopicType.PRIORITY: LEVELS}
-"""How many queues a topic has if nobody says it, where the options do not say so."""
+"""Default number of queues by topic type, where the options do not set it."""
 _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
 
 

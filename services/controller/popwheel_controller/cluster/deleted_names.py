@@ -108,7 +108,7 @@ class DeletedNames:
         return sum(self.resting(name, now_ms) is not None for name in self._deletions)
 
     def document(self) -> dict[str, list[int]]:
-        """Its form in the store."""
+        """Return its form in the store."""
         return {name: [*deletion] for name, deletion in self._deletions.items()}
 
     @staticmethod

@@ -12,7 +12,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectAnswer, Inspect
 AT_ONCE_MAX: Final = 4
 """Questions that one process answers at the same time; further ones wait."""
 _TIMEOUT_S: Final = 3.0
-"""Below that of `popwheel admin`."""
+"""Time-out of an inspection, in seconds; less than that of `popwheel admin`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Inspected:
     """A process that takes questions, on one stream.
 
     Args:
-        key: tells it from all others: `proxy/127.0.0.1:8081`, `broker/broker-0/1`.
+        key: distinguishes it from all others: `proxy/127.0.0.1:8081`, `broker/broker-0/1`.
         process: what it said of itself.
         pages: names of the pages that it has.
         send: hands a question to its stream; None ends that.
@@ -39,7 +39,7 @@ class Inspected:
 
     @property
     def is_proxy(self) -> bool:
-        """Whether it has clients."""
+        """True for a proxy, which has clients."""
         return self.process.kind == WatchRequest.PROXY
 
 
@@ -62,7 +62,7 @@ class Inspections:
         return found
 
     def left(self, inspected: Inspected) -> None:
-        """Its stream has ended."""
+        """Record that its stream has ended."""
         del self._inspected[inspected.key]
         for waiting in inspected.waiting.values():
             if not waiting.done():

@@ -1,4 +1,4 @@
-"""What is counted of the cluster's state."""
+"""Metrics of the cluster's state."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class ClusterMetrics:
-    """What is counted of topics, groups, and those who watch them.
+    """Metrics of topics, groups, and their watchers.
 
     Args:
         registry: where they are shown.

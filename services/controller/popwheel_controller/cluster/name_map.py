@@ -29,7 +29,7 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         while part := dict(islice(items, _PART_MAX // 2)):
             self._parts.append(part)
         self._firsts = [next(iter(part)) for part in self._parts]
-        """No name of a part comes before this one; the first part holds all that come before the second."""
+        """First names of the parts: none of a part sorts before it; the first part has all before the second's."""
         self._length = len(values or ())
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class NameMap(Mapping[str, Value], Generic[Value]):
             yield from names[bisect_right(names, name) :] if number == first and name else names
 
     def count_before(self, name: str) -> int:
-        """How many names come before one."""
+        """Return the number of names that sort before one."""
         if not self._parts:
             return 0
         place = self._place(name)
@@ -84,7 +84,7 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         return made
 
     def difference(self, before: "NameMap[Value]") -> tuple[dict[str, Value], dict[str, Value]]:
-        """What has come since another map, and what is gone; what was replaced is both."""
+        """Return the entries added and removed since another map; a replaced entry is in both."""
         shared = {id(part) for part in self._parts} & {id(part) for part in before._parts}
         here = [part for part in self._parts if id(part) not in shared]
         there = [part for part in before._parts if id(part) not in shared]

@@ -1,4 +1,4 @@
-"""Which brokers and proxies are there, as an operator asks: who they are, where, since when (pure).
+"""List of the registered brokers and proxies for operators: names, addresses, start times (pure).
 
 Kept in memory only: brokers are known by the streams that register them, proxies by the stream on which they watch the
 cluster, so a process that has gone, or hangs, is gone from here when its stream is.
@@ -83,13 +83,13 @@ class Processes:
         self._watching: dict[Watching, None] = {}
 
     def came(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
-        """Somebody watches from now on, until `left`."""
+        """Record a new watch, until `left`."""
         watching = Watching(request, peer, now_ms)
         self._watching[watching] = None
         return watching
 
     def left(self, watching: Watching) -> None:
-        """Its stream has ended."""
+        """Record that its stream has ended."""
         self._watching.pop(watching, None)
 
     def members(self, registrations: Iterable[Registration]) -> list[Member]:
@@ -140,13 +140,13 @@ def _member(kind: str, watching: Watching, address: str, since_ms: int | None = 
 
 
 def _reached(address: str, host: str) -> str:
-    """Where somebody is reached who calls from a host: one that listens everywhere does so there, too."""
+    """Return the address for a process that called from a host; one that listens everywhere is reached at that host."""
     listens, _, port = address.rpartition(":")
     return f"{host}:{port}" if host and listens in _EVERYWHERE else address
 
 
 def _is_here(host: str) -> bool:
-    """Whether a call from there came from this machine; one without a host came from this process."""
+    """Return whether a caller's host is this machine; a caller without a host is this process."""
     try:
         return not host or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -154,7 +154,7 @@ def _is_here(host: str) -> bool:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """So that broker-10 comes after broker-9."""
+    """Sort key by which broker-10 comes after broker-9."""
     letters = name.rstrip("0123456789")
     digits = name[len(letters) :]
     return letters, int(digits or 0), name

@@ -1,7 +1,7 @@
 """Recovery of topics and groups of a state that the controllers have lost, from the logs of brokers (pure).
 
 A state that is made anew is another incarnation. To recover is to go back to the lost one: topics and groups have their
-ids again, and versions go on behind all that any broker has heard of.
+ids again, and versions go on behind all that any broker has seen.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from popwheel_controller.cluster.name_map import NameMap
 from popwheel_controller.options import QUEUES_MAX, ControllerOptions
 
 VERSIONS_LEFT_OUT: Final = 1_000_000
-"""So many versions behind the last one that a broker has heard of are given to nothing: some may have been in use."""
+"""Number of versions skipped after the last one that a broker has seen: some may have been in use."""
 _NAMED_MAX: Final = 5
 
 
@@ -33,7 +33,7 @@ class BrokerNames:
     Args:
         topics: by name.
         groups: likewise.
-        states: that it has heard of, the latest last.
+        states: that it has seen, the latest last.
     """
 
     topics: Mapping[str, ListedName] = field(default_factory=dict)
@@ -41,18 +41,18 @@ class BrokerNames:
     states: Sequence[HeardState] = ()
 
     def lost(self, ours: int) -> set[int]:
-        """The incarnations that it heard of before ours. One that comes back in between was recovered."""
+        """The incarnations that it saw before ours. One that comes back in between was recovered."""
         heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
         return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
 
     def heard_up_to(self, incarnation: int) -> int:
-        """The version of a state up to which it knows all names; 0 if it heard of none."""
+        """The version of a state up to which it knows all names; 0 if it saw none."""
         return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an operator has to know of one topic or group.
+    """Finding about one topic or group, for an operator.
 
     Args:
         kind: `topic` or `group`.
@@ -112,7 +112,7 @@ class RecoveryPlan:
 def plan_recovery(
     state: ClusterState, options: ControllerOptions, brokers: Mapping[str, BrokerNames], *, adopt: bool = False
 ) -> RecoveryPlan:
-    """See what there was.
+    """Plan the recovery of topics and groups.
 
     Args:
         state: the cluster as it is now.
@@ -301,7 +301,7 @@ def _entries(
     remade: Callable[[_Found], Named],
     adopted: Callable[[_Found, Named], Named],
 ) -> tuple[list[Named], list[Named]]:
-    """What comes back, and what is there already and gets its former id."""
+    """Return the restored entries, and the existing entries that get their former ids."""
     back: list[Named] = []
     kept: list[Named] = []
     for each in found:
@@ -324,7 +324,7 @@ def _entries(
 
 
 def _renumbered(held: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
-    """What was made since, under ids of the state that comes back."""
+    """Return the entries made since; those with ids of the restored state get new ones."""
     return [
         each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
         for name, each in held.items()

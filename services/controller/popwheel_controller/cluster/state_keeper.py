@@ -1,4 +1,4 @@
-"""The only place where the cluster's state changes: one change after the other, saved before anyone hears of it.
+"""The only place where the cluster's state changes: one change after the other, saved before anyone is notified.
 
 Decisions that come while a save runs wait and are saved together by the next one.
 """
@@ -17,11 +17,11 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.store.state_store import ConflictError
 
 Decision = Callable[[ClusterState], ClusterUpdate | None]
-"""What to change, given the state; None for nothing; or raises StatusError."""
+"""Function from the state to a change; None for no change, or it raises StatusError."""
 
 _TRIES_MAX = 8
 _TOGETHER_MAX = 64
-"""So many changes are decided and saved at once: more would hold others up."""
+"""Limit of changes decided and saved together: more would delay others."""
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
@@ -38,7 +38,7 @@ _Done = list[tuple[_Waiting, ClusterUpdate | None]]
 
 
 class StateKeeper:
-    """Holds the current state and carries out changes.
+    """Owner of the current state, which carries out its changes.
 
     Args:
         state: the state to begin with.
@@ -46,8 +46,8 @@ class StateKeeper:
             changed that, or OSError if it is not known whether it was saved.
         load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
             than the version given was certainly stored once: it counts only if nothing else is there now.
-        publish: told of each change right after it has become the current state.
-        renew: told when the current state has become another one, of which no change tells.
+        publish: notified of each change right after it has become the current state.
+        renew: notified when the current state was replaced, without a change for it.
         waiting_max: how many changes may wait.
     """
 
@@ -75,7 +75,7 @@ class StateKeeper:
 
     @property
     def waiting(self) -> int:
-        """How many changes wait to be decided."""
+        """Number of changes that wait to be decided."""
         return len(self._waiting)
 
     def start(self, state: ClusterState) -> None:
@@ -126,7 +126,7 @@ class StateKeeper:
             if isinstance(update, BaseException):
                 raise update
             made.append(update)
-        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can be told of it
+        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can learn of it
         return made
 
     def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":
@@ -140,7 +140,7 @@ class StateKeeper:
         return dropped
 
     def refresh_soon(self) -> None:
-        """Another controller seems to have changed what is stored: read it again, before any other change."""
+        """Read the store before any other change: another controller seems to have changed it."""
         if not self._stopping:
             self._is_outdated = True
             self._arrived.set()
@@ -232,7 +232,7 @@ class StateKeeper:
         return batch
 
     def _take_in(self, stored: ClusterState) -> None:
-        """Go on from what is stored; those who watch hear of it if it is something else."""
+        """Apply the stored state; watchers are notified if it differs."""
         ours = self.state
         if incarnation_of(stored.version) != incarnation_of(ours.version):  # its versions say nothing of ours
             self.state = replace(stored, brokers=ours.brokers, away=ours.away)

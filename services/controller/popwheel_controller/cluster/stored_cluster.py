@@ -80,15 +80,15 @@ class StoredCluster:
         self._spare: dict[str, None] = {}
         """Pages that may be there and that the head does not name: to be deleted after its next write."""
         self.version: str | None = None
-        """Of the head, as it was last read or written (`Stored.version`)."""
+        """Version of the head when it was last read or written (`Stored.version`)."""
 
     @property
     def pages(self) -> int:
-        """How many pages the cluster has."""
+        """Number of pages of the cluster."""
         return len(self._book.pages)
 
     async def load_or_make(self, name: str) -> ClusterState:
-        """What is stored; if nothing is, a new cluster of that name. Raises as `load` does."""
+        """Return the stored cluster, or a new one of that name if none is stored. Raises as `load` does."""
         if (await self._store.read(CLUSTER)) is not None:
             state = await self.load(self._known_at_first)
             self._spare.update(dict.fromkeys(await self._store.pages()))
@@ -103,8 +103,10 @@ class StoredCluster:
         return await self.load(self._known_at_first)
 
     async def load(self, known: float) -> ClusterState:
-        """What is stored. A read may give what was there before, as from a cache on its way: what is older than `known`
-        counts only if it can be written again in its own place. Else topics would come back that are deleted.
+        """Load the stored cluster. A read may return an older state, for example from a cache.
+
+        A state older than `known` counts only if it can be written back in its own place. Else deleted topics would
+        come back.
 
         Args:
             known: version of the state that was certainly stored.
@@ -142,7 +144,7 @@ class StoredCluster:
         raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
 
     async def save(self, state: ClusterState) -> None:
-        """Put a state in place of the one that was last read or written.
+        """Replace the state that was last read or written.
 
         Raises:
             ConflictError: another controller has changed that.
@@ -208,7 +210,7 @@ class StoredCluster:
         return Page(page.name, entries_of(stored.document, self._store.where(name))).without(page.deleted)
 
     async def _take_up(self, head: ClusterState, book: ClusterBook) -> None:
-        """Go on from what was read: names that are as they were share what they are in with the state before."""
+        """Apply what was read: unchanged names share their data with the state before."""
         old = {id_: entry for entries in _entries(self._book, book) for id_, entry in entries.items()}
         come: list[Entry] = []
         for some in _entries(book, self._book):
@@ -236,7 +238,7 @@ class StoredCluster:
 
 
 def _entries(book: ClusterBook, other: ClusterBook) -> Iterator[Mapping[int, Entry]]:
-    """What a book holds, page by page, without the pages that another has as well."""
+    """Yield the entries of a book page by page, without the pages that another book shares."""
     shared = {id(page) for page in other.pages}
     for page in book.pages:
         if id(page) not in shared:

@@ -1,4 +1,4 @@
-"""Who watches the cluster, and what each has still to be sent: the whole state in parts, then each change (pure)."""
+"""Watchers of the cluster, and the updates due to each: the whole state in parts, then each change (pure)."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -8,7 +8,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from popwheel_controller.cluster.cluster_state import ClusterState
 
 _TOGETHER_MAX: Final = 100
-"""So many changes are taken at once: more would hold others up."""
+"""Limit of changes taken together: more would delay others."""
 
 
 class Snapshot:
@@ -77,7 +77,7 @@ class Watcher:
 
     @property
     def is_told_all(self) -> bool:
-        """Whether the next to be sent is a part of a whole state."""
+        """True if the next update is not part of a full state."""
         return self._parts is not None or self._needs_snapshot
 
     def offer(self, update: ClusterUpdate) -> None:
@@ -98,12 +98,12 @@ class Watcher:
         self._wake()
 
     def close(self) -> None:
-        """Say that its stream is to end when what waits has been taken."""
+        """End its stream once what waits has been taken."""
         self.closed = True
         self._wake()
 
     def take(self) -> list[ClusterUpdate]:
-        """What is to be sent next, in order; empty if nothing is."""
+        """Return the next updates in order; empty if there are none."""
         if self._parts is None and self._needs_snapshot:
             self._needs_snapshot = False
             self._parts = self._snapshot()
@@ -120,7 +120,7 @@ class Watchers:
     """All watchers of the controller."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Watcher, None] = {}  # who came first is told first
+        self._watchers: dict[Watcher, None] = {}  # who came first is notified first
         self._closed = False
         self._snapshots: dict[int, Snapshot] = {}
 
@@ -138,7 +138,7 @@ class Watchers:
         self._watchers.pop(watcher, None)
 
     def publish(self, update: ClusterUpdate) -> None:
-        """Hand a change to everyone; one of everything is told as the whole state."""
+        """Hand a change to everyone; one of everything is sent as the whole state."""
         if update.snapshot:
             self.renew()
             return
@@ -147,7 +147,7 @@ class Watchers:
             watcher.offer(update)
 
     def renew(self) -> None:
-        """Have everyone be sent the whole state anew."""
+        """Send the full state to all watchers."""
         self._snapshots.clear()
         for watcher in self._watchers:
             watcher.renew()
@@ -165,7 +165,7 @@ class Watchers:
         return snapshot.parts()
 
     def open(self) -> None:
-        """Let those who come from now on watch."""
+        """Accept watchers from now on."""
         self._closed = False
 
     def close(self) -> None:

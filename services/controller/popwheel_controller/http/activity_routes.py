@@ -28,7 +28,7 @@ _RATE = "Messages per second, within the last ten seconds; null if that is not k
 
 
 class GroupActivity(BaseModel):
-    """How a consumer group stands, at all brokers that answered."""
+    """State of a consumer group at all brokers that answered."""
 
     name: str
     fifo: bool
@@ -82,7 +82,7 @@ class ActiveGroups(BaseModel):
 
 
 class TopicActivity(BaseModel):
-    """How much a topic holds, at all brokers that answered."""
+    """Number of messages of a topic at all brokers that answered."""
 
     name: str
     type: str
@@ -176,7 +176,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
     @router.get("/overview")
     async def activity_overview() -> Overview:
-        """What goes through the cluster, and which groups are furthest behind; one look for all who ask at once."""
+        """Return the cluster's throughput, and the groups with the largest lag; concurrent requests share a sample."""
         return await overview.result()
 
     @router.get("/groups")
@@ -243,7 +243,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
 
 def _group(book: ActivityBook, inquiry: Inquiry, name: str, rows: tuple[pb.GroupStanding, ...]) -> GroupActivity:
-    """What all brokers say of a group."""
+    """Return a group's activity as all brokers report it."""
     values, known = book.group(name), inquiry.state.groups.get(name)
     waiting = _sum([each.waiting if each.HasField("waiting") else None for each in rows])
     retrying = _sum([each.retrying if each.HasField("retrying") else None for each in rows])

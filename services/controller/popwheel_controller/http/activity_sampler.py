@@ -16,7 +16,7 @@ from popwheel_rpc.methods import SAMPLE_ACTIVITY
 _NAMES_MAX = 1_000
 """Topics, and groups, of one sample."""
 _EARLY_S = 1.0
-"""Until a broker has answered."""
+"""Pause before the next sample until a broker has answered."""
 
 _logger = structlog.get_logger()
 

@@ -103,7 +103,7 @@ class _Page(BaseModel):
 
 
 class InFlightList(_Page):
-    """Some messages that are given out."""
+    """Some messages that are in flight."""
 
     messages: list[InFlightMessage]
     known_since_ms: int | None = Field(
@@ -113,7 +113,7 @@ class InFlightList(_Page):
 
 
 class QueueProgress(BaseModel):
-    """How far a group has come in one queue."""
+    """Progress of a group in one queue."""
 
     topic: str = Field(description="The topic, or the group's retry topic of it.")
     broker: str
@@ -127,7 +127,7 @@ class QueueProgress(BaseModel):
 
 
 class GroupProgress(_Page):
-    """How far a group has come in some queues."""
+    """Progress of a group in some queues."""
 
     group: str
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
@@ -155,7 +155,7 @@ class LiteTopics(_Page):
 
 
 class GroupHolding(BaseModel):
-    """What a group has of a message at one place."""
+    """State of a message for one group at one place."""
 
     group: str
     holding: str = Field(
@@ -266,7 +266,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 class _Part(NamedTuple, Generic[Answer]):
-    """What one broker says.
+    """Part of an answer from one broker.
 
     Args:
         broker: its name; empty if there is none.
@@ -458,7 +458,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
 
 def _with_fates(places: list[TracedMessage], topic: str) -> list[Fate]:
-    """What became of a message; it is written to its places, too."""
+    """Return the fates of a message; they are added to its places, too."""
     found = fates([each.model_dump() for each in places], topic)
     by_place = {(each.broker, each.position): each for each in places}
     for fate in found:

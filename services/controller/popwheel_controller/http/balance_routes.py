@@ -27,7 +27,7 @@ _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic o
 
 
 class TopicBalance(BaseModel):
-    """Where the messages of a topic are for a group, at one broker; null: that is not known."""
+    """Counts of a topic's messages for a group, at one broker; null: not known."""
 
     topic: str
     broker: str
@@ -64,7 +64,7 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
         name: str = Path(),
         topic: str = Query(default="", max_length=255, description="This topic alone; all that it reads if left out."),
     ) -> GroupBalance:
-        """Where all messages are that the topics of a group ever got."""
+        """Count all messages that the topics of a group ever got, by their state for the group."""
         inquiry.state.group(name)
         if topic:
             inquiry.state.topic(topic)

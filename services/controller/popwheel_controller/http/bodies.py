@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 BODY_BYTES_MAX: Final = 64 * 1024
 BEGINNING_BYTES_MAX: Final = 1024
-"""Of each body in a list."""
+"""Limit of each message body in a list, in bytes."""
 _CUT_BYTES_MAX: Final = 3
 """A character has up to four bytes: so many of one that was cut off may be left."""
 

@@ -14,7 +14,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.http.inquiry import Inquiry, Silence
 
 _PAGE_S_MAX: Final = 4.0
-"""No further question is asked for a page after so long; below the time-out of `popwheel admin`."""
+"""Time after which no further question is asked for a page; below the time-out of `popwheel admin`."""
 
 Step = Callable[[str, str], Awaitable[tuple[str, bool]]]
 """Asks a broker by its name, from where its list goes on: where it goes on now, and whether the page is full."""

@@ -46,7 +46,7 @@ def changes_router(log: ChangeLog) -> APIRouter:
         after: str = Query(default="", max_length=100, description="`next` of the page before."),
         limit: int = Query(default=100, ge=1, le=LINES_MAX, description="At most so many."),
     ) -> ChangeLines:
-        """Who changed what, the latest first: the last few hundred changes."""
+        """List the last few hundred changes with their users, the latest first."""
         lines = _behind(await log.latest(), after)
         wanted = [each for each in lines if object in ("", each.object) and who in ("", each.who)]
         page = wanted[:limit]

@@ -22,7 +22,7 @@ from popwheel_controller.http.refusal import refusal
 _LISTED = 100
 _LISTED_MAX = 500
 _PAGE_S_MAX = 5.0
-"""No further proxy is asked for a page after so long; below the time-out of `popwheel admin`."""
+"""Time after which no further proxy is asked for a page; below the time-out of `popwheel admin`."""
 _ID_LENGTH_MAX = 1_024
 
 
@@ -34,7 +34,7 @@ class SilentProxy(BaseModel):
 
 
 class Subscription(BaseModel):
-    """What a client reads."""
+    """Subscription of a client."""
 
     group: str
     topic: str
@@ -195,7 +195,7 @@ async def _ask(
     asked: pb.ClientListRequest,
     unanswered: list[SilentProxy],
 ) -> pb.ClientListResponse | None:
-    """What a proxy says; None if it does not, and why it does not is added."""
+    """Return a proxy's answer; None if it does not answer, with the reason added to `unanswered`."""
     if proxy is None:
         reason = "it takes no questions: it is of an older release, or has just come"
         unanswered.append(SilentProxy(proxy=name, reason=reason))

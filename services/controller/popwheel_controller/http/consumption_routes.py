@@ -39,7 +39,7 @@ Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many."
 
 
 class ResetWanted(BaseModel, extra="forbid"):
-    """Where a group is to go on in a topic."""
+    """Position to which a group is reset in a topic."""
 
     topic: str
     to: Literal["earliest", "latest", "time", "offset", "shift"] = Field(
@@ -75,7 +75,7 @@ class QueueReset(BaseModel):
 
 
 class Reset(BaseModel):
-    """What was changed, or would be."""
+    """Result of a reset, or of its dry run."""
 
     queues: list[QueueReset]
     in_flight: int = Field(description="Messages that were given out, and are no more.")
@@ -117,27 +117,27 @@ class ShownDeadLetter(DeadLetter):
 
 
 class RedriveWanted(BaseModel, extra="forbid"):
-    """Which dead letters are to come again: the oldest."""
+    """Request to redrive dead letters, the oldest first."""
 
     limit: int = Field(ge=1, le=_LIMIT_MAX, description="So many at the most.")
     end_offset: int = Field(ge=0, le=_TIME_MS_MAX, description="Those from here on are left.")
 
 
 class Redriven(BaseModel):
-    """What came of it."""
+    """Result of a redrive."""
 
     redriven: int = Field(description="Given back to the group.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
 
 
 class PurgeWanted(BaseModel, extra="forbid"):
-    """Whether dead letters are to be passed over."""
+    """Request to purge dead letters."""
 
     dry_run: bool = Field(default=False, description="Change nothing, say how many they are.")
 
 
 class Purged(BaseModel):
-    """What was passed over, or would be."""
+    """Result of a purge, or of its dry run."""
 
     purged: int
     unanswered: list[Silence]
@@ -270,7 +270,7 @@ async def _of_each(
 
 
 def _reset(answers: Answers[pb.ResetOffsetsResponse]) -> Reset:
-    """What all brokers say."""
+    """Return the sum of all brokers' answers."""
     queues = [
         QueueReset(
             broker=broker,

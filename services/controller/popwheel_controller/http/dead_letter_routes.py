@@ -27,7 +27,7 @@ _LISTED: Final = 100
 _LISTED_MAX: Final = 1_000
 _CHOSEN_MAX: Final = 100
 _EXPORTED_BYTES_MAX: Final = 8 << 20
-"""No further letters are read for an export of so many bytes."""
+"""Size of an export after which no further letters are read."""
 _OFFSET_MAX: Final = 2**62
 _DIGITS_MAX: Final = 18
 _GONE: Final = "it is no dead letter (any more): it was redriven, purged or moved; ask for the list"
@@ -64,13 +64,13 @@ class ChoiceWanted(BaseModel, extra="forbid"):
 
 
 class RefusedLetter(ChosenLetter):
-    """One that was not given back."""
+    """One that was not redriven."""
 
     reason: str
 
 
 class ChosenRedriven(BaseModel):
-    """What came of it, or would come."""
+    """Result of a redrive of chosen messages, or of its dry run."""
 
     redriven: int = Field(description="Given back to the group.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
@@ -189,7 +189,7 @@ def _list_request(group: str, begin: str, limit: int) -> pb.DeadLetterListReques
 
 
 def _rest(answer: pb.DeadLetterListResponse) -> str:
-    """Where a broker's list goes on; empty if it does not."""
+    """Return where a broker's list continues; empty at its end."""
     return str(answer.next_offset) if answer.next_offset < answer.max_offset else ""
 
 

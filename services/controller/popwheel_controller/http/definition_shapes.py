@@ -18,7 +18,7 @@ class _Body(BaseModel):
 
 
 class TopicChange(_Body):
-    """What of a topic is to be otherwise; what is left out stays."""
+    """Changes of a topic's settings; fields left out keep their value."""
 
     type: str | None = Field(default=None, description="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED.")
     queues: int | None = Field(default=None, description="More than now, up to 1024; not of FIFO, LITE and PRIORITY.")
@@ -27,7 +27,7 @@ class TopicChange(_Body):
     )
 
     def settings(self) -> TopicSettings:
-        """What is wanted.
+        """Return the wanted settings.
 
         Raises:
             StatusError: BAD_REQUEST, there is no such type.
@@ -37,7 +37,7 @@ class TopicChange(_Body):
 
 
 class GroupChange(_Body):
-    """What of a group is to be otherwise; what is left out stays."""
+    """Changes of a group's settings; fields left out keep their value."""
 
     max_attempts: int | None = Field(
         default=None, description="Deliveries before a message goes to the dead letter queue."
@@ -51,20 +51,20 @@ class GroupChange(_Body):
     )
 
     def settings(self) -> GroupSettings:
-        """What is wanted."""
+        """Return the wanted settings."""
         said = self.exponential_backoff
         grows = None if said is None else pb.ExponentialBackoff(**said.model_dump())
         return GroupSettings(self.max_attempts, self.fifo, self.backoff_ms, grows)
 
 
 class TopicDefinition(TopicChange):
-    """What a topic is to be like. It is made if it is not there; then what is left out is the controller's default."""
+    """Settings of a topic. A topic that does not exist is made; then fields left out are the controller's defaults."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
 
 
 class GroupDefinition(GroupChange):
-    """What a group is to be like. It is made if it is not there; then what is left out is the controller's default."""
+    """Settings of a group. A group that does not exist is made; then fields left out are the controller's defaults."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
 
@@ -85,7 +85,7 @@ class FieldChange(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What has become of a topic or group, or would become of it."""
+    """Outcome for one topic or group, or of its dry run."""
 
     kind: Kind
     name: str
@@ -97,7 +97,7 @@ class Outcome(BaseModel):
 
 
 class Outcomes(BaseModel):
-    """What has become of each, in the order in which they were given: topics first."""
+    """Outcomes in the order of the request: topics first."""
 
     outcomes: list[Outcome]
 

@@ -27,7 +27,7 @@ ENTRIES_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What one topic or group is to be like.
+    """Definition of one topic or group.
 
     Args:
         name: its name.
@@ -41,13 +41,13 @@ class Definition:
 
     @property
     def kind(self) -> Kind:
-        """What is defined."""
+        """Kind of the definition."""
         return "topic" if isinstance(self.settings, TopicSettings) else "group"
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """What becomes of a definition.
+    """Result of a definition.
 
     Args:
         definition: what was asked for.
@@ -62,7 +62,7 @@ class Defined:
     error: StatusError | None = None
 
     def outcome(self) -> Outcome:
-        """What callers are shown."""
+        """Return the outcome as callers are shown it."""
         changes = _changes(self.before, self.after) if self.before is not None and self.after is not None else []
         made = self.before is None
         return Outcome(
@@ -91,7 +91,7 @@ class Definitions:
         self._checks = checks
 
     async def preview(self, definitions: Sequence[Definition]) -> list[Defined]:
-        """Say what would become of definitions; nothing is changed.
+        """Return the outcomes of definitions; nothing is changed.
 
         Raises:
             StatusError: BAD_REQUEST, they are too many, or one name is defined twice.
@@ -176,7 +176,7 @@ def _there(state: ClusterState, definition: Definition) -> Topic | Group | None:
 
 
 def _changes(before: Topic | Group, after: Topic | Group) -> list[FieldChange]:
-    """Which settings are other ones, as callers name them."""
+    """Return the changed settings, with the names of the API."""
     old, new = facts_of(before), facts_of(after)
     keys: dict[str, Any] = {**old, **new}
     return [

@@ -1,4 +1,4 @@
-"""What each request to the admin API demands of a caller, and how the log of changes calls it (pure).
+"""Rights that each admin request demands, and its name in the log of changes (pure).
 
 The keys are paths as the OpenAPI document has them, without `/api/v1`. A request that is not here takes who may
 administer, and a test finds it (`tests/unit/controller/test_demands.py`).
@@ -20,7 +20,7 @@ _HOLE: Final = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request demands.
+    """Rights that a request demands.
 
     Args:
         role: the least that a caller has to have.
@@ -138,7 +138,7 @@ class Demanded:
 
 
 def demanded(method: str, path: str) -> Demanded:
-    """What a request demands.
+    """Return the rights that a request demands.
 
     Args:
         method: of HTTP.
@@ -152,7 +152,7 @@ def demanded(method: str, path: str) -> Demanded:
 
 
 def body_limit(method: str, path: str) -> int:
-    """How long the body of a request may be; of what is no request to the admin API, the usual."""
+    """Return the limit of a request's body, in bytes; the default for paths outside the admin API."""
     longer = (each for each, demand in DEMANDS.items() if demand.body_bytes_max > BODY_BYTES_MAX)
     if any(method == each and _pattern(PREFIX + template).fullmatch(path) for each, template in longer):
         return demanded(method, path).demand.body_bytes_max

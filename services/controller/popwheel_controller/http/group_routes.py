@@ -43,7 +43,7 @@ class ReplicaView(BaseModel):
 
 
 class CheckpointView(BaseModel):
-    """How fresh the master's progress is that slaves have: of the one that is furthest behind."""
+    """Age of the checkpoints that slaves have: that of the slave furthest behind."""
 
     version: int
     age_ms: int
@@ -90,7 +90,7 @@ class BrokerGroups(BaseModel):
 
 
 class Successor(BaseModel):
-    """To whom a master's role is passed."""
+    """Replica that gets the master's role."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -107,7 +107,7 @@ class UncleanElection(BaseModel):
 
 
 class Gone(BaseModel):
-    """What is to be forgotten."""
+    """Replica or group to be removed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -116,14 +116,14 @@ class Gone(BaseModel):
 
 
 class Left(BaseModel):
-    """What is left of a broker group."""
+    """State of a broker group after a removal."""
 
     name: str
     replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
 
 
 class Loss(BaseModel):
-    """What may be lost, as a dry run finds it; nothing was changed."""
+    """Possible loss, as a dry run found it; nothing was changed."""
 
     name: str
     replicas: list[int] = Field(description="Those that would be forgotten, or the one that would lead.")
@@ -207,7 +207,7 @@ class GroupViews:
         ]
 
     def in_short(self, name: str) -> str:
-        """A group as the log of changes tells it; empty if it is not known."""
+        """A group as the log of changes shows it; empty if it is not known."""
         state = self._overseer.groups.states.get(name)
         return "" if state is None else in_short(state)
 
@@ -238,7 +238,7 @@ class GroupViews:
         )
 
     def _checkpoint(self, name: str) -> CheckpointView | None:
-        """Of the slave that is furthest behind; None while none of them has one."""
+        """Return the checkpoint of the slave that is furthest behind; None while no slave has one."""
         ages = self._checkpoints.ages(name, self._clock.monotonic())
         oldest = max(ages, key=lambda age: age.age_s, default=None)
         if oldest is None or all(age.took_s is None for age in ages):
@@ -249,7 +249,7 @@ class GroupViews:
         )
 
     def _lags(self, state: GroupState | None) -> dict[int, ReplicaLag]:
-        """What the master of a group says of those that follow it."""
+        """Return the lag of each slave, as the group's master reports it."""
         if state is None:
             return {}
         session = self._overseer.replicas.session(state.name, state.master)
@@ -276,7 +276,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.get("/{group}/history", responses={404: _NOT_FOUND})
     async def tell_history(group: str) -> BrokerGroupHistory:
-        """What has become different of a broker group: masters, epochs, who is in sync."""
+        """List the changes of a broker group: masters, epochs, in-sync replicas."""
         return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})

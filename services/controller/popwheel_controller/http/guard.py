@@ -1,4 +1,4 @@
-"""Stands before each route of the admin API: callers need its role, and each change leaves a line."""
+"""Guard before each route of the admin API: callers need its role, and each change leaves a line."""
 
 import json
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ _SHOWN_BYTES_MAX = 1_000
 
 @dataclass(slots=True)
 class ChangeNote:
-    """What a route adds to the line of its change.
+    """Details that a route adds to the change log's line.
 
     Args:
-        before: what there was, in words or as JSON; None: not told.
+        before: what there was, in words or as JSON; None: not known.
         after: what there is; None: what the answer says.
         is_dry_run: nothing is changed, so no line is left.
     """
@@ -49,7 +49,7 @@ class Guard:
         self._changes = changes
 
     async def __call__(self, request: Request) -> None:
-        """Look at a request.
+        """Check a request.
 
         Raises:
             StatusError: FORBIDDEN: the caller's role does not allow it.

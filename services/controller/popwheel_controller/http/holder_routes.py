@@ -19,7 +19,7 @@ from popwheel_rpc.methods import IN_FLIGHT_RELEASE, IN_FLIGHT_SUMMARY, MESSAGE_E
 _LISTED = 100
 """Groups and clients in a summary."""
 _ASKED = 1_000
-"""Those with the most that each broker names."""
+"""Number of the largest entries that each broker names."""
 _PAGES_MAX = 32
 """A broker is asked so often for what happened to a message; each time it looks through 2,048 messages at most."""
 
@@ -39,12 +39,12 @@ _KINDS = {
     pb.MESSAGE_ROLLED_BACK: "rolled_back",
 }
 _MADE_OF_IT = frozenset((pb.MESSAGE_REVIVED, pb.MESSAGE_DEAD))
-"""They follow the end of the delivery that was written with them."""
+"""Events that follow the end of the delivery that was written with them."""
 _TOO_MANY = "it has more messages to look through than one request may take; say since_ms and until_ms"
 
 
 class GroupHeld(BaseModel):
-    """What a group holds at all brokers."""
+    """Messages in flight of a group at all brokers."""
 
     group: str
     held: int = Field(description="Messages that it was given and has not acknowledged.")
@@ -56,7 +56,7 @@ class GroupHeld(BaseModel):
 
 
 class ClientHeld(BaseModel):
-    """What a client of a group holds at all brokers."""
+    """Messages in flight of one client of a group at all brokers."""
 
     client_id: str | None = Field(description="Null: all of the group whose client is not known.")
     group: str
@@ -65,7 +65,7 @@ class ClientHeld(BaseModel):
 
 
 class InFlightSummary(BaseModel):
-    """How many messages groups and their clients hold."""
+    """Numbers of messages in flight by group and client."""
 
     total: int
     groups: list[GroupHeld] = Field(description="The 100 that hold most.")
@@ -79,7 +79,7 @@ class InFlightSummary(BaseModel):
 
 
 class ReleaseWanted(BaseModel):
-    """Which delivery is to end."""
+    """Request to end one delivery."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,7 +102,7 @@ class Released(BaseModel):
 
 
 class MessageEvent(BaseModel):
-    """Something that happened to a message."""
+    """Event of a message."""
 
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
     broker: str
@@ -122,7 +122,7 @@ class MessageEvent(BaseModel):
 
 
 class EventsKnown(BaseModel):
-    """What a broker remembers of deliveries."""
+    """Period for which a broker remembers deliveries."""
 
     broker: str
     since_ms: int = Field(description="Deliveries and their ends since then are known; of earlier ones some may be.")
@@ -130,7 +130,7 @@ class EventsKnown(BaseModel):
 
 
 class MessageEvents(BaseModel):
-    """What happened to a message, the oldest first."""
+    """Events of a message, the oldest first."""
 
     events: list[MessageEvent]
     known_since: list[EventsKnown]
@@ -141,7 +141,7 @@ _Key = TypeVar("_Key")
 
 
 class _Held(NamedTuple):
-    """Of a group or a client at some brokers."""
+    """Counts of a group or a client at some brokers."""
 
     held: int
     oldest_popped_ms: int
@@ -207,8 +207,8 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
             default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what the topic got after that."
         ),
     ) -> MessageEvents:
-        """What happened to a message: what its records in the log say, and the latest deliveries in brokers' memory.
-        Before `known_since` deliveries and their ends are missing.
+        """List the events of a message: its records in the log, and the latest deliveries in brokers' memory. Before
+        `known_since` deliveries and their ends are missing.
         """
         check_names(inquiry.state, topic, group)
         begin_ms = (made_since_ms(message_id) or 0) if since_ms is None else since_ms
@@ -250,7 +250,7 @@ def _summary(answers: Sequence[pb.InFlightSummaryResponse], unanswered: list[Sil
 
 
 def _others(named: int, of_brokers: Sequence[int]) -> int:
-    """How many are not listed, at least: those that one broker does not name may be named by another."""
+    """Return the least number of unlisted entries: those that one broker does not name may be named by another."""
     return max(0, max([named, *of_brokers]) - _LISTED)
 
 

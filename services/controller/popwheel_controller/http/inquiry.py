@@ -31,7 +31,7 @@ class Silence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[Response]):
-    """What the registered brokers said.
+    """Answers of the registered brokers.
 
     Args:
         given: by the broker's name, in the order of the names.
@@ -120,7 +120,7 @@ class LastingInquiry(Inquiry):
     def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
         super().__init__(keeper, broker_channels)
         self._kept: dict[str, tuple[str, Channel]] = {}
-        """By the broker's name: its address, and the channel."""
+        """Address and channel by broker name."""
 
     @asynccontextmanager
     async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
@@ -138,19 +138,19 @@ class LastingInquiry(Inquiry):
             raise
 
     async def close(self) -> None:
-        """Let the channels go."""
+        """Close the channels."""
         for _, channel in self._kept.values():
             await channel.close()
         self._kept.clear()
 
 
 def away(broker: str) -> StatusError:
-    """There is no such broker now, or it is a group without a master."""
+    """Return the error for a broker that does not exist now, or for a group without a master."""
     return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} is not there now; try again")
 
 
 def _explained(error: RpcError, broker: str) -> StatusError:
-    """Why a question did not get through, in words for an operator."""
+    """Return the error of a failed request, worded for an operator."""
     if error.status is GrpcStatus.UNAVAILABLE:
         return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {broker} cannot be reached now; try again")
     if error.status is GrpcStatus.DEADLINE_EXCEEDED:

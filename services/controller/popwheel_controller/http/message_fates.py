@@ -1,7 +1,8 @@
-"""What became of a message, told from the places where it is and was (pure).
+"""Fates of a message, derived from the places where it is and was (pure).
 
 A place alone says little: `done` there may mean that the message was acknowledged, or that it has failed and gone on.
-So all places of one broker are read together, in the order of its log. What cannot be told from them is not told.
+So all places of one broker are read together, in the order of its log. What cannot be derived from them is not
+reported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +16,11 @@ _RETRY_PREFIX = "%RETRY%"
 _DEAD_LETTER_PREFIX = "%DLQ%"
 
 Place = Mapping[str, Any]
-"""As `TracedMessage` has it (audit_routes.py)."""
+"""Shape of a place, as in `TracedMessage` (audit_routes.py)."""
 
 
 class Fate(BaseModel):
-    """What became of a message for one group; or before any group could read it."""
+    """Fate of a message for one group, or before any group could read it."""
 
     broker: str
     group: str = Field(description="For whom; empty if it has not come into its topic.")
@@ -36,10 +37,10 @@ class Fate(BaseModel):
 
 
 def fates(places: Iterable[Place], topic: str) -> list[Fate]:
-    """What became of a message, broker by broker.
+    """Return the fates of a message, broker by broker.
 
     Args:
-        places: all of them, as the admin API tells.
+        places: all of them, as the admin API shows them.
         topic: that it was sent to.
     """
     found: list[Fate] = []
@@ -54,7 +55,7 @@ def fates(places: Iterable[Place], topic: str) -> list[Fate]:
 
 
 def _before_its_topic(places: Sequence[Place]) -> list[Fate]:
-    """Where it waits, or was taken back; nothing if it has come into its topic."""
+    """Return where the message waits, or that it was recalled; empty once it is in its topic."""
     waiting = [each for each in places if each["kind"] != "stored"]
     if not waiting or any(each["kind"] == "stored" and each["position"] > waiting[0]["position"] for each in places):
         return []
@@ -83,7 +84,7 @@ def _before_its_topic(places: Sequence[Place]) -> list[Fate]:
 
 
 def _of_group(group: str, chain: Sequence[Place], topic: str) -> list[Fate]:
-    """What became of it for one group, whose places these are in the order of the log."""
+    """Return the fates for one group, given its places in the order of the log."""
     found: list[Fate] = []
     for number, place in enumerate(chain):
         holding = next((each for each in place["groups"] if each["group"] == group), None)

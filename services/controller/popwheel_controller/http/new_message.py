@@ -19,7 +19,7 @@ REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 4 // 3 + 64 * 1024
 _TIME_MS_MAX: Final = 2**47
 _NAMES_MAX: Final = 1_000
 _PIECE_LENGTH: Final = 128 * 1024
-"""Of base64 that is decoded at once, in half a millisecond."""
+"""Length of base64 decoded at once, in half a millisecond."""
 
 
 class NewMessage(BaseModel, extra="forbid"):

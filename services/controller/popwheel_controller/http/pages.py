@@ -11,7 +11,7 @@ from popwheel_controller.cluster.name_map import NameMap
 LISTED: Final = 100
 LISTED_MAX: Final = 1_000
 _LAST: Final = chr(0x10FFFF)
-"""Comes after all characters of names."""
+"""Character after all characters of names."""
 
 Prefix = Annotated[str, Query(max_length=255, description="Only those whose names begin so.")]
 After = Annotated[str, Query(max_length=255, description="Only those that come after this: `next` of the page before.")]

@@ -72,7 +72,7 @@ def poll_router(inspections: Inspections, processes: Processes, clock: Clock) ->
         after: str = Query(default="", max_length=4_096, description="`next` of the page before."),
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
     ) -> PollPage:
-        """Who polls for what, how these polls wait, and what came of it."""
+        """List polls by group and topic: how they wait, and how they ended."""
         if group:
             names.group(group)
         if topic:
@@ -110,7 +110,7 @@ async def _ask(
     request: pb.PollListRequest,
     unanswered: list[SilentProxy],
 ) -> pb.PollListResponse | None:
-    """What a proxy says; None if it does not, and why it does not is added."""
+    """Return a proxy's answer; None if it does not answer, with the reason added to `unanswered`."""
     if proxy is None:
         reason = "it takes no questions: it is of an older release, or has just come"
         unanswered.append(SilentProxy(proxy=name, reason=reason))

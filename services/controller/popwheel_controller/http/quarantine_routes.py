@@ -1,4 +1,4 @@
-"""The admin API's part on what brokers have set aside: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
+"""The admin API's part on poison messages: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
 
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ BornMs = Annotated[
 
 
 class QuarantineEntry(BaseModel):
-    """A record that was set aside."""
+    """A record that was set aside as poison."""
 
     broker: str
     id: str = Field(description="Names it at its broker.")
@@ -40,7 +40,7 @@ class QuarantineEntry(BaseModel):
 
 
 class QuarantineList(BaseModel):
-    """What is set aside, the oldest first, of all brokers that answered."""
+    """Poison messages of all brokers that answered, the oldest first."""
 
     entries: list[QuarantineEntry]
     total: int = Field(description="How many there are, also of those that are not listed.")
@@ -59,7 +59,7 @@ class QuarantinedMessage(QuarantineEntry, ShownBody):
 
 
 class QuarantineChange(BaseModel):
-    """What was asked for is so now."""
+    """Confirmation of a change."""
 
     broker: str
     id: str

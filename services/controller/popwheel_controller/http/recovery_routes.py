@@ -43,7 +43,7 @@ class RecoveryWish(BaseModel):
 
 
 class RecoveryFinding(BaseModel):
-    """Something that could not be recovered, or not as it was."""
+    """Finding about a topic or group that could not be recovered, or not as it was."""
 
     kind: str = Field(description="topic or group.")
     name: str

@@ -1,4 +1,4 @@
-"""How the admin API refuses, as its OpenAPI page describes it."""
+"""Refusals of the admin API, as its OpenAPI page describes them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Refusal(BaseModel):
-    """Why a request was refused; `leader` is there, perhaps empty, if only because another controller leads."""
+    """Reason for which a request was refused. `leader` is set only if another controller leads; it may be empty."""
 
     code: str
     message: str

@@ -25,7 +25,7 @@ from popwheel_controller.http.refusal import refusal
 
 _SEND_MS: Final = 5_000
 _ANSWER_S: Final = 6.0
-"""Below the time-out of `popwheel admin`."""
+"""Time-out for an answer, in seconds; less than that of `popwheel admin`."""
 
 
 class SentMessage(BaseModel):

@@ -93,7 +93,7 @@ def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
 
 
 async def _reasons(members: Sequence[Member]) -> list[str]:
-    """Why each is not ready; empty if it is."""
+    """Return for each member why it is not ready; empty if it is."""
     if not any(each.health for each in members):  # of a standalone: a client, made for nothing, takes a turn of 10 ms
         return [each.trouble for each in members]
     import httpx
@@ -105,7 +105,10 @@ async def _reasons(members: Sequence[Member]) -> list[str]:
 
 
 async def _reason(client: Any, member: Member, at_once: asyncio.Semaphore) -> str:
-    """Why a process is not ready; empty if it is. One that cannot be asked is taken for ready while it is connected."""
+    """Return why a process is not ready; empty if it is.
+
+    One that cannot be asked counts as ready while it is connected.
+    """
     import httpx
 
     if member.trouble or not member.health:

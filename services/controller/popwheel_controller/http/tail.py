@@ -1,4 +1,4 @@
-"""What comes to a topic, as a stream of events, for one who looks on: asked of the brokers again and again.
+"""Stream of events with the new messages of a topic; it polls the brokers.
 
 A look costs a broker little however much came (`popwheel_broker.core.message_tail`), and a tail looks at all brokers
 at once, some times in two seconds. It lasts for ten minutes at the most: who looks on for longer asks again.
@@ -32,13 +32,13 @@ _LOOK_S: Final = 0.7
 _HEARTBEAT_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _HEADERS: Final = {"x-accel-buffering": "no"}
-"""Has proxies that go by it pass events on at once."""
+"""Headers by which proxies pass events on at once."""
 _TOO_MANY: Final = f"{AT_ONCE_MAX} tails are open, the most at the same time: close one, or browse instead"
 
 
 @dataclass(frozen=True, slots=True)
 class TailAsked:
-    """What a tail shows.
+    """Parameters of a tail.
 
     Args:
         topic, lite_topic, key, tag: of which messages.
@@ -87,7 +87,7 @@ class Tail:
         self._places: dict[str, list[pb.TailPlace]] = {}
         self._silent: list[Silence] = []
         self._said: list[Silence] = []
-        """Of those, what was said last."""
+        """Silent brokers that the last event named."""
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The events, until the tail is over."""

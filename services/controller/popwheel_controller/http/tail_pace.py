@@ -1,4 +1,4 @@
-"""How many messages a tail may show at a look, and what was passed over meanwhile (pure)."""
+"""Rate limit of a tail, and the number of skipped messages (pure)."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _PART: Final = 0.99
 
 
 class TailPace:
-    """Lets so many messages a second through.
+    """Pace of a tail: a limit of messages a second.
 
     Args:
         rate: messages a second.
@@ -22,7 +22,7 @@ class TailPace:
         self._skipped = 0
 
     def room(self, now_s: float) -> int:
-        """How many may be shown now: a second's at the most."""
+        """Return how many messages may be shown now: at most those of one second."""
         # A part of a message is kept beyond that: else a look that comes late would lose it again and again.
         self._room = min(self._rate + _PART, self._room + self._rate * (now_s - self._at_s))
         self._at_s = now_s
@@ -34,6 +34,6 @@ class TailPace:
         self._skipped += skipped
 
     def take_skipped(self) -> int:
-        """How many were passed over since this was asked last."""
+        """Return the number of messages skipped since the last call."""
         skipped, self._skipped = self._skipped, 0
         return skipped

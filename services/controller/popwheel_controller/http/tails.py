@@ -1,4 +1,4 @@
-"""How many tails of topics are open, and what they showed."""
+"""Counts of open tails and of the messages they showed."""
 
 from typing import Final
 

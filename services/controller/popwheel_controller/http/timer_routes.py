@@ -24,14 +24,14 @@ _BOUND_MS_MAX = 2**53
 
 
 class Horizon(BaseModel):
-    """How many messages are due within a time from now."""
+    """Number of messages due within a time from now."""
 
     within_ms: int = Field(description="Without what the horizons before it count; 0: all that is due later.")
     count: int
 
 
 class TopicCount(BaseModel):
-    """How many messages of a topic wait for their time."""
+    """Number of a topic's delayed messages."""
 
     topic: str
     count: int
@@ -81,7 +81,7 @@ class TimerList(BaseModel):
 
 
 class RecallOrder(BaseModel):
-    """A delayed message to be taken back."""
+    """A delayed message to be recalled."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -90,7 +90,7 @@ class RecallOrder(BaseModel):
 
 
 class Recalled(BaseModel):
-    """A message that was taken back: it will not be delivered."""
+    """A message that was recalled: it will not be delivered."""
 
     topic: str
     message_id: str
@@ -146,7 +146,7 @@ def timer_router(timers: Timers) -> APIRouter:
             default=_BOUNDS_MS, max_length=2_000, description="Times from now with commas between them, at most 100."
         ),
     ) -> TimerHistogram:
-        """How many messages are due within each of some times from now."""
+        """Count the messages that are due within each of some times from now."""
         bounds = _bounds(bounds_ms)
         answers = await timers.histogram(topic, bounds)
         return _histogram(bounds, answers)

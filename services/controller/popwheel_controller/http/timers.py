@@ -36,7 +36,7 @@ class TimerPage:
 
 
 class _Place(NamedTuple):
-    """Where a page begins: all before this second, and of it all of earlier brokers, was listed.
+    """Start of a page: everything before this second, and in it that of earlier brokers, was listed.
 
     Args:
         slot_ms: the second.
@@ -64,12 +64,12 @@ class _Place(NamedTuple):
 
     @classmethod
     def at_broker(cls, broker: str, place: pb.TimerPlace) -> "_Place":
-        """What a broker says."""
+        """Return the place for a broker's answer."""
         unit = (place.unit_position, place.record_position) if place.HasField("unit_position") else None
         return cls(place.slot_ms, broker, unit)
 
     def at(self, broker: str) -> pb.TimerPlace:
-        """Where a broker's own list begins."""
+        """Return the start of a broker's own list."""
         if broker < self.broker:
             return pb.TimerPlace(slot_ms=self.slot_ms + 1)
         if broker > self.broker or self.unit is None:
@@ -105,7 +105,7 @@ class Timers:
         self._inquiry = inquiry
 
     async def stats(self) -> Answers[pb.TimerStatsResponse]:
-        """How many messages wait at each broker."""
+        """Return the number of delayed messages of each broker."""
         return await self._inquiry.of_all(TIMER_STATS, pb.TimerStatsRequest())
 
     async def histogram(self, topic: str, bounds_ms: Sequence[int]) -> Answers[pb.TimerHistogramResponse]:

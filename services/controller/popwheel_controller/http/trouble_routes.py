@@ -15,7 +15,7 @@ from popwheel_controller.http.status_routes import ClusterStatus
 
 
 class Problem(BaseModel):
-    """What is wrong."""
+    """Problem of the cluster."""
 
     id: str = Field(description="Name of the alert, or of the rule where there is no alert.")
     severity: str = Field(description="warning or critical.")
@@ -90,7 +90,7 @@ def trouble_router(
 
     @router.get("/trouble")
     async def list_problems() -> Problems:
-        """What alerts would say now, without Prometheus: by the same thresholds, from samples of ten seconds."""
+        """List the alerts that would fire now, without Prometheus: by the same thresholds, from 10-second samples."""
         return await shared.result()
 
     return router

@@ -15,7 +15,7 @@ _STOP_FIRST: Final = "stop its consumers, wait until nothing is given out or wai
 
 
 class UseChecks:
-    """Looks at what is in use.
+    """Checks of what is in use.
 
     Args:
         inquiry: asks brokers.
@@ -41,7 +41,7 @@ class UseChecks:
 
 
 class _Asked:
-    """What brokers have said for some changes. A broker that is silent is waited for once."""
+    """Answers of brokers for several changes. A silent broker is waited for once."""
 
     def __init__(self, inquiry: Inquiry) -> None:
         self._inquiry = inquiry

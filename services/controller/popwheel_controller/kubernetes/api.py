@@ -47,7 +47,7 @@ class ResourceKind:
 
     @property
     def api_version(self) -> str:
-        """As it stands in resources."""
+        """API version as resources name it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -68,7 +68,7 @@ class ApiConflictError(Exception):
 
 
 class _ApiNotFoundError(Exception):
-    """There is no such resource, or no such kind of resources (404)."""
+    """Error: there is no such resource, or no such kind of resources (404)."""
 
 
 class ApiGoneError(Exception):
@@ -140,7 +140,7 @@ class KubernetesApi(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
 
 
 class ClientKubernetesApi:
@@ -334,7 +334,7 @@ def _own_namespace() -> str:
 
 
 def _tls_context(authority: str | None, authority_pem: str | None, *, is_verified: bool) -> ssl.SSLContext:
-    """For calls of the API server, whose certificate is checked as kubectl does, and Python before 3.13.
+    """Return the TLS context for calls to the API server, which checks as kubectl and Python before 3.13 do.
 
     Since then an authority's certificate must say what it may be used for, which that of many a cluster does not.
     """

@@ -24,7 +24,7 @@ from popwheel_controller.options import ControllerOptions
 
 SHOWN: Final = "popwheel.io/shown"
 FINALIZER: Final = "popwheel.io/held"
-"""Holds a resource that is deleted until what it declares is."""
+"""Finalizer that keeps a deleted resource until what it declares is deleted."""
 _DELETE: Final = "Delete"
 _HASH_DIGITS: Final = 10
 _READABLE: Final = 127
@@ -32,7 +32,7 @@ _READABLE: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a resource says.
+    """Declaration of a resource.
 
     Args:
         resource: its name.
@@ -63,12 +63,12 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Have it made, or changed, as the resource says."""
+    """Step that creates or changes what the resource declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Have it deleted, if it still is the one that the resource stood for.
+    """Step that deletes it, if it still is the one that the resource stood for.
 
     Args:
         id: of that.
@@ -99,7 +99,7 @@ Step = Make | Remove | Change | Drop
 
 
 def declaration_of(kind: DeclaredKind[Named], resource: Resource) -> Declaration:
-    """What a resource says."""
+    """Return the declaration of a resource."""
     metadata, spec = resource["metadata"], resource.get("spec") or {}
     own = str(metadata["name"])
     shown = SHOWN in (metadata.get("labels") or {})
@@ -136,7 +136,7 @@ def next_step(
     owner: Declaration | None,
     now_ms: int,
 ) -> Step | None:
-    """What is to be done about a resource now; None if nothing is.
+    """Return the next step for a resource; None if there is none.
 
     Args:
         kind: of what it declares.
@@ -197,7 +197,7 @@ def change_of(
 def refused_by(
     kind: DeclaredKind[Named], state: ClusterState, declaration: Declaration, error: StatusError, now_ms: int
 ) -> Step | None:
-    """Say that what a resource declares cannot be made, or changed to be so.
+    """Return the status of a resource whose declaration cannot be made, or changed.
 
     Args:
         kind: of what it declares.
@@ -238,7 +238,7 @@ def shown_name(name: str) -> str:
 
 
 def is_refused(resource: Resource) -> bool:
-    """Whether its status says that what it declares is not there as it says."""
+    """Return whether the status says that the declaration could not be applied."""
     conditions = (resource.get("status") or {}).get("conditions") or ()
     return any(each["type"] == READY and each["status"] == "False" for each in conditions)
 
@@ -256,7 +256,7 @@ def _farewell(declaration: Declaration, owner: Declaration | None, found: Named 
 
 
 def _finalizer(declaration: Declaration, wanted: bool) -> Step | None:
-    """Give it our finalizer, or take it away; None if that is done."""
+    """Return the step that adds or removes our finalizer; None if that is done."""
     if declaration.has_finalizer == wanted:
         return None
     others = [each for each in declaration.whole["metadata"].get("finalizers") or () if each != FINALIZER]
@@ -277,7 +277,7 @@ def _differs(
 def _refused(
     kind: DeclaredKind[Named], declaration: Declaration, reason: str, message: str, now_ms: int
 ) -> Step | None:
-    """Say that a resource stands for nothing, and why."""
+    """Return the status of a refused resource, with the reason."""
     told = condition(READY, holds=False, reason=reason, message=message)
     return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, told, now_ms)
 
@@ -307,7 +307,7 @@ def _status(
 
 
 def _differences(facts: Facts, wanted: Facts) -> list[str]:
-    """What of the facts is not as a resource says, in words."""
+    """Return the differences between the facts and a resource, in words."""
     others = [
         f"{key} {_said(value)}, not {_said(wanted[key])}"
         for key, value in facts.items()

@@ -1,4 +1,4 @@
-"""What can be declared by resources of Kubernetes, topics and consumer groups, and what they have different (pure)."""
+"""Kinds that Kubernetes resources declare, topics and consumer groups, and their differences (pure)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from popwheel_controller.kubernetes.api import CONSUMER_GROUPS, TOPICS, Resource
 from popwheel_controller.options import ControllerOptions
 
 Facts = Mapping[str, Any]
-"""What a topic or group is made with, as resources say it."""
+"""Settings of a topic or group, as resources write them."""
 
 _EXPONENTIAL = {"initialMs": "initial_ms", "maxMs": "max_ms", "multiplier": "multiplier"}
 

@@ -1,4 +1,4 @@
-"""What the status of a `BrokerGroup` shows, and when that is worth a write (pure): etcd syncs each of them."""
+"""Status of a `BrokerGroup`, and when a change is worth a write (pure): etcd syncs each of them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta

@@ -40,7 +40,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a switchover.
+    """Outcome of a switchover.
 
     Args:
         asked: what the annotation said.
@@ -74,7 +74,7 @@ class KubernetesMirror:
         overseer: knows the groups.
         checkpoints: knows how fresh the progress is that slaves hold.
         transfers: changes masters.
-        roles: tells when they change.
+        roles: notifies when they change.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class KubernetesMirror:
         )
         self._switching: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, _Outcome] = {}
-        """By group; until it is shown."""
+        """Outcomes by group, until they are shown."""
         self._announced: dict[str, _Leader] = {}
-        """By group: the leader that events and the status have named."""
+        """Leader by group that events and the status have named."""
         roles.subscribe(lambda _: soon())
         transfers.subscribe(self._refused)
 
@@ -136,7 +136,7 @@ class KubernetesMirror:
         self._events.clear()
 
     async def _mark_pods(self) -> None:
-        """Give pods of this release their roles.
+        """Set the role labels of this release's pods.
 
         Raises:
             ApiRefusalError: one of them may not be changed; the others were.
@@ -201,7 +201,7 @@ class KubernetesMirror:
             self._switching[group] = asyncio.create_task(self._switch(group, asked), name=f"switchover-of-{group}")
 
     async def _switch(self, group: str, asked: str) -> None:
-        """Give a group the master that an operator asked for."""
+        """Switch a group to the master that an operator asked for."""
         known = self._overseer.groups.states.get(group)
         before, told, result = "" if known is None else in_short(known), "", "done"
         try:
@@ -212,7 +212,7 @@ class KubernetesMirror:
         except StatusError as error:
             outcome = condition(SWITCHED_OVER, holds=False, reason=code_name(error.code), message=error.message)
             told, result = error.message, refused(code_name(error.code), error.code // 100)
-        except Exception as error:  # who asked is told something, and may ask again
+        except Exception as error:  # who asked gets an answer, and may ask again
             _logger.error("a switchover failed", group=group, to=asked, exc_info=error)
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
             told, result = repr(error), "failed"
@@ -230,7 +230,7 @@ class KubernetesMirror:
         self._rounds.soon()
 
     def _where(self, group: str) -> str:
-        """Where the resource of a group is."""
+        """Return the place of a group's resource."""
         name = group_resource_name(group)
         resource = self._groups.resources.get(name) or {"metadata": {}}
         return "/".join(filter(None, (resource["metadata"].get("namespace"), name)))
@@ -250,7 +250,7 @@ class KubernetesMirror:
         return await self._transfers.switch(group, to)
 
     def _refused(self, group: str, why: StatusError) -> None:
-        """Somebody asked for another master, by whatever way, and there is none."""
+        """Record a refused request for another master, whoever made it."""
         self._note(group, GroupEvent(WARNING, "SwitchoverRefused", f"{code_name(why.code)}: {why.message}"))
 
     def _note(self, group: str, event: GroupEvent) -> None:

@@ -1,4 +1,4 @@
-"""Which role a pod must show: `kubectl get pods -L popwheel.io/role`, and Services select by it (pure)."""
+"""Role label of a pod (pure): `kubectl get pods -L popwheel.io/role`, and Services select by it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ PODS_WITH_ROLES = f"app.kubernetes.io/name=popwheel,{_COMPONENT} in (broker,cont
 
 
 def of_release(pods: Mapping[str, Mapping[str, Any]], leader: str) -> dict[str, Mapping[str, Any]]:
-    """Those pods that belong to the same release as a controller; all, if that is not known.
+    """Return the pods of the controller's release; all, if that is not known.
 
     Args:
         pods: of the namespace, by name.
@@ -27,7 +27,7 @@ def of_release(pods: Mapping[str, Mapping[str, Any]], leader: str) -> dict[str, 
 
 
 def pod_change(pod: Mapping[str, Any], states: Mapping[str, GroupState], leader: str) -> Mapping[str, Any] | None:
-    """How a pod's metadata must change; None if it shows what it is.
+    """Return the change of a pod's metadata; None if it is up to date.
 
     Args:
         pod: the pod.

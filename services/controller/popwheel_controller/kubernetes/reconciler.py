@@ -44,7 +44,7 @@ from popwheel_controller.kubernetes.state_store import OF_CLUSTER, cluster_label
 
 _REST_S = 1.0
 _A_ROUND = 100
-"""So many resources are dealt with in a round, and as many made: with the rest, that bounds the writes a second."""
+"""Limit of resources updated in a round, and of those made: it bounds the writes a second."""
 _AT_ONCE = 4  # the lease needs threads and the API server's ear as well
 _STEPS_MAX = 4
 
@@ -52,7 +52,7 @@ _logger = structlog.get_logger()
 
 
 class DeclarationMetrics:
-    """What is shown of topics and consumer groups as resources of Kubernetes.
+    """Metrics of topics and consumer groups as resources of Kubernetes.
 
     Args:
         registry: where it is shown.
@@ -174,7 +174,7 @@ class Reconciler(Generic[Named]):
             raise refused[0]
 
     def _declarations(self) -> dict[str, Declaration]:
-        """What our resources say, by their names."""
+        """Return the declarations of our resources by name."""
         return {
             name: declaration_of(self._kind, resource)
             for name, resource in self._watch.resources.items()
@@ -182,7 +182,7 @@ class Reconciler(Generic[Named]):
         }
 
     def _owners(self, declarations: Mapping[str, Declaration]) -> Mapping[str, Declaration]:
-        """Which resource counts for each topic or group; none, where it shows one more than may be shown."""
+        """Return the resource that counts for each topic or group; those beyond `shown_max` are left out."""
         found = owners(declarations.values())
         surplus = sorted(name for name, each in found.items() if each.shown)[self._options.resources.shown_max :]
         return {name: found[name] for name in found.keys() - set(surplus)}
@@ -197,7 +197,7 @@ class Reconciler(Generic[Named]):
         return next_step(self._kind, self._keeper.state, self._options, declaration, owner, self._clock.wall_ms())
 
     async def _reconcile(self, resource: str, owned: Mapping[str, Declaration]) -> None:
-        """Do one step after the other about a resource, until nothing is to be done."""
+        """Reconcile a resource step by step, until nothing is to be done."""
         for _ in range(_STEPS_MAX):
             whole = self._watch.resources.get(resource)
             declaration = None if whole is None else declaration_of(self._kind, whole)
@@ -290,7 +290,7 @@ class Reconciler(Generic[Named]):
             await self._watch.look_again(resource["metadata"]["name"])
 
     async def _some_at_once(self, works: Iterable[Callable[[], Awaitable[None]]]) -> list[ApiRefusalError]:
-        """Do all of it, a few at a time; what the API server does not take.
+        """Run the work, a few at a time; return what the API server refused.
 
         Raises:
             Exception: what went wrong otherwise; what comes later is not begun.

@@ -1,4 +1,4 @@
-"""Resources of one kind, as the API server tells of them: listed once, then watched."""
+"""Resources of one kind, as the API server shows them: listed once, then watched."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _logger = structlog.get_logger()
 
 
 class ResourceWatch:
-    """Keeps resources as new as the API server tells. That may lag behind, end, or have to begin anew (410).
+    """Keeps resources as new as the API server shows. That may lag behind, end, or have to begin anew (410).
 
     Args:
         api: the API server.
@@ -49,13 +49,13 @@ class ResourceWatch:
         self._forgotten = False
         self._watching: asyncio.Task[None] | None = None
         self.resources: dict[str, Resource] = {}
-        """By name."""
+        """Resources by name."""
         self.left_out = False
-        """Whether there are more than are kept."""
+        """True if there are more resources than are kept."""
 
     @property
     def runs(self) -> bool:
-        """Whether it has begun and goes on."""
+        """True while the watch runs."""
         return self._watching is not None and not self._watching.done()
 
     async def start(self) -> None:
@@ -119,7 +119,7 @@ class ResourceWatch:
         return found
 
     def take(self, resource: Resource) -> None:
-        """One as it was stored just now: its watch may tell later."""
+        """One as it was stored just now: its watch may notify later."""
         name = str(resource["metadata"]["name"])
         if self._most is None or name in self.resources or len(self.resources) < self._most:
             self.resources[name] = resource

@@ -14,7 +14,7 @@ _logger = structlog.get_logger()
 
 
 class Rounds:
-    """Does each piece of work in each round: when something has changed, and every five seconds.
+    """Rounds of work: one when something has changed, and one every five seconds.
 
     Args:
         name: of the task.
@@ -50,7 +50,7 @@ class Rounds:
             self._running = None
 
     def soon(self) -> None:
-        """Something has changed: another round."""
+        """Schedule another round: something has changed."""
         self._changed.set()
 
     async def _run(self) -> None:
@@ -64,7 +64,7 @@ class Rounds:
                     await self._changed.wait()
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do a piece of work. That it fails is said once, until it goes well."""
+        """Run a piece of work. A failure is logged once, until it succeeds."""
         try:
             self._check_leads()
             await work()

@@ -133,7 +133,7 @@ class KubernetesStateStore:
         return f"{_kind(name).plural}/{self._resource_name(name)}"
 
     async def _document(self, name: str, found: Resource) -> Document:
-        """What a resource says."""
+        """Return the document of a resource."""
         if name == LEASE:
             noted = found["metadata"]["annotations"]
             return {
@@ -159,7 +159,7 @@ class KubernetesStateStore:
         return {**contents, "name": spec["name"], "version": spec["version"], "receipt_key": key["data"]["key"]}
 
     def _contents(self, name: str, document: Document) -> dict[str, Any]:
-        """What of a resource tells this."""
+        """Return the fields of a resource that make up its document."""
         if name == CHANGES:
             return {"data": {CHANGES: json.dumps(document, separators=(",", ":"))}}
         if name == LEASE:
@@ -202,7 +202,7 @@ class KubernetesStateStore:
             raise ConflictError(CLUSTER)
 
     def _check_ours(self, kind: ResourceKind, found: Resource) -> None:
-        """See that a resource is this cluster's.
+        """Check that a resource is this cluster's.
 
         Raises:
             UnknownFormatError: somebody else made it.
@@ -239,12 +239,12 @@ class KubernetesStateStore:
 
 
 def group_resource_name(group: str) -> str:
-    """What the resource of a broker group is called: as the group is, if Kubernetes lets it."""
+    """Return the name of a broker group's resource: the group's name, if Kubernetes allows it."""
     return _legal(group)
 
 
 def cluster_label(cluster: str) -> str:
-    """The value of the label that tells a cluster's resources from others."""
+    """The value of the label that distinguishes a cluster's resources from others."""
     return _legal(cluster, _LEGAL_LABEL)
 
 
@@ -264,7 +264,7 @@ def _packed(document: Document) -> str:
 
 
 def _legal(name: str, pattern: re.Pattern[str] = _LEGAL) -> str:
-    """A name as a resource, or a label of one, may have it; one that may not be is told by its hash."""
+    """A name as a resource, or a label of one, may have it; one that may not be is named by its hash."""
     return name if pattern.fullmatch(name) else f"x-{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
 

@@ -5,7 +5,7 @@ by a person and yet no damaged bit passes. A new file is written beside the old 
 folder synced: after a crash at any step the old document is there or the new one, never half of one.
 
 Several controllers of one machine may share a folder: then looking at the version and renaming happen under a lock,
-which is held for no longer than that takes.
+which is kept for no longer than that takes.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class FileStateStore:
         disk: what does the reading and writing. Among the documents is the key of the receipt handles, so that of a
             real process makes files that only their owner can read (`PrivateDisk`).
         lock: keeps out others who write in this folder, or raises BlockingIOError; None if there are none.
-        writer: tells the files that this one prepares from those of others.
+        writer: distinguishes the files that this one prepares from others'.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class FileStateStore:
         return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
     def where(self, name: str) -> str:
         return str(self._path(name))
 
     async def _alone(self, work: Callable[[], None]) -> None:
-        """Do it while nobody else does; one that hangs with the lock held holds up nothing but the change."""
+        """Run the work under the lock; a process that hangs with the lock delays nothing but the change."""
         if self._lock is None:
             work()
             return
@@ -139,7 +139,7 @@ class FileStateStore:
         raise OSError(errno.EBUSY, "another controller holds the lock of the folder")
 
     def _replace(self, name: str, new: Path, path: Path, expected: str | None) -> None:
-        """Put the new file in place of the old one, if that is the expected one."""
+        """Replace the old file with the new one, if that is the expected one."""
         if self._current(name, path) != expected:
             self._disk.remove(new)
             raise ConflictError(name)

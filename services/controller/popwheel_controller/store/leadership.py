@@ -36,7 +36,7 @@ class Leadership:
         lease_s: how long a lease lasts, in seconds.
         clock: the time.
         begin: called when it leads from now on; what it raises ends the lead at once.
-        end: called when it does not lead any more, or `begin` was not done, with what to tell those who ask.
+        end: called when it does not lead any more, or `begin` was not done, with the error for those who ask.
         check_store: called now and then while it leads.
     """
 
@@ -67,22 +67,22 @@ class Leadership:
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._no_lead: str | None = None
-        """Why it could not lead when it was its turn, in a sentence; None if it could, or never had to."""
+        """Sentence why it could not lead when it had the lease; None if it could, or never had it."""
         self._no_lease: str | None = None
-        """Why the lease could not be read or written the last time, in a sentence."""
+        """Sentence why the last read or write of the lease failed."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not lead, and does not see that another one does, in a sentence; None if all is well."""
+        """Sentence why it neither leads nor sees another leader; None if all is well."""
         return self._no_lead or (None if self.leads else self._no_lease)
 
     @property
     def leads(self) -> bool:
-        """Whether this controller may decide anything now."""
+        """True while this controller may decide."""
         return self._active and (self._store is None or self._holder.leads(self._clock.monotonic()))
 
     def check(self) -> None:
-        """See that this controller leads.
+        """Check that this controller leads.
 
         Raises:
             NotLeadingError: which names the one that does.
@@ -157,7 +157,7 @@ class Leadership:
             _logger.info("the lease can be read and written again")
 
     async def _turn(self, store: StateStore) -> None:
-        """Look at the lease, and write it if it is ours to be had."""
+        """Read the lease, and write it if it is free."""
         async with self._turning:
             for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
                 stored = await store.read(LEASE)
@@ -177,7 +177,7 @@ class Leadership:
             self._holder.beaten()
 
     async def _give_back(self) -> None:
-        """Let others have the lease at once."""
+        """Release the lease at once."""
         async with self._turning:
             released = self._holder.released()
             if self._store is None or released is None:
@@ -193,7 +193,7 @@ class Leadership:
                 _logger.warning("the lease could not be given back", reason=_words(error))
 
     async def _version_of_mine(self, store: StateStore) -> str:
-        """Which version of the lease the store holds; raises ConflictError if it is somebody else's."""
+        """Return the stored version of the lease; raises ConflictError if another controller has it."""
         stored = await store.read(LEASE)
         if stored is None or not self._holder.is_mine(Lease.of(stored.document, store.where(LEASE))):
             raise ConflictError("another controller has the lease")
@@ -217,7 +217,7 @@ class Leadership:
                 await self._give_up(error)
 
     async def _begin_or_end(self, turned: bool) -> None:
-        """Do what the lease asks for.
+        """Begin or end to lead, as the lease says.
 
         Args:
             turned: whether it was looked at just now, so that it is time to look at the rest of the store, too.
@@ -251,7 +251,7 @@ class Leadership:
         self._begun = False
 
     async def _give_up(self, error: Exception) -> None:
-        """Something went wrong that must not: let another one lead, and leave it the time to."""
+        """Stop leading after an unexpected failure, and leave another one the time to begin."""
         self._no_lead = f"this controller cannot lead: {_words(error)}"
         foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
         _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)

@@ -1,4 +1,4 @@
-"""Which of several controllers leads (pure: it is told the time and what the store holds).
+"""Lease that decides which controller leads (pure: it is passed the time and the store's content).
 
 The lease is a document that its holder writes anew all the time. Nobody compares clocks: who waits counts, on a clock
 of its own, for how long the document has not changed; the holder counts from before its last write began, and for a
@@ -15,7 +15,7 @@ _BELIEF_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What is stored.
+    """Lease as stored.
 
     Args:
         holder: one incarnation of one controller; empty if nobody leads.
@@ -30,7 +30,7 @@ class Lease:
     turn: int
 
     def document(self) -> Document:
-        """As it is stored."""
+        """Return the lease as a document."""
         return {"holder": self.holder, "address": self.address, "admin": self.admin, "turn": self.turn}
 
     @staticmethod
@@ -67,23 +67,23 @@ class LeaseHolder:
         self._leads_until: float | None = None
         self._seen: tuple[str, float] | None = None
         self.lease: Lease | None = None
-        """What the store held when it was last looked at."""
+        """Lease as last read from the store."""
 
     def leads(self, now: float) -> bool:
-        """Whether it may believe that it leads."""
+        """Return whether it may act as leader."""
         return self._leads_until is not None and now < self._leads_until
 
     def leads_for_s(self, now: float) -> float:
-        """For how long it may go on to believe so if nothing is written."""
+        """Return the seconds for which it remains leader if nothing is written."""
         return 0.0 if self._leads_until is None else max(0.0, self._leads_until - now)
 
     @property
     def leader(self) -> Lease | None:
-        """Which other one leads, as far as the store tells; None if none does."""
+        """Lease of another controller that leads; None if the store shows none."""
         return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
 
     def is_mine(self, lease: Lease) -> bool:
-        """Whether this incarnation of this controller wrote it."""
+        """Return whether this run of this controller wrote the lease."""
         return lease.holder == self._me
 
     def found(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
@@ -106,17 +106,17 @@ class LeaseHolder:
         return mine if now - self._seen[1] >= self._lease_s else None
 
     def written(self, lease: Lease, began: float) -> None:
-        """What `found` said was stored; the write began at `began`."""
+        """Accept that the lease of `found` was stored; the write began at `began`."""
         assert self.is_mine(lease), "it believes to lead by the lease of another"
         self.lease = lease
         self._leads_until = began + self._lease_s * _BELIEF_SHARE
 
     def beaten(self) -> None:
-        """Somebody else wrote first."""
+        """Record that another controller wrote first."""
         self._leads_until = None
 
     def released(self) -> Lease | None:
-        """What to write when it ends, so that nobody has to wait; None if it does not lead."""
+        """Return the lease to write at shutdown, so that nobody has to wait; None if it does not lead."""
         if self._leads_until is None or self.lease is None:
             return None
         self._leads_until = None

@@ -1,4 +1,4 @@
-"""Where the controller's state is kept: named documents that change by compare-and-swap and in no other way (C1)."""
+"""Store of the controller's state: named documents that change by compare-and-swap only (C1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _GROUP_PREFIX = "group-"
 _PAGE_PREFIX = "page-"
 
 Document = Mapping[str, Any]
-"""A plain JSON object. Each kind of document is made and read back beside the value that it tells."""
+"""A plain JSON object. Each kind of document is made and read beside the value that it stores."""
 
 
 class ConflictError(Exception):
@@ -89,10 +89,10 @@ class StateStore(Protocol):
         """The names of all pages that are there (`page_of_document`)."""
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release its resources."""
 
     def where(self, name: str) -> str:
-        """Where an operator finds a document."""
+        """Return where an operator finds a document."""
 
 
 def group_document_name(group: str) -> str:

@@ -1,4 +1,4 @@
-"""Who calls, and whether it may: each call is checked against the users of the access file."""
+"""Access control: each call is checked against the users of the access file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _WRONG = "the access key or its secret is wrong"
 
 @dataclass(slots=True)
 class Caller:
-    """Who made a call, and what that call was allowed so far.
+    """Caller of a call, and the rights that the call has used so far.
 
     Args:
         user: as it was when the call began.
@@ -43,7 +43,7 @@ class Caller:
 
 
 class Access:
-    """Lets callers in, or raises what they are told.
+    """Check of callers: it accepts them, or raises their error.
 
     Args:
         file: the users.
@@ -69,7 +69,7 @@ class Access:
         self._log = AuditLog(clock.monotonic)
 
     def caller_of(self, call: Call, method: str, client_id: str) -> Caller:
-        """Who makes a call.
+        """Return the caller of a call.
 
         Raises:
             StatusError: UNAUTHORIZED.
@@ -109,7 +109,7 @@ class Access:
         return caller
 
     def check(self, caller: Caller, request: Any) -> None:
-        """Whether a caller may do what a request asks.
+        """Check that a caller may do what a request asks.
 
         Raises:
             StatusError: FORBIDDEN; UNAUTHORIZED, it was a user when it began to call, and is none now; what is wrong
@@ -151,11 +151,11 @@ class Access:
         self._tell(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
 
     def tick(self) -> None:
-        """Tell what was left out of the log; called about once a second."""
+        """Log how much was left out of the log; called about once a second."""
         self._log.tell_unwritten()
 
     def _check_user(self, caller: Caller) -> None:
-        """See that a caller is still who it was."""
+        """Check that a caller's user is unchanged."""
         users = self._file.content
         if caller.users is users:
             return

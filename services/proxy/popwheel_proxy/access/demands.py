@@ -1,4 +1,4 @@
-"""What each call demands of its caller: one table, and who has no row in it is refused.
+"""Demands of each call on its caller: one table; a call that is not in it is refused.
 
 Whoever may receive in a group may also read its dead letters and its retries, of topics that it may read.
 """
@@ -52,7 +52,7 @@ _EITHER = (Right.PUBLISH, Right.SUBSCRIBE)
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _topic(name: str, rights: tuple[Right, ...], makes: bool = False) -> Demands:
-    """What a topic demands; those of the system's own that stand for a group demand that."""
+    """Return the demands of a topic; a system topic that stands for a group has the group's demands."""
     kind = kind_of(name)
     if kind is Kind.DEAD_LETTER:
         return _group(name.removeprefix(DEAD_LETTER_PREFIX))
@@ -88,7 +88,7 @@ def _assignment(request: pb.QueryAssignmentRequest) -> Demands:
 
 
 def _received(request: Any) -> Demands:
-    """What is said of a delivery."""
+    """Return the demands of a call about a delivery."""
     return _topic(topic_name(request.topic, Use.RECEIVE), _SUBSCRIBE) + _group(group_name(request.group))
 
 
@@ -97,7 +97,7 @@ def _lite_sync(request: pb.SyncLiteSubscriptionRequest) -> Demands:
 
 
 def _queue(use: Use, *, makes: bool = False) -> Callable[[Any], Demands]:
-    """What a group asks of a queue."""
+    """Return the function from a request about a queue to its demands."""
 
     def demands(request: Any) -> Demands:
         topic = topic_name(request.message_queue.topic, use)
@@ -163,4 +163,4 @@ DEMANDS: Mapping[str, Callable[[Any], Demands]] = {
     protocol.NOTIFY_CLIENT_TERMINATION.name: _group_if_said,
     protocol.TELEMETRY.name: _telemetry,
 }
-"""By method: what its request demands; SendMessage gives the messages that were cut out of it."""
+"""Demands by method, as a function of its request; SendMessage passes the messages cut out of it."""

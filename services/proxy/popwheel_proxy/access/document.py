@@ -58,7 +58,7 @@ def users_of(data: bytes) -> Users:
     """The users in an access file.
 
     Raises:
-        ValueError: it is not one; the sentence tells where it is wrong, and no secret.
+        ValueError: it is not one; the sentence says where it is wrong, and no secret.
     """
     document = _checked(_parsed(data))
     users: dict[str, User] = {}
@@ -93,7 +93,7 @@ def _checked(content: Any) -> _Document:
 
 
 def _sentences(error: ValidationError) -> Iterator[str]:
-    """What is wrong, without what was given."""
+    """Yield the errors as sentences, without the values given."""
     for details in error.errors(include_url=False, include_context=False, include_input=False)[:5]:
         yield f"{'.'.join(map(str, details['loc'])) or 'the file'}: {details['msg']}"
 

@@ -18,7 +18,7 @@ class GuardedStream(Generic[Incoming, Outgoing]):
     """Stands before a stream, as a `Stream` itself.
 
     What a client sends is checked before the handler sees it. What it is sent is held back if its user was removed
-    since, or may no longer do what it asked: a poll that waits gives back what it found, a Telemetry stream says
+    since, or may no longer do what it asked: a poll that waits releases what it found, a Telemetry stream says
     nothing.
 
     Args:
@@ -57,7 +57,7 @@ class GuardedStream(Generic[Incoming, Outgoing]):
         return message
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        """Send, if the client may still be told; raises StatusError, or StreamClosedError on a lasting stream."""
+        """Send, if the client may still receive it; raises StatusError, or StreamClosedError on a lasting stream."""
         try:
             self._access.check_again(self._caller)
         except StatusError as error:

@@ -1,4 +1,4 @@
-"""What the proxy shows of access."""
+"""Metrics of access."""
 
 from collections.abc import Callable
 

@@ -17,7 +17,7 @@ _COMPACT_LENGTH = len("20260131T235959Z")
 
 
 class Claim(NamedTuple):
-    """Who a caller says it is.
+    """Claim of a caller: its user and signature.
 
     Args:
         access_key: the user's; empty if the client was given none.
@@ -30,7 +30,7 @@ class Claim(NamedTuple):
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def claim_of(authorization: str) -> Claim:
-    """What the header `authorization` says; clients repeat it for a second.
+    """Return the claim of the header `authorization`; clients repeat a header for a second.
 
     Raises:
         ValueError: it is not of the form that official clients send.
@@ -50,12 +50,12 @@ def claim_of(authorization: str) -> Claim:
 
 
 def is_by(secret: bytes, date_time: str, signature: bytes) -> bool:
-    """Whether a signature was made with a secret; it takes as long either way."""
+    """Return whether a signature was made with a secret; it takes as long either way."""
     return hmac.compare_digest(signature_of(secret, date_time), signature)
 
 
 def is_timely(date_time: str, now_ms: int, skew_ms: int) -> bool:
-    """Whether a signed time can be now.
+    """Return whether a signed time is close enough to the current time.
 
     Official clients write `20260131T235959Z`, though some of them mean the time of their own zone by it. So such a time
     may be that of any zone, from twelve hours behind UTC to fourteen before it. A time that names its zone may not.

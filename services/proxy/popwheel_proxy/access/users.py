@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 
 class Right(StrEnum):
-    """What may be done to a topic or a group."""
+    """Right on a topic or a group."""
 
     PUBLISH = "publish"
-    """To send to a topic."""
+    """Send to a topic."""
     SUBSCRIBE = "subscribe"
-    """To receive from a topic, in a group."""
+    """Receive from a topic, in a group."""
     ADMIN = "admin"
     """All of it, and to have it made on first use."""
 
 
 class Sort(StrEnum):
-    """What a rule is about."""
+    """Sort of thing that a rule is about."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -36,13 +36,13 @@ class NameSet(NamedTuple):
     prefixes: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Whether one of the patterns stands for a name."""
+        """Return whether one of the patterns matches a name."""
         return name in self.exact or name.startswith(self.prefixes)
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who may call.
+    """User that may call.
 
     Args:
         access_key: the name.
@@ -55,10 +55,10 @@ class User:
     allowed: Mapping[tuple[Sort, Right], NameSet]
 
     def may(self, right: Right, sort: Sort, name: str) -> bool:
-        """Whether it has a right on a topic or a group."""
+        """Return whether the user has a right on a topic or a group."""
         names = self.allowed.get((sort, right))
         return names is not None and names.covers(name)
 
 
 Users = Mapping[str, User]
-"""By access key."""
+"""Users by access key."""

@@ -18,7 +18,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._begun: dict[int, LightTask] = {}
-        """Those of `start_at_once` that wait for something."""
+        """Tasks of `start_at_once` that wait for something."""
         self._last = 0
         self._is_starting = False
         self._all_ended: asyncio.Future[None] | None = None
@@ -60,7 +60,7 @@ class Background:
             await asyncio.wait(self._under_way())
 
     def _under_way(self) -> set[asyncio.Future[Any]]:
-        """What ends when all that runs now has ended."""
+        """Return futures that complete when all current work has ended."""
         futures: set[asyncio.Future[Any]] = set(self._tasks)
         if self._begun:
             if self._all_ended is None:

@@ -20,8 +20,10 @@ from popwheel_rpc.service import Channel
 Listener = Callable[[], None]
 
 CLOSE_AFTER_S = 0.1
-"""How long calls under way may still take when their master is deposed or gone: one that passes its role on has
-answered by then, and one that hangs holds nobody up."""
+"""Time that calls under way may still take when their master is deposed or gone.
+
+A master that passes its role on has answered by then, and one that hangs delays nobody.
+"""
 
 _logger = structlog.get_logger()
 
@@ -31,7 +33,7 @@ class _Route:
     """The way to a broker group.
 
     Args:
-        epoch: of its master, the largest that was heard of.
+        epoch: of its master, the largest seen.
         address: of its master; empty while there is none.
         channel: to its master.
     """
@@ -55,7 +57,7 @@ class Brokers:
         led: those that have one.
         changed: those whose master is another than when listeners were called before, or that came or lost it.
         masters_changed: how often another process became the master of a group, or none was.
-        stale_routes: how often a master was told of that is not the latest.
+        stale_routes: how often an outdated master was reported.
     """
 
     def __init__(self, view: ClusterView, connect: Callable[[BrokerInfo], Channel], background: Background) -> None:
@@ -125,7 +127,7 @@ class Brokers:
             listener()
 
     def _follow(self, route: _Route, info: BrokerInfo) -> None:
-        """Take in what is told of a group that is known."""
+        """Apply the report about a known group."""
         route.epoch = info.epoch
         if route.address == info.address:
             return

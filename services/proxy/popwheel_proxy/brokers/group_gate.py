@@ -1,4 +1,4 @@
-"""Which broker groups are waited for, and whose turn it is to try again (pure; called back when time has passed).
+"""Gates of broker groups that calls wait for, and the order of their retries (pure; called back when time has passed).
 
 When a master dies, all calls to its group fail at once. If all of them were tried again every moment, the next master
 would begin under a heap of calls, and this process would do nothing else. So a group that failed has a gate, and calls
@@ -23,17 +23,17 @@ from functools import partial
 from typing import Final, Protocol
 
 ANYWHERE: Final = ""
-"""Where those wait who would go to any group."""
+"""Key of calls that may go to any group."""
 _FOR_SENDS = ":sends"  # in no name of a group is there a colon
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.1
 
 
 class Timer(Protocol):
-    """What is to be called back."""
+    """Timer of a callback."""
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the callback."""
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
@@ -79,11 +79,11 @@ class Gates:
         self._gates: dict[str, Gate] = {}
 
     def __bool__(self) -> bool:
-        """Whether any group is waited for."""
+        """Return whether calls wait for any group."""
         return bool(self._gates)
 
     def __contains__(self, key: str) -> bool:
-        """Whether a group is waited for."""
+        """Return whether calls wait for a group."""
         return key in self._gates
 
     @property
@@ -134,7 +134,7 @@ class Gates:
                 del self._gates[key]
 
     def close(self) -> None:
-        """Let nobody try any more."""
+        """Stop all retries."""
         for gate in self._gates.values():
             _stop(gate)
 

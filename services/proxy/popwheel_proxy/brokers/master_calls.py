@@ -122,7 +122,7 @@ class MasterCalls:
 
 
 def _told(failure: StatusError | RpcError, broker: str, *, in_doubt: bool) -> StatusError:
-    """What the client is told of a call that did not go well."""
+    """Return the client's error for a call that failed."""
     refusal = failure if isinstance(failure, StatusError) else of_rpc_error(failure, f"the broker {broker}")
     if not in_doubt or refusal.code == Code.PROXY_TIMEOUT:
         return refusal

@@ -1,4 +1,4 @@
-"""What the proxy counts of calls to broker groups that change their master."""
+"""Metrics of calls to broker groups that change their master."""
 
 from collections.abc import Iterator
 

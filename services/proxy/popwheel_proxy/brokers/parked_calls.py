@@ -39,7 +39,7 @@ class ParkedCalls:
     """All calls that are parked.
 
     Args:
-        view: tells of topics.
+        view: knows the topics.
         brokers: the broker groups there are.
         options: for how long calls are parked.
         clock: the time.
@@ -91,7 +91,7 @@ class ParkedCalls:
             self._metrics.held(self.clock.monotonic() - began, served=parked.served)
 
     def is_shut(self, key: str) -> bool:
-        """Whether calls other than sends wait for a group, so that others are to wait with them."""
+        """Return whether calls other than sends wait for a group, so that new ones must wait with them."""
         return key in self.gates
 
     def answered(self, key: str) -> None:
@@ -135,7 +135,7 @@ class ParkedCalls:
                 await self._topics_changed.wait()
 
     def close(self) -> None:
-        """Let nobody try any more."""
+        """Stop all retries."""
         self.gates.close()
 
     def _cluster_changed(self, update: ClusterUpdate) -> None:
@@ -144,7 +144,7 @@ class ParkedCalls:
             self._topics_changed = asyncio.Event()
 
     def _routes_changed(self) -> None:
-        """Let those try whose group has another master, and those whose group is gone find that out."""
+        """Retry the calls whose group has another master, and those whose group is gone."""
         brokers, gates = self._brokers, self.gates
         former, self._names = self._names, frozenset(brokers.names)
         if not gates:

@@ -1,4 +1,4 @@
-"""What is to be done after a call to a broker group that failed (pure; told the time).
+"""Retry policy after a failed call to a broker group (pure; it is passed the time).
 
 A call that a group's master did not serve is one of three:
 
@@ -7,7 +7,7 @@ A call that a group's master did not serve is one of three:
 - Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
   time changes nothing. Messages would be stored twice, so they go to the same group again, and the group is told that
   they do (`PutRun.again`). They go to another group only when this one is gone for good.
-- Refused for what it is: the caller is told.
+- Refused for what it is: the caller gets the refusal.
 """
 
 from collections.abc import Collection
@@ -22,32 +22,34 @@ from popwheel_proxy.protocol.errors import NoMasterError
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 NOBODY_S = 3.0
-"""How long a call is parked for a group that was there and is gone."""
+"""Time for which a call is parked for a group that was known and is gone."""
 LEFT_S = 2.0
-"""How long a send that may be stored at a group that has left waits for that, before it goes to another. Less than the
-3 s that RocketMQ's clients wait for an answer."""
+"""Time for which a send waits for a group that has left and may have stored it, before it goes to another.
+
+Less than the 3 s that RocketMQ's clients wait for an answer.
+"""
 
 
 class Fault(Enum):
-    """Why a call is tried again; its value is the word for it in metrics."""
+    """Fault for which a call is retried; its value is its name in metrics."""
 
     NO_MASTER = "no_master"
     """The group has no master, as far as is known."""
     NOT_REACHED = "not_reached"
-    """Nothing of the call was sent."""
+    """Fault before any part of the call was sent."""
     NOT_LEADING = "not_leading"
     """The master says that it cannot: it does not lead any more or yet, or has too few replicas in sync."""
     BUSY = "busy"
     """The master has too much to do; another may have less."""
     IN_DOUBT = "in_doubt"
-    """It can't be told whether it was done."""
+    """Fault with an unknown outcome."""
 
 
 _DOUBTFUL = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
 
 
 def fault_of(error: StatusError | RpcError) -> Fault | None:
-    """What a failure means; None if the caller is to be told it as it is."""
+    """Return the fault that a failure means; None if the caller gets the failure as it is."""
     if isinstance(error, NotProcessedError):
         return Fault.NOT_REACHED
     if isinstance(error, NoMasterError):
@@ -63,7 +65,7 @@ def fault_of(error: StatusError | RpcError) -> Fault | None:
 
 
 def give_up_at(began: float, deadline: float | None, reserve_s: float, hold_s: float, *, there: bool) -> float:
-    """Until when a call that failed is tried again, in seconds of the monotonic clock.
+    """Return when retries of a failed call end, in seconds of the monotonic clock.
 
     Args:
         began: when it first failed.
@@ -81,7 +83,7 @@ Place = tuple[str, int]
 
 
 class Step(Enum):
-    """What is to be done with a send."""
+    """Step after a send."""
 
     ELSEWHERE = "elsewhere"
     """Send it to another group at once."""
@@ -90,7 +92,7 @@ class Step(Enum):
     LOOK = "look"
     """The group says that the topic was deleted: send it to the one that was made again, if there is one."""
     TELL = "tell"
-    """Tell the client."""
+    """Return the failure to the client."""
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class SendTries:
 
     @property
     def gate(self) -> str:
-        """Where it waits."""
+        """Gate that the send waits at."""
         place = self.place
         return ANYWHERE if place is None else for_sends(place[0])
 

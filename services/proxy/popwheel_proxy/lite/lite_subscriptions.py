@@ -1,4 +1,4 @@
-"""Which lite topics each client reads, as it said here; it is told to brokers that do not know, or know no more (pure).
+"""Lite subscriptions of each client, as it reported them here; brokers that do not know them are sent them (pure).
 
 The brokers' own book of this is what counts for deliveries. This one is lost with the proxy, and clients say it all
 again every half minute.
@@ -38,9 +38,9 @@ class Reader(NamedTuple):
 class _Subscription:
     names: set[str] = field(default_factory=set)
     said_at: float = 0.0
-    """When brokers received it last, by the monotonic clock."""
+    """Time on the monotonic clock when brokers received it last."""
     said_ms: int = 0
-    """When the client said it last, by the wall clock: what it says to another proxy later counts."""
+    """Wall-clock time when the client reported it last: a later report to another proxy supersedes it."""
 
 
 class LiteSubscriptions:
@@ -60,7 +60,7 @@ class LiteSubscriptions:
         self._counts = Shares()
 
     def __len__(self) -> int:
-        """How many lite topics are read, counted for each reader."""
+        """Return the number of lite topics read, counted for each reader."""
         return self._counts.total - len(self._by_reader)
 
     def __contains__(self, reader: Reader) -> bool:
@@ -85,7 +85,7 @@ class LiteSubscriptions:
         return sum(len(self._by_reader[reader].names) for reader in self._by_client.get(client_id, ()))
 
     def names(self, reader: Reader) -> frozenset[str]:
-        """What a reader reads; nothing if it is not known."""
+        """Return the lite topics of a reader; empty if it is not known."""
         known = self._by_reader.get(reader)
         return frozenset() if known is None else frozenset(known.names)
 
@@ -136,18 +136,18 @@ class LiteSubscriptions:
         self.told(reader, now)
 
     def said(self, reader: Reader, said_ms: int) -> None:
-        """Note when a client said what it reads, by the wall clock in ms."""
+        """Record the wall-clock time in ms of a client's report."""
         known = self._by_reader.get(reader)
         if known is not None:
             known.said_ms = said_ms
 
     def said_ms(self, reader: Reader) -> int:
-        """When a client said what it reads, by the wall clock; 0 if it is not known."""
+        """Return the wall-clock time of a client's last report; 0 if it is not known."""
         known = self._by_reader.get(reader)
         return 0 if known is None else known.said_ms
 
     def told(self, reader: Reader, now: float) -> None:
-        """The brokers have just been told of a reader."""
+        """The brokers have just received a reader's report."""
         known = self._by_reader.pop(reader, None)
         if known is not None:
             known.said_at = now

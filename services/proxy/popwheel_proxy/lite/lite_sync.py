@@ -36,11 +36,13 @@ from popwheel_rpc.methods import SYNC_LITE
 from popwheel_rpc.service import Call
 
 Synced = Callable[[Reader, str], None]
-"""Told of a reader and of the broker that knows all its lite topics now."""
+"""Listener for a reader and the broker that knows all its lite topics now."""
 
 HEARTBEAT_EVERY_S = 30.0
-"""How often brokers are told that a reader is still there, if it does not say so itself: a third of the time after
-which they forget it."""
+"""Interval of a reader's sign of life to brokers, if it does not report by itself.
+
+It is a third of the time after which brokers forget it.
+"""
 _AT_ONCE_MAX = 32
 """Calls to brokers at once."""
 _BEATS_AT_ONCE = 1_000
@@ -59,7 +61,7 @@ _logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Turn:
-    """Whose turn it is to tell brokers of a reader: what is told later must not come earlier."""
+    """Order of reports of one reader to brokers: a later report must not overtake an earlier one."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -99,13 +101,14 @@ class LiteSync:
         self._metrics = LiteMetrics(context.registry)
         self._turns: dict[Reader, _Turn] = {}
         self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
-        """Reader and broker -> whether it is told all, or only that the reader is there; the longest waiting first."""
+        """Reader and broker -> whether it gets all, or only a sign of life; the longest waiting first."""
         self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
-        """By broker whose Notify stream broke, or that came to lead: readers that are still to be reported to it, and
-        whether with all that they read.
+        """Readers to report again, by broker.
+
+        They are added after its Notify stream broke or it became master; the flag asks for all that they read.
         """
         self._missed: dict[Reader, set[str]] = {}
-        """By reader: brokers that did not take all that it reads; they get it with its next sign of life."""
+        """Brokers by reader that did not accept all that it reads; they get it with its next sign of life."""
         self._telling = 0
         self._is_beating = False
         self._warn_after = 0.0
@@ -114,7 +117,7 @@ class LiteSync:
         brokers.subscribe(self._brokers_changed)
 
     def subscribe(self, listener: Synced) -> None:
-        """Tell `listener` whenever a broker has been told all of a reader."""
+        """Notify `listener` whenever a broker has received all of a reader."""
         self._synced.append(listener)
 
     async def sync(
@@ -123,7 +126,7 @@ class LiteSync:
         """Take down what a client of a user reads; answers when all brokers that lead know it.
 
         Raises:
-            StatusError: the first rule that is broken, or why a broker could not be told.
+            StatusError: the first rule that is broken, or why a broker could not be notified.
         """
         group = group_name(request.group)
         self._catalog.check_group(group)
@@ -182,18 +185,18 @@ class LiteSync:
             return  # brokers forget it by themselves, in a while
 
     def is_unknown(self, reader: Reader, name: str) -> None:
-        """A broker has forgotten a reader; it is told again, if anything is known here."""
+        """A broker has forgotten a reader; it is sent again, if anything is known here."""
         if reader in self._book:
             self._tell_later(reader, name, everything=True)
 
     def stream_ended(self, name: str) -> None:
-        """The Notify stream of a broker broke: it may have forgotten all readers. It says so if it hears of them."""
+        """Record that the Notify stream of a broker broke: it may have forgotten all readers."""
         _, everything = self._after_streams.get(name, ((), False))
         self._after_streams[name] = self._book.readers, everything
         self._pump()
 
     def ended(self, end: broker.LiteTopicEnd, name: str) -> None:
-        """A lite topic has ended at a broker: its reader is told, unless its messages go to another broker now."""
+        """A lite topic has ended at a broker: its reader is notified, unless its messages go to another broker now."""
         names = self._brokers.names
         if not names or place_of(end.topic, end.lite_topic, names, 1)[0] != name:
             return
@@ -204,7 +207,7 @@ class LiteSync:
             self._metrics.ends_told.inc()
 
     def tick(self) -> None:
-        """Tell brokers of readers that are alive, and forget the others; called about once a second."""
+        """Report readers that are alive to brokers, and forget the others; called about once a second."""
         if not self._is_beating:
             self._is_beating = True
             self._background.start(self._beat())
@@ -238,7 +241,7 @@ class LiteSync:
         self._pump()
 
     async def _tell_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Tell all brokers that lead; one that comes to lead is told later."""
+        """Report to all brokers that lead; one that comes to lead gets it later."""
         self._metrics.syncs.labels(broker.LiteAction.Name(asked.action).removeprefix("LITE_").lower()).inc()
         async with self._turn(reader):
             names = sorted(self._brokers.led)
@@ -246,12 +249,12 @@ class LiteSync:
             results = await asyncio.gather(*told, return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             if isinstance(result, StatusError) and name not in self._brokers.led:
-                continue  # its next master is told
+                continue  # its next master is notified
             if isinstance(result, BaseException):
                 raise result
 
     async def _tell(self, name: str, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Tell one broker, and all that the reader reads if it has forgotten that."""
+        """Report to one broker, with all that the reader reads if it has forgotten that."""
         answer, _ = await self._masters.call(name, SYNC_LITE, asked, deadline)
         if answer.unknown_client and asked.action in (broker.LITE_ADD, broker.LITE_REMOVE):
             self._metrics.repeats.inc()
@@ -277,7 +280,7 @@ class LiteSync:
         self._pump()
 
     def _pump(self) -> None:
-        """Tell what is to be told, some at a time."""
+        """Send the waiting reports, some at a time."""
         while self._telling < _AT_ONCE_MAX and (self._untold or self._after_streams):
             if self._untold:
                 (reader, name), everything = self._untold.popitem(last=False)
@@ -326,7 +329,7 @@ class LiteSync:
 
 
 def _nothing() -> None:
-    """There is nothing to be undone."""
+    """Do nothing: there is nothing to be undone."""
 
 
 def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.SyncLiteRequest:
@@ -370,7 +373,7 @@ def _check(topic: Topic, request: SyncLiteSubscriptionRequest, names: Sequence[s
 
 
 def _offset_of(request: SyncLiteSubscriptionRequest) -> broker.LiteOffset | None:
-    """Where the group is to begin in what is added; None if that is not said.
+    """Return where the group begins in the added topics; None if the request does not say.
 
     Raises:
         StatusError: BAD_REQUEST, ILLEGAL_OFFSET.

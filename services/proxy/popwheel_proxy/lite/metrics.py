@@ -1,4 +1,4 @@
-"""What the proxy counts of lite topics."""
+"""Metrics of lite topics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -6,7 +6,7 @@ from popwheel_proxy.lite.lite_subscriptions import LiteSubscriptions
 
 
 class LiteMetrics:
-    """Readers, and what brokers and clients are told.
+    """Readers, and notifications to brokers and clients.
 
     Args:
         registry: where they are shown.

@@ -29,7 +29,7 @@ _PARTS_MAX: Final = 2_000
 
 
 class TooLarge:
-    """Stands for a request that was not read, as it has too many bytes.
+    """Placeholder for a request that was not read, as it has too many bytes.
 
     Args:
         refusal: the answer to its sender.

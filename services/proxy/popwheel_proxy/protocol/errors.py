@@ -1,4 +1,4 @@
-"""The refusals of this proxy that its code tells apart by their class."""
+"""The refusals of this proxy that its code distinguishes by their class."""
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code

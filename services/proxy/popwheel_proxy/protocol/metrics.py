@@ -1,4 +1,4 @@
-"""What the proxy counts of all its calls, and its gauges. Names are those of RocketMQ 5 where it has one."""
+"""Metrics of all calls, and gauges of the proxy. Names are those of RocketMQ 5 where it has one."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -58,7 +58,7 @@ class ClientLibraries(Collector):
 
 
 class ProxyMetrics:
-    """What no single wing counts.
+    """Metrics that no single folder counts.
 
     Args:
         registry: where they are shown.

@@ -122,7 +122,10 @@ def plain_properties(data: bytes) -> PlainProperties | None:
 
 
 def _is_timestamp(data: bytes, at: int, end: int) -> bool:
-    """Whether a google.protobuf.Timestamp lies from `at` to `end`, as all write it: seconds, then nanoseconds."""
+    """Return whether a google.protobuf.Timestamp lies from `at` to `end`, in the form that all clients write.
+
+    That is seconds, then nanoseconds.
+    """
     if at < end and data[at] == _FIRST_NUMBER:
         at = _behind_number(data, at + 1, end)
     if at < end and data[at] == _SECOND_NUMBER:
@@ -142,7 +145,7 @@ def _number_of_five(data: bytes, at: int) -> int:
 
 
 def _is_digest(data: bytes, at: int, end: int) -> bool:
-    """Whether a Digest lies from `at` to `end`, as all write it: its type, then its text."""
+    """Return whether a Digest lies from `at` to `end`, as all clients write it: its type, then its text."""
     if at < end and data[at] == _FIRST_NUMBER:
         at = _behind_number(data, at + 1, end)
     if at + 1 < end and data[at] == _SECOND_TEXT:
@@ -151,7 +154,7 @@ def _is_digest(data: bytes, at: int, end: int) -> bool:
 
 
 def _behind_number(data: bytes, at: int, end: int) -> int:
-    """Where a number below 2**35 ends that begins at `at`; beyond `end` if none does."""
+    """Return the end of the number below 2**35 that begins at `at`; beyond `end` if there is none."""
     last = min(end, at + _NUMBER_BYTES_MAX)
     while at < last:
         if data[at] < 0x80:

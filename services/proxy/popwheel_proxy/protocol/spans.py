@@ -28,7 +28,7 @@ from popwheel_rpc.service import Call, Service, Stream
 
 _NAME: Final = "popwheel"
 _STATE_LENGTH_MAX: Final = 512
-"""Of a tracestate that goes into spans: as much as W3C asks others to pass on."""
+"""Longest tracestate that goes into spans: as much as W3C asks others to pass on."""
 _LAST_SPANS_S_MAX: Final = 1.0
 _BODY_TAG: Final = 4 << 3 | LENGTH_DELIMITED
 _DELIVERED_TAG: Final = 2 << 3 | LENGTH_DELIMITED
@@ -52,7 +52,7 @@ class Exporting:
 
 
 def trace_calls(service: Service, tracer: Tracer, messages_max: int) -> None:
-    """Have a service of the client protocol make spans of messages that are sent and delivered.
+    """Wrap a service of the client protocol so that it makes spans of messages that are sent and delivered.
 
     Args:
         service: its handlers are wrapped.

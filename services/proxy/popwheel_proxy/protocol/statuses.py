@@ -22,7 +22,8 @@ _LATER_CODES: dict[int, Code.ValueType] = {
     Code.LITE_TOPIC_QUOTA_EXCEEDED: Code.TOO_MANY_REQUESTS,
     Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Code.TOO_MANY_REQUESTS,
 }
-"""Codes that the first protocol (5.0.0) did not have -> what such a client is told; some panic on unknown numbers."""
+"""Codes that the first protocol (5.0.0) did not have -> the code that such a client gets; some panic on unknown
+numbers."""
 
 
 def status(code: int, message: str) -> Status:
@@ -40,7 +41,7 @@ _DIGITS_MAX = 9
 
 
 def is_old(metadata: Mapping[str, str]) -> bool:
-    """Whether a client is older than 5.0.3 or does not say; then it gets codes of the first protocol only."""
+    """Return whether a client is older than 5.0.3 or does not say; then it gets codes of the first protocol only."""
     parts = metadata.get("x-mq-client-version", "").lstrip("vV").split("-")[0].split(".")
     if len(parts) < 3 or not all(part.isdecimal() and len(part) <= _DIGITS_MAX for part in parts[:3]):
         return True
@@ -63,7 +64,7 @@ def downgrade(response: Message) -> None:
 
 
 def of_rpc_error(error: RpcError, what: str) -> StatusError:
-    """What a client is told when a call to a broker or the controller did not get through.
+    """Return the client's error when a call to a broker or the controller failed.
 
     Args:
         error: how it failed.

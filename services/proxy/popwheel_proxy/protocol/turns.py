@@ -15,7 +15,7 @@ Entry = TypeVar("Entry")
 
 
 class Turns:
-    """Gives each piece of work a turn of the loop in which there is no other piece, in the order of their asking."""
+    """Turns of the loop, one for each piece of work, in the order of their asking."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -148,12 +148,12 @@ def check_changed_invisible(asked_ms: int, options: ReceiveOptions) -> int:
 
 
 def _passed(asked_ms: int, options: ReceiveOptions) -> str:
-    """Which of the two limits a refused invisible duration is past."""
+    """Return the limit that a refused invisible duration exceeds."""
     return "receive.invisible_ms_max" if asked_ms > options.invisible_ms_max else "receive.invisible_ms_min"
 
 
 def filter_of(expression: FilterExpression) -> broker.Filter:
-    """What a broker is asked to filter by: everything, tags as `a || b`, or an SQL92 filter.
+    """Return the filter for brokers: everything, tags as `a || b`, or an SQL92 filter.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
@@ -165,7 +165,7 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
                 f"the filter has more than {lexer.LENGTH_MAX} characters",
                 "sql_filter_length_max",
             )
-        parser.parse(expression.expression)  # as it is: positions in it are told
+        parser.parse(expression.expression)  # as it is: positions in it are reported
         return broker.Filter(kind=broker.FilterKind.SQL92, expression=expression.expression)
     text = expression.expression.strip()
     if not text or text == "*":
@@ -188,7 +188,7 @@ def filter_of(expression: FilterExpression) -> broker.Filter:
 
 
 def tag_filter_of(expression: FilterExpression) -> broker.Filter:
-    """What a broker is asked to filter by where it reads by offset.
+    """Return the filter for brokers where they read by offset.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION.
@@ -211,7 +211,7 @@ def _illegal_message_id(message_id: str, limits: MessageLimits) -> StatusError:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is not blank and holds no control characters."""
+    """Return whether a text is not blank and has no control characters."""
     # Printable texts are the rule and hold none; others may still be fine (a character that is not assigned yet).
     return text != "" and not text.isspace() and (text.isprintable() or _CONTROL.search(text) is None)
 
@@ -307,7 +307,7 @@ def _check_type(message: ClientMessage, topic: Topic) -> None:
 
 
 def _first_check_ms(properties: SystemProperties) -> int:
-    """After what time the sender of a half message wants to be asked first; 0 if it leaves that to the broker.
+    """Return when the sender of a half message wants to be asked first; 0 if it leaves that to the broker.
 
     Raises:
         StatusError: BAD_REQUEST: not a duration of up to an hour.

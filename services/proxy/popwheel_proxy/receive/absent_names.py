@@ -1,5 +1,6 @@
-"""Holds polls for topics and groups that are not there, so that consumers that go on after a deletion do not ask in a
-loop: some clients poll again at once after any refusal.
+"""Parking of polls for topics and groups that do not exist.
+
+Consumers that go on after a deletion do not ask in a loop: some clients poll again at once after any refusal.
 """
 
 import asyncio

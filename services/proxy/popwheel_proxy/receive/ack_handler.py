@@ -3,9 +3,9 @@
 The broker that gave a handle out is read from the handle; only that broker checks it, whichever replica of it is the
 master now.
 
-When it can't be told whether a call was done, it is made again (`failover/master_calls.py`), and the broker is told so.
+When a call's outcome is unknown, it is retried (`failover/master_calls.py`), with `is_retry` set.
 A broker knows what was acknowledged a moment ago, which new handle was given, and by which call. What it does not know,
-or what another call of a client did, stays in doubt.
+or what another call of a client did, stays unknown.
 """
 
 import asyncio
@@ -237,7 +237,7 @@ class AckHandler:
         return results
 
     def _is_genuine(self, group: str, topic: str, handle: str) -> bool:
-        """Whether a handle was good once."""
+        """Return whether a handle was once valid."""
         try:
             receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
@@ -245,13 +245,13 @@ class AckHandler:
         return True
 
     def _in_doubt(self, group: str, topic: str, handle: str, refusal: RetryRefusedError) -> StatusError:
-        """What is told of a call that was made again and refused."""
+        """Return the error of a retried call that was refused, as an earlier try may have succeeded."""
         if refusal.code == Code.INVALID_RECEIPT_HANDLE and self._is_genuine(group, topic, handle):
             return StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL)
         return refusal
 
     def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
-        """Why a handle of a broker that is not there cannot be acknowledged."""
+        """Return why a handle of an absent broker cannot be acknowledged."""
         try:
             broker = self._broker_of(group, topic, handle)
         except StatusError as error:

@@ -127,7 +127,7 @@ class ClientList:
         info.lite_topics = self._lite_topics(client_id)
 
     def _tell_names(self, info: pb.ClientInfo, known: KnownClient, zero_ms: int) -> None:
-        """What it reads and sends to: by its settings, and as it does here."""
+        """Add the topics that the client reads and sends to: by its settings, and by its calls here."""
         facts = known.facts
         polled_ms = {poll: zero_ms + round(at * 1000) for poll, at in known.polls.items()}
         said = [(facts.group, topic, text) for topic, text in facts.subscriptions]
@@ -148,6 +148,6 @@ def _tell_message(told: pb.HeldMessage, key: bytes, renewed: RenewedHandle, sinc
     try:
         handle = receipt.decode(key, told.group, told.topic, renewed.entry.receipt_handle)
     except StatusError:
-        return  # the key is not known yet: who has it is told all the same
+        return  # the key is not known yet: who has it is shown all the same
     told.is_retry = handle.origin == receipt.FROM_RETRY_TOPIC
     told.queue_id, told.queue_offset = handle.queue_id, handle.queue_offset

@@ -4,9 +4,10 @@ All polls of the same (topic, group, filter) share one `Interest`; in lite topic
 broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
 both change, and wakes polls.
 
-A poll need not pop before it waits if all brokers that there are have confirmed the interest, nothing is left over and
-no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has confirmed an interest
-once its first word on it has come on the stream that lives: it answers each registration with how many messages wait.
+A poll need not pop before it waits if all brokers that there are have registered the interest, nothing is left over and
+no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has registered an
+interest once its first word on it has come on the stream that lives: it answers each registration with how many
+messages wait.
 """
 
 from collections.abc import Callable
@@ -23,14 +24,14 @@ Key = tuple[str, str, int, str, str]
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """What is known of one interest at one broker.
+    """State of one interest at one broker.
 
     Args:
         broker: its name.
         messages: how many are known to wait there.
         pops: how many are under way there.
-        notifications: how often it has told of messages.
-        answered: whether a pop was answered since it told last.
+        notifications: how often it has notified of messages.
+        answered: whether a pop was answered since its last notification.
         fruitless: pops in a row that found nothing although something waits.
         not_before: until when nobody is woken, in seconds of the monotonic clock.
         failure: why the last pop failed; None if it did not.
@@ -47,11 +48,11 @@ class Waiting:
 
     @property
     def left_over(self) -> bool:
-        """Whether more messages wait than pops are under way for them."""
+        """True if more messages wait than pops are under way for them."""
         return self.messages > self.pops
 
     def may_wake(self, now: float) -> bool:
-        """Whether a poll may pop for what is left over."""
+        """Return whether a poll may pop for the remaining messages."""
         return self.messages > self.pops and self.pops < POPS_AT_ONCE_MAX and self.not_before <= now
 
 
@@ -65,7 +66,7 @@ class Ticket:
 
     @property
     def broker(self) -> str:
-        """Where it pops."""
+        """Broker at which it pops."""
         return self.waiting.broker
 
 
@@ -113,11 +114,11 @@ class Interest:
 
     @property
     def key(self) -> Key:
-        """What makes it the one it is."""
+        """Key that identifies it."""
         return (self.topic, self.group, self.filter.kind, self.filter.expression, self.lite_client_id)
 
     def at(self, broker: str) -> Waiting:
-        """What is known of a broker; nothing yet for one that was not heard of."""
+        """Return the state at a broker; empty for a broker not seen yet."""
         known = self.waiting.get(broker)
         if known is None:
             known = self.waiting[broker] = Waiting(broker)
@@ -125,13 +126,17 @@ class Interest:
 
     @property
     def failure(self) -> StatusError | None:
-        """Why messages that are known to wait can't be had now; None if none do, or none were refused."""
+        """Error for which messages that are known to wait cannot be received now;
+
+        None if there are none, or none were refused.
+        """
         return next((each.failure for each in self.left_over.values() if each.failure is not None), None)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all brokers would tell of what comes, and nothing is known to be there or on its way.
+        """True if all brokers would notify of new messages, and none are known to wait or to be on their way.
 
-        Never with a filter: of messages that it does not want nobody is told, and only pops take the group past them.
+        Never with a filter: nobody is notified of messages that it does not want, and only pops take the group past
+        them.
         """
         return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL

@@ -1,4 +1,6 @@
-"""Who waits for what, and whom a notification wakes: no more polls than messages wait, and no wake-up is lost.
+"""Interests of waiting polls, and the polls that a notification wakes.
+
+It wakes no more than messages wait, and no wake-up is lost.
 
 At each broker as many polls of an interest are woken as messages are known to wait beyond the pops that are under way
 (`interest.py`). Notifications add up, the answer to a pop sets the number anew. It may be too low while a pop is under
@@ -11,7 +13,7 @@ A burst wakes no more polls of an interest at one broker than `POPS_AT_ONCE_MAX`
 it does not stand in the way of other interests, and polls that would come too late, as one pop takes many messages,
 sleep on.
 
-A broker that refuses an interest tells nothing of it. Its polls pop there in turn (`refused_interests.py`).
+A broker that refuses an interest does not notify for it. Its polls pop there in turn (`refused_interests.py`).
 
 The one race: a notification comes while a pop is under way whose answer was made before the message arrived. So after
 the answer of a pop that began before the latest notification, at least one message counts as left; the pop that is made
@@ -123,7 +125,7 @@ class InterestBook:
             self._idle_since[interest] = now
 
     def best_broker(self, interest: Interest, named: str) -> str:
-        """Where a new poll pops first: at the broker it names, unless only others are known to have messages."""
+        """Return where a new poll pops first: at the broker it names, unless only others are known to have messages."""
         if named in interest.left_over or not interest.left_over:
             return named
         return next(iter(interest.left_over))
@@ -204,7 +206,7 @@ class InterestBook:
                 del interest.at_broker[broker]
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> bool:
-        """A broker says how many messages wait for an interest that it has not told of before; 0: only that it will.
+        """Record how many messages wait for an interest at a broker's first notification; 0: it only will notify.
 
         Returns:
             False if no poll pops for them: another proxy may have one. They are known here all the same, and the next
@@ -212,7 +214,7 @@ class InterestBook:
         """
         interest = self._by_id.get(interest_id)
         if interest is None:
-            return True  # ended a moment ago, and the broker is being told
+            return True  # ended a moment ago, and the broker is being notified
         if interest.unconfirmed:
             self._confirm(interest, broker)
         if not messages:
@@ -254,7 +256,7 @@ class InterestBook:
         return interest if interest is not None and (interest.id, broker) in self._refused else None
 
     def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
-        """Let polls pop where nobody tells them; to be called ten times a second.
+        """Let polls pop where no notification comes; to be called ten times a second.
 
         Returns:
             Interests to be registered again, and where.
@@ -272,7 +274,7 @@ class InterestBook:
         return again
 
     def stream_ended(self, broker: str) -> None:
-        """A broker tells nothing any more, until it has confirmed what is registered anew."""
+        """A broker does not notify any more, until it has registered all anew."""
         self._refused.drop_broker(broker)
         for interest in self._by_id.values():
             if interest.registered:
@@ -297,7 +299,7 @@ class InterestBook:
         """Wake polls whose pause is over.
 
         Returns:
-            Interests that were registered and are over now; brokers are to be told.
+            Interests that were registered and are over now; brokers are to be notified.
         """
         for waiting, interest in [item for item in self._paused.items() if item[0].not_before <= now]:
             del self._paused[waiting]
@@ -329,7 +331,7 @@ class InterestBook:
             self._refused.drop(interest.id, broker)
 
     def _assume(self, interest: Interest, broker: str, now: float) -> None:
-        """Have a poll, if there is one, pop at a broker that does not tell of its messages.
+        """Have a poll, if there is one, pop at a broker that does not notify of its messages.
 
         One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
         """

@@ -20,24 +20,27 @@ from popwheel_common.transitions import Row, Transitions
 
 
 class Mode(Enum):
-    """How a poll waits; its value is the word for it in options and metrics."""
+    """Mode of a poll's wait; its value is its name in options and metrics."""
 
     NOTIFY = "notify"
     """Pop with notify: it is woken for a message at any broker."""
     PLAIN = "plain"
     """Plain long polling: it stays at the broker that its client named."""
     SLICED = "sliced"
-    """As MNS does it: short pops round the brokers, a slice of time each; when a quota is used up, it stays at one."""
+    """Short pops round the brokers, as MNS does it, a slice of time each.
+
+    When a quota is used up, the poll stays at one.
+    """
 
 
 SLICE_S: Final = 0.25
-"""Sliced: how long after a pop that found nothing the next broker is asked."""
+"""Time after an empty pop until a sliced poll asks the next broker."""
 SLICES_MAX: Final = 16
-"""Sliced: the quota of short pops."""
+"""Quota of a sliced poll's short pops."""
 
 
 class State(Enum):
-    """Where a poll is."""
+    """State of a poll."""
 
     NEW = auto()
     POPPING = auto()
@@ -55,24 +58,24 @@ class Pop:
 
 @dataclass(frozen=True, slots=True)
 class WaitAt:
-    """Be there for notifications of this broker, and no other, until `wake_at`."""
+    """Wait for notifications of this broker, and no other, until `wake_at`."""
 
     broker: str
 
 
 class Do(Enum):
-    """What else is to be done."""
+    """Action for the poll's owner."""
 
     WAIT = auto()
-    """Be there for notifications of all brokers until `wake_at`; no more for those of one broker only."""
+    """Wait for notifications of all brokers until `wake_at`; no more for those of one broker only."""
     PAUSE = auto()
-    """Do nothing until `wake_at`."""
+    """Pause until `wake_at`."""
     ANSWER = auto()
     """Answer with the messages that were just found."""
     ANSWER_EMPTY = auto()
     """Answer that there is no message."""
     RELEASE = auto()
-    """Give back the messages that were just found: nobody waits for them any more."""
+    """Release the messages that were just found: nobody waits for them any more."""
 
 
 Effect = Pop | WaitAt | Do | None
@@ -177,7 +180,7 @@ class LongPoll:
 
     @property
     def wake_at(self) -> float:
-        """When `time_passed` is to be called at the latest."""
+        """Latest time for the next call of `time_passed`."""
         return self._until if self.state in (State.WAITING, State.PAUSING) else self.deadline + self._grace_s
 
     def start(self) -> Effect:
@@ -236,7 +239,7 @@ class LongPoll:
         self.state = TRANSITIONS.step(self.state, "gone", State.DONE)
 
     def validate(self) -> None:
-        """What must hold after each event (L1)."""
+        """Check the invariant that holds after each event (L1)."""
         assert self._slices_left >= 0, "more slices than the quota"
         if self.state is State.WAITING or self.state is State.PAUSING:
             assert self._waits and not self._draining, "it waits and must not"
@@ -248,7 +251,7 @@ class LongPoll:
             assert self._mode is Mode.SLICED and self._brokers, "it pauses and has no broker to go on to"
 
     def _step(self, event: str, effect: Effect) -> Effect:
-        """Go where the effect leads, if the table lets it."""
+        """Apply the effect, if the table allows it."""
         if effect is None:
             state = self.state
         elif isinstance(effect, Pop):
@@ -262,7 +265,7 @@ class LongPoll:
         return effect
 
     def _go_on(self, now: float) -> Effect:
-        """Nothing was found: pop elsewhere, wait, or answer."""
+        """Continue after an empty pop: pop elsewhere, wait, or answer."""
         if self._draining or (self._waits and now >= self.deadline):
             return Do.ANSWER_EMPTY
         if not self._waits:
@@ -277,7 +280,7 @@ class LongPoll:
         return self._wait(now)
 
     def _wait(self, now: float) -> Effect:
-        """Be there for notifications."""
+        """Wait for notifications."""
         if self._mode is Mode.PLAIN:
             if self._patient_until is None:
                 self._patient_until = now + self._patience_s
@@ -289,7 +292,7 @@ class LongPoll:
         return Do.WAIT
 
     def _pause(self, now: float) -> Effect:
-        """Let the rest of a slice pass; this broker's turn comes again after all others'."""
+        """Wait for the end of a slice; this broker's turn comes again after all others'."""
         self._brokers.append(self._broker)
         self._until = min(self.deadline, now + SLICE_S)
         return Do.PAUSE

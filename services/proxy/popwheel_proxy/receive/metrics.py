@@ -1,4 +1,4 @@
-"""What the proxy counts of polls. Names of RocketMQ 5 where it has one, `popwheel_proxy_...` otherwise."""
+"""Metrics of polls. Names of RocketMQ 5 where it has one, `popwheel_proxy_...` otherwise."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -14,7 +14,7 @@ from popwheel_common.series import Labels, Series, bounded_in_steps
 from popwheel_proxy.receive.long_poll import Mode
 
 Known = Callable[[str, str], bool]
-"""Whether a topic (of the system, too) and a group are there."""
+"""Function that returns whether a topic (of the system, too) and a group exist."""
 Modes = Callable[[], Iterable[tuple[tuple[str, str], Mode]]]
 """The mode of each topic and group that was polled of late."""
 
@@ -22,7 +22,7 @@ _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
 class RoundTrips(Collector):
-    """How long it took from a broker's notification to the answer of the pop that it brought about."""
+    """Times from a broker's notification to the answer of the pop that it caused."""
 
     def __init__(self) -> None:
         self._histogram = Histogram(_BOUNDS_MS)
@@ -89,7 +89,7 @@ class PollCounts(SlicedCollector):
         self._text = text
         self._pairs = Series(2, Count)
         self._groups = Series(1, Count)
-        """For themselves: a sum over topics would go down when one is deleted."""
+        """Counts by group, kept separately: a sum over topics would fall when one is deleted."""
         self.known = known
         self._known_group = known_group
 
@@ -129,7 +129,7 @@ class PollMetrics:
 
     Args:
         registry: where they are shown.
-        view: tells of topics and groups that were deleted.
+        view: knows the topics and groups that were deleted.
         known: which there are.
         modes: how polls wait.
     """
@@ -184,7 +184,7 @@ class PollMetrics:
         self._empty_wakes_of.row(topic, group).value += 1
 
     def wakes_of(self, topic: str, group: str) -> tuple[int, int]:
-        """How often polls of a group for a topic were woken, and how often for nothing."""
+        """Return how often polls of a group for a topic were woken, and how often for nothing."""
         wakes, empty = self._wakes_of.get(topic, group), self._empty_wakes_of.get(topic, group)
         return 0 if wakes is None else wakes.value, 0 if empty is None else empty.value
 

@@ -1,8 +1,8 @@
-"""How the polls of a (topic, group) wait: pop with notify while they are few, plain long polling while they are many.
+"""Mode of the polls of a (topic, group): pop with notify while they are few, plain long polling while they are many.
 
 With few polls, one that hangs at one broker misses what the others have. With many, some poll comes by at each broker
-all the time, and nobody need be told. What is compared is the number of pop requests per second over a sliding window:
-of this proxy or, where a store shared by all proxies is there, of the cluster.
+all the time, and nobody need be notified. What is compared is the number of pop requests per second over a sliding
+window: of this proxy or, where a store shared by all proxies is there, of the cluster.
 
 The window is two buckets of `WINDOW_S`: of the one before the current counts the share that is still in the window, as
 if its requests had come evenly. That is four numbers per (topic, group), and one addition per request.
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from popwheel_proxy.receive.long_poll import Mode
 
 WINDOW_S: Final = 5.0
-"""How far back requests count."""
+"""Period for which requests are counted."""
 PATIENCE_S: Final = 2.0
 """A poll that has waited at one broker for this long waits at all from then on, unless plain long polling is pinned.
 
@@ -37,7 +37,7 @@ class Demand:
         mode: how its polls wait.
         current: requests in the current bucket.
         previous: in the one before.
-        untold: not told yet to those who add up the cluster's.
+        untold: not yet sent to those who add up the cluster's.
         since: since when the mode is this one, in seconds of the monotonic clock.
         cluster_per_s: the cluster's requests per second, as far as known.
     """
@@ -93,7 +93,7 @@ class ModeChoice:
 
     @property
     def patience_s(self) -> float:
-        """How long a poll stays at one broker before it turns to all of them, in seconds."""
+        """Time for which a poll stays at one broker before it turns to all of them, in seconds."""
         return PATIENCE_S if self._pinned is None else float("inf")
 
     @property
@@ -102,7 +102,7 @@ class ModeChoice:
         return [(key, demand.mode) for key, demand in list(self._demands.items())]
 
     def mode_of(self, topic: str, group: str) -> Mode | None:
-        """How polls of a topic and group wait; None if they were not polled of late, or are not counted."""
+        """Return the mode of a topic's and group's polls; None if there were none of late, or they are not counted."""
         demand = self._demands.get((topic, group))
         return None if demand is None else demand.mode
 
@@ -123,7 +123,7 @@ class ModeChoice:
 
     @property
     def uncounted(self) -> Mode:
-        """How polls wait of which nothing is known."""
+        """Mode of polls that are not counted."""
         return self._pinned or Mode.NOTIFY
 
     def time_passed(self, now: float) -> list[Switch]:
@@ -150,7 +150,7 @@ class ModeChoice:
         return switches
 
     def tell(self, keys_max: int) -> dict[Key, int]:
-        """For those who add up the cluster's requests: how many came here since the last call.
+        """Return the requests that came here since the last call, for the sum over the cluster.
 
         Args:
             keys_max: of so many (topic, group)s, those with most requests.

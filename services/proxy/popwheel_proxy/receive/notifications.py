@@ -1,7 +1,8 @@
-"""One Notify stream per broker: tells it which interests this proxy has, and takes in what it says of them.
+"""One Notify stream per broker: registers this proxy's interests, and receives notifications for them.
 
-After a stream has broken, all interests are registered anew on the next one; a broker tells at once what waits already,
-so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at once.
+After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of what waits
+already, so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at
+once.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class Notifications:
         random_source: spreads reconnects.
         background: where the streams run.
         metrics: what is counted.
-        lite: is told what brokers say of lite topics, and says when they know a client.
+        lite: receives what brokers say of lite topics, and knows when they know a client.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Notifications:
                 self._book.stream_ended(name)
                 self._book.forget_broker(name)
         for name in self._names.difference(self._brokers.names):
-            self._book.forget_broker(name)  # it had no master when it left, so no stream told of that
+            self._book.forget_broker(name)  # it had no master when it left, so no stream reported that
         self._names = frozenset(self._brokers.names)
         for name in self._brokers.names:
             channel = self._brokers.channel_if_led(name)
@@ -119,7 +120,7 @@ class Notifications:
                 del self._readers[pair]
 
     def register(self, interest: Interest) -> None:
-        """Have all brokers notify for an interest."""
+        """Register an interest at all brokers."""
         if not interest.registered:
             self._book.register(interest, self._links)
             told = _registration(interest)
@@ -127,7 +128,7 @@ class Notifications:
                 link.tell(told)
 
     def register_at(self, interest: Interest, broker: str) -> None:
-        """Have one broker notify for an interest; one without a master is told as it has one. Polls that wait at one
+        """Have one broker notify for an interest; one without a master is asked once it has one. Polls that wait at one
         that has left go elsewhere.
         """
         if broker not in self._names:
@@ -140,7 +141,7 @@ class Notifications:
                 link.tell(_registration(interest))
 
     def cancel(self, interest: Interest) -> None:
-        """Have no broker notify for an interest any more."""
+        """Cancel an interest at all brokers."""
         told = NotifyInterest(id=interest.id, cancel=True)
         for name, link in self._links.items():
             if interest.registered or name in interest.registered_at:
@@ -156,7 +157,7 @@ class Notifications:
             link.tell(_registration(interest))
 
     def time_passed(self, now: float) -> None:
-        """What time alone brings about; called ten times a second."""
+        """Run the periodic work; called ten times a second."""
         if now - self._readers_since >= _READERS_S:  # then it is said again: a topic or group may have been made anew
             self._readers_since = now
             self._readers.clear()
@@ -176,7 +177,7 @@ class Notifications:
 
 @dataclass(frozen=True, slots=True)
 class _LinkTools:
-    """What the streams to all brokers share; see `Notifications`."""
+    """Tools that the streams to all brokers share; see `Notifications`."""
 
     book: InterestBook
     clock: Clock
@@ -217,7 +218,7 @@ class _Link:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Hold a stream open until cancelled."""
+        """Keep a stream open until cancelled."""
         pause_s = _PAUSE_FIRST_S
         well = True
         warn_at_s = self._clock.monotonic() + _START_S_MAX
@@ -309,5 +310,5 @@ def _registration(interest: Interest) -> NotifyInterest:
 
 
 def reader_of(interest: Interest) -> Reader:
-    """Whose interest in lite topics it is."""
+    """Return the reader whose interest in lite topics it is."""
     return Reader(interest.group, interest.topic, interest.lite_client_id)

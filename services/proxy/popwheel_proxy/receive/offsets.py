@@ -68,7 +68,7 @@ class Offsets:
             now: seconds of the monotonic clock.
 
         Raises:
-            StatusError: what the client is to be told instead of messages.
+            StatusError: the client's error instead of messages.
         """
         request = await stream.receive()
         if request is None:
@@ -85,7 +85,7 @@ class Offsets:
         await stream.send((_OK_ANSWER, *(field(2, message) for message in answer.messages), next_offset))
 
     async def pull_records(self, call: Call, client_id: str, request: pb.PullMessageRequest, now: float) -> bytes:
-        """What `pull` reads, as records of the log; none if none came in time.
+        """Return what `pull` reads, as records of the log; empty if none came in time.
 
         Returns:
             A PullRecordsResponse, as the broker made it. Raises as `pull` does.
@@ -102,7 +102,7 @@ class Offsets:
         now: float,
         messages_max: int,
     ) -> Answer:
-        """What the broker answers to a pull of so many messages at the most."""
+        """Return the broker's answer to a pull of at most `messages_max` messages."""
         group = group_name(request.group)
         of_tool = group == TOOLS_GROUP
         if not of_tool:
@@ -227,7 +227,7 @@ class Offsets:
         return topic, queue.broker.name
 
     def _wait_ms(self, call: Call, request: pb.PullMessageRequest, now: float) -> int:
-        """How long the broker may wait for a first message."""
+        """Return how long the broker may wait for a first message."""
         wait_ms = self._limits.pull_wait_ms(request.long_polling_timeout.ToMilliseconds())
         if call.deadline is not None:
             wait_ms = min(wait_ms, int((call.deadline - now) * 1000) - ANSWER_RESERVE_MS)

@@ -24,7 +24,7 @@ from popwheel_rpc.status import RpcError
 
 _RELEASE_WITHIN_S = 10.0
 _PASSING = (
-    Code.TOPIC_NOT_FOUND,  # the broker has not heard yet of what was just made
+    Code.TOPIC_NOT_FOUND,  # the broker has not seen yet what was just made
     Code.CONSUMER_GROUP_NOT_FOUND,
     Code.TOO_MANY_REQUESTS,
     Code.HA_NOT_AVAILABLE,
@@ -32,14 +32,14 @@ _PASSING = (
     Code.INTERNAL_ERROR,
     Code.INTERNAL_SERVER_ERROR,
 )
-"""Refusals of a pop that may be over in a moment: the poll goes on. With any other it ends, and the client is told."""
+"""Refusals of a pop that may be over in a moment: the poll goes on. Any other ends it, and the client gets it."""
 _EMPTY = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
-"""Of these: where nothing was heard of topic or group, nothing is there."""
+"""Codes among these that mean an empty result: the broker has not seen the topic or group yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a poll ended with: messages of one broker, or none."""
+    """Result of a poll: messages of one broker, or none."""
 
     broker: str
     messages: Sequence[bytes]
@@ -51,7 +51,7 @@ NOTHING = Found("", (), ())
 
 @dataclass(frozen=True, slots=True)
 class PollTools:
-    """What all polls of a proxy share."""
+    """Tools that all polls of a proxy share."""
 
     brokers: Brokers
     masters: MasterCalls
@@ -123,7 +123,7 @@ class Poll:
         return self.found
 
     def close(self) -> None:
-        """The call is over, however it ended; what a pop under way still brings is given back."""
+        """The call is over, however it ended; what a pop under way still brings is released."""
         tools = self._tools
         self._machine.gone()
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""What polls and pulls may ask for, and how many may run: per client, per connection and in all, which groups share.
+"""Limits of polls and pulls, and of how many may run: per client, per connection, and in all, shared between groups.
 
 Too much is cut to the limit and counted; what makes no sense, or is one too many, is refused.
 """
@@ -42,7 +42,7 @@ class PollLimits:
         self.admission = Admission(options.receive)
 
     def batch(self, asked: int) -> int:
-        """How many messages one answer holds at the most; one if the client does not say.
+        """Return the largest number of messages of one answer; one if the client does not say.
 
         Raises:
             StatusError: BAD_REQUEST, for a negative number.
@@ -54,11 +54,11 @@ class PollLimits:
         return count
 
     def block(self, asked: int) -> int:
-        """How many messages one block holds at the most. Raises as `batch` does."""
+        """Return the largest number of messages of one block. Raises as `batch` does."""
         return min(_count(asked), BLOCK_MESSAGES_MAX)
 
     def pull_wait_ms(self, asked_ms: int) -> int:
-        """How long a pull may wait for a first message, in milliseconds.
+        """Return how long a pull may wait for a first message, in milliseconds.
 
         Raises:
             StatusError: ILLEGAL_POLLING_TIME, for a negative time.
@@ -74,7 +74,7 @@ class PollLimits:
         return asked_ms
 
     def poll_wait_ms(self, asked_ms: int) -> int:
-        """How long a poll may wait for messages, in milliseconds: 0 if it asks for less than the shortest time.
+        """Return how long a poll may wait for messages, in milliseconds: 0 if it asks for less than the shortest time.
 
         Raises:
             StatusError: ILLEGAL_POLLING_TIME, for a negative time.
@@ -109,7 +109,7 @@ class Admission:
 
     @property
     def polls(self) -> int:
-        """How many run."""
+        """Number of running polls."""
         return self._by_group.total
 
     def enter(self, client_id: str, connection: str, group: str) -> None:

@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 @dataclass(slots=True)
 class _Waiting:
-    """What waits for a topic and group.
+    """Polls that wait for a topic and group.
 
     Args:
         polls: how many.

@@ -30,7 +30,7 @@ _ANY_QUEUE: Final = -1
 _LITE: Final = TopicType.LITE
 _GRACE_S: Final = 0.2
 _GOLDEN_RATIO: Final = 0.6180339887498949
-"""Its multiples are spread evenly, and so is every second, third ... of them."""
+"""Golden ratio: its multiples are spread evenly, and so is every second, third ... of them."""
 _MESSAGE_TAG: Final = b"\x12"
 _OK_ANSWER: Final = ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -47,7 +47,7 @@ class _Receive:
         """While its topic or group is not there."""
 
     def end(self) -> None:
-        """Its client stops."""
+        """Record that its client stops."""
         self.ended = True
         if self.poll is not None:
             self.poll.end()
@@ -55,7 +55,7 @@ class _Receive:
             self.waiter.set_result(False)
 
     def check(self) -> None:
-        """See that its client goes on.
+        """Check that its client goes on.
 
         Raises:
             StatusError: MESSAGE_NOT_FOUND, as for polls that wait.
@@ -105,7 +105,7 @@ class ReceiveHandler:
         self._clock = context.clock
         self._polls: dict[Poll, None] = {}  # the oldest first
         self._receives: dict[str, dict[_Receive, None]] = {}
-        """By client."""
+        """Receives by client."""
         self._draining = False
 
     async def receive(
@@ -114,7 +114,7 @@ class ReceiveHandler:
         """Answer one ReceiveMessage of a user's client.
 
         Raises:
-            StatusError: what the client is to be told instead of messages.
+            StatusError: the client's error instead of messages.
         """
         request = await stream.receive()
         if request is None:
@@ -300,7 +300,7 @@ class ReceiveHandler:
         found: Found,
         stream: Stream[ReceiveMessageRequest, bytes],
     ) -> None:
-        """Send the messages; if the client has gone they are given back, and each counts as one attempt."""
+        """Send the messages; if the client has gone they are released, and each counts as one attempt."""
         parts = answer_parts(found.messages, self._clock.wall_ms())
         size = sum(map(len, parts))
         self._admission.unsent.take(client_id, size)
@@ -347,7 +347,7 @@ class ReceiveHandler:
         return LongPoll(tuple(brokers), True, until_s, _GRACE_S, mode, self._mode_choice.patience_s)
 
     def _asked_wait_ms(self, request: ReceiveMessageRequest) -> int:
-        """How long the client wants to wait, within the limits; as long as possible if it does not say.
+        """Return the time that the client wants to wait, within the limits; the longest if it does not say.
 
         Raises:
             StatusError: ILLEGAL_POLLING_TIME.

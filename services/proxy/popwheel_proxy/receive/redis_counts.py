@@ -47,7 +47,7 @@ class RedisCounts:
         self._ahead_s: float | None = None
 
     async def exchange(self, counts: Mapping[Key, int]) -> Sums:
-        """See `CountStore`."""
+        """Exchange the counts (`CountStore`)."""
         now_s = self._now_s()
         bucket = int(now_s // WINDOW_S)
         current, previous = f"{PREFIX}{bucket}", f"{PREFIX}{bucket - 1}"

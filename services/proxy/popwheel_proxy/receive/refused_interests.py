@@ -1,6 +1,6 @@
 """Interests that a broker refused to register, and when each has its turn to be popped for all the same (pure).
 
-A broker takes a limited number of interests; of those past it, it tells nothing. Their polls must find its messages
+A broker takes a limited number of interests; for those past it, it does not notify. Their polls must find its messages
 nevertheless: every `TURN_EVERY_S` one poll that waits pops there, as if the broker had said that a message is there.
 Turns are taken in order, and at most `TURNS_AT_ONCE_MAX` with one look, so that very many refused interests cost
 longer waiting and not ever more pops. Now and then a turn is used to register again.
@@ -9,11 +9,11 @@ longer waiting and not ever more pops. Now and then a turn is used to register a
 from dataclasses import dataclass
 
 TURN_EVERY_S = 1.0
-"""How long a message may wait at such a broker beside a poll, if there are not too many turns to take."""
+"""Longest wait of a message at such a broker beside a poll, if not too many refused interests take turns."""
 TURNS_AT_ONCE_MAX = 50
 """Turns taken with one look, ten times a second: past 500 refused interests their turns come more rarely."""
 REGISTER_EVERY_S = 30.0
-"""How long after a refusal the interest is registered again."""
+"""Time after a refusal until the interest is registered again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class RefusedInterests:
         return len(self._all)
 
     def __contains__(self, key: tuple[int, str]) -> bool:
-        """Whether a broker has refused the interest of a number."""
+        """Return whether a broker refused the interest of a number."""
         return key in self._all
 
     def add(self, interest_id: int, broker: str, now: float, *, is_unknown: bool = False) -> None:
@@ -71,7 +71,7 @@ class RefusedInterests:
             del self._all[key]
 
     def take_turns(self, now: float) -> list[RefusedInterest]:
-        """Those whose turn has come; they get their next one."""
+        """Return the interests whose turn has come; they get their next one."""
         turns: list[RefusedInterest] = []
         for refusal in self._all.values():
             if refusal.turn_at > now or len(turns) == TURNS_AT_ONCE_MAX:

@@ -1,7 +1,7 @@
 """Keeps messages invisible for push consumers that asked for auto_renew, for as long as they show signs of life.
 
 `RenewalBook` decides; `Renewal` makes the calls. A handle is renewed whenever a third of its invisible duration has
-passed, so that one failed try does no harm, until it is acknowledged or given back, its client is gone, or it was kept
+passed, so that one failed try does no harm, until it is acknowledged or released, its client is gone, or it was kept
 for the longest time allowed. In that case it is as if its consumer had failed: it comes again by its group's back-off.
 
 What a client holds that has gone is released: others have it at once, and it counts as an attempt. Handles with an
@@ -89,7 +89,7 @@ class RenewalBook:
     def add(
         self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float, receive: int = 0
     ) -> None:
-        """Keep handles renewed from now on; also those that an earlier try of the receive has."""
+        """Renew handles from now on; also those that an earlier try of the receive has."""
         until = now + self._options.longest_ms / 1000
         for handle in handles:
             self._drop(handle)
@@ -99,7 +99,7 @@ class RenewalBook:
             self._handles[handle] = RenewedHandle(client_id, broker, receive, entry, until, now + self._interval_s)
 
     def drop(self, handles: Sequence[str]) -> None:
-        """Renew these no more: acknowledged, given back, or refused by the broker."""
+        """Renew these no more: acknowledged, released, or refused by the broker."""
         for handle in handles:
             self._drop(handle)
 

@@ -28,11 +28,11 @@ class CountStoreError(Exception):
 
 
 class Sums(NamedTuple):
-    """What the store says.
+    """Sums that the store returns.
 
     Args:
         per_s: requests per second of all proxies over the last `WINDOW_S`.
-        generation: another one than before: the store has lost what it held.
+        generation: another one than before: the store has lost its data.
     """
 
     per_s: Mapping[Key, float]
@@ -40,7 +40,7 @@ class Sums(NamedTuple):
 
 
 class CountStore(Protocol):
-    """Where proxies add up their requests."""
+    """Store where proxies add up their requests."""
 
     async def exchange(self, counts: Mapping[Key, int]) -> Sums:
         """Add requests to those of the current window, and read what all proxies have added; 0 only reads.
@@ -50,11 +50,11 @@ class CountStore(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 class SharedCount:
-    """Keeps `mode_choice` told of the cluster's requests.
+    """Keeps `mode_choice` up to date with the cluster's requests.
 
     Args:
         store: where they are added up.
@@ -100,7 +100,7 @@ class SharedCount:
             self._take(sums)
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await self._store.close()
 
     def _take(self, sums: Sums) -> None:
@@ -119,7 +119,7 @@ class SharedCount:
             _logger.info("polls of all proxies are counted again")
 
     def _fall_back(self, reason: str) -> None:
-        """Go on with the proxy's own count; said once, until all is well again."""
+        """Go on with the proxy's own count; this is logged once, until the store is back."""
         self._mode_choice.cluster({})
         self._up.set(0)
         self._failures.inc()

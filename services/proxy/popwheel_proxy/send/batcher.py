@@ -21,7 +21,7 @@ from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 _MESSAGE_OVERHEAD_BYTES = 64
 _LONE_ROW: Final = 4
-"""After so many Puts of one send each the next one does not wait for others."""
+"""Number of Puts of one send each in a row after which the next does not wait for others."""
 _LOOK_EVERY: Final = 16
 """But for every so many-th one, which finds out whether there are any."""
 _OK_CODE = int(Code.OK)
@@ -29,7 +29,7 @@ _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker 
 
 
 def size_of(messages: Sequence[ClientMessage]) -> int:
-    """About how many bytes messages take that wait."""
+    """Return the approximate size of waiting messages, in bytes."""
     size = 0
     for message in messages:
         size += len(message.payload) + len(message.system_properties) + _MESSAGE_OVERHEAD_BYTES
@@ -41,13 +41,15 @@ class NotSentError(Exception):
 
 
 Outcome = Literal["stored", "refused", "unreachable", "unanswered"]
-"""How a Put ended: the broker did its part, though it may have refused single runs for what they were; it could not
-store something, or took nothing; it was not reached; or it can't be told what has become of it. Plain strings, since
-every Put is counted by them, and members of an Enum have a slow hash."""
+"""Outcome of a Put. Stored: the broker processed it, though it may have refused single runs.
+
+Refused: it could not store something, or accepted nothing. Unreachable: it was not reached. Unanswered: the outcome is
+unknown. Plain strings, since every Put is counted by them, and members of an Enum have a slow hash.
+"""
 
 
 class PutObserver(Protocol):
-    """Who is told of Puts."""
+    """Observer of Puts."""
 
     def put_began(self, batcher: "Batcher") -> None:
         """A Put begins."""
@@ -84,7 +86,7 @@ class Shipment:
 
     @property
     def kind(self) -> PutKind:
-        """How its messages go into the log."""
+        """Kind of storage of its messages in the log."""
         return self.messages[0].kind
 
     @property
@@ -94,8 +96,9 @@ class Shipment:
 
     @property
     def goes_alone(self) -> bool:
-        """Whether it is put together with no other shipment in a run. A broker refuses a run as a whole, and no
-        shipment is refused for another's delivery time.
+        """True if it shares a run with no other shipment.
+
+        A broker refuses a run as a whole, and no shipment is refused for another's delivery time.
         """
         return bool(self.kind) or self.is_retry
 
@@ -111,7 +114,7 @@ class Batcher:
         channel: gives the way to the broker, or raises `StatusError` if it is not there.
         options: how much may join and wait.
         background: where Puts run.
-        observer: is told of Puts.
+        observer: notified of Puts.
 
     Attributes:
         name: the broker's name.
@@ -139,14 +142,14 @@ class Batcher:
         self._waiting: deque[Shipment] = deque()
         self._running = False
         self._lone_puts = 0
-        """In a row, up to now."""
+        """Number of Puts of one send each, in a row, up to now."""
         self._messages = Shares()
         self._bytes = Shares()
-        """What waits, by topic."""
+        """Bytes that wait, by topic."""
 
     @property
     def waiting_messages(self) -> int:
-        """How many messages wait."""
+        """Number of messages that wait."""
         return self._messages.total
 
     def ship(
@@ -329,7 +332,7 @@ class Batcher:
 
 
 def _outcome_of(error: StatusError | RpcError) -> Outcome:
-    """How a Put ended that was not answered with results."""
+    """Return the outcome of a Put that was not answered with results."""
     if isinstance(error, StatusError):
         return "refused"
     if isinstance(error, NotProcessedError) or error.status is GrpcStatus.UNAVAILABLE:
@@ -338,7 +341,7 @@ def _outcome_of(error: StatusError | RpcError) -> Outcome:
 
 
 def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
-    """What is asked of the broker for shipments to the same queue."""
+    """Return the run for shipments to the same queue."""
     messages = [message for shipment in shipments for message in shipment.messages]
     return MessageRun(
         shipments[0].topic,
@@ -354,7 +357,7 @@ def _run_of(shipments: Sequence[Shipment]) -> MessageRun:
 
 
 def _retry_runs(shipment: Shipment) -> list[MessageRun]:
-    """What is asked of the broker for a shipment that it may have stored already."""
+    """Return the runs for a shipment that the broker may have stored already."""
     return [
         MessageRun(
             shipment.topic,
@@ -373,7 +376,7 @@ def _retry_runs(shipment: Shipment) -> list[MessageRun]:
 
 
 def _resolve_retry(shipment: Shipment, results: Sequence[PutResult]) -> None:
-    """Say where the messages of a shipment stand that the broker may have stored before."""
+    """Resolve a shipment that the broker may have stored before: set the places of its messages."""
     if shipment.stored.done():
         return  # its sender has gone
     refused = next((result for result in results if result.code != _OK_CODE), None)
@@ -401,7 +404,7 @@ def _full(limit: str) -> LimitError:
 
 
 def _fail(shipment: Shipment, error: BaseException) -> None:
-    """Let a sender know that its Put ended in a way that nobody foresaw, or was cancelled as the proxy ends."""
+    """Fail a sender whose Put ended in an unexpected way, or was cancelled as the proxy ends."""
     if isinstance(error, Exception) and not shipment.stored.done():
         shipment.stored.set_exception(error)
     else:

@@ -14,7 +14,7 @@ from popwheel_proxy.send.broker_health import BrokerHealth, Change
 from popwheel_proxy.send.metrics import SendMetrics
 
 LOOK_EVERY_S = 0.1
-"""How often Puts in flight are looked at."""
+"""Interval between two checks of Puts in flight."""
 OVERDUE_LOOKS = 6
 """A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Looks are counted instead of seconds, so
 that a loop that stood still is not taken for brokers that hang."""
@@ -31,7 +31,7 @@ class Batchers:
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
-        answered: told the name of a broker that has stored something.
+        answered: called with the name of a broker that has stored something.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Batchers:
             self._changed(batcher.name, change)
 
     def _look(self) -> None:
-        """See which Puts are overdue, and let what waits behind them move on if another broker answers."""
+        """Find Puts that are overdue, and move what waits behind them if another broker answers."""
         busy = [batcher for batcher in self._batchers.values() if batcher.is_putting]
         self._looking = bool(busy)
         if busy:

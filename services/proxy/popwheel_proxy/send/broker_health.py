@@ -1,8 +1,8 @@
-"""Which brokers sends avoid, and when they are tried again (pure).
+"""Health of brokers: those that sends avoid, and when they are tried again (pure).
 
 The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. From
 there come the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
-and held against the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
+and compared with the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
 the time it took, not as ten seconds. The pause doubles when the trouble lasts. And none comes back unseen because its
 time is up: one send goes there, and a good answer to that brings it back.
 
@@ -17,38 +17,38 @@ from enum import Enum, IntEnum, auto
 from math import inf
 
 SLOW_FROM_S = 0.1
-"""No broker is slow below this: what a busy device or a pause of this process may well take."""
+"""Latency below which no broker is slow: a busy device, or a pause of this process, may well take it."""
 SLOW_FACTOR = 3.0
 """A slow one takes as many times as long as the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
 """(from this latency on, avoided for so long at first): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
 leaves a broker alone for nothing less; the second for what is less is our own."""
 PAUSE_MAX_S = 60.0
-"""No broker is avoided for longer without a probe, however often it was."""
+"""Longest time without a probe for which a broker is avoided, however often it was."""
 FORGIVEN_AFTER_S = 60.0
 """A broker that was sound for this long begins again with a short pause."""
 PROBE_EVERY_S = 1.0
-"""A probe that no answer is heard of, as its client has gone, is followed by another after this."""
+"""A probe without an answer, as its client has gone, is followed by another after this."""
 
 _PUTS_KNOWN = 8  # a latency is the mean of as many at first, then moves by 1/8 of each: one Put of 0.8 s is forgiven
 _STRIKES_MAX = 10
 
 
 class Trouble(IntEnum):
-    """What is wrong with a broker, from the least to the worst."""
+    """Trouble of a broker, from the least to the worst."""
 
     NONE = 0
     SLOW = 1
     FAILING = 2
-    """It is not reached, or says that it cannot store."""
+    """Broker not reached, or not able to store."""
     HANGING = 3
-    """It does not answer."""
+    """Broker without an answer."""
     AWAY = 4
-    """It has no master: nothing is sent there, and no other trouble is known before it has one."""
+    """Broker without a master: nothing is sent there, and no other trouble is known before it has one."""
 
 
 class Change(Enum):
-    """What a report has brought about."""
+    """Change that a report caused."""
 
     NONE = auto()
     AVOIDED = auto()
@@ -61,14 +61,14 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class BrokerState:
-    """What is known of one broker.
+    """State of one broker.
 
     Args:
         name: its name.
         latency_s: moving latency of its Puts.
         puts: how many are in it; it is not slow before there are some.
         trouble: why it is avoided.
-        since: when that was last found out: Puts that began earlier tell nothing new.
+        since: when that was last found out: Puts that began earlier show nothing new.
         probe_at: when the next send may probe it.
         strikes: how often it was found bad, until it is forgiven.
         back_at: when it was last found sound after trouble.
@@ -101,7 +101,7 @@ class BrokerHealth:
         self.avoided = 0
 
     def keep(self, names: Iterable[str]) -> None:
-        """These are the brokers now; one that left and came back begins anew."""
+        """Set the current brokers; one that left and came back begins anew."""
         known = self._brokers
         self._brokers = {name: known.get(name) or BrokerState(name) for name in names}
         self._refresh()
@@ -113,11 +113,11 @@ class BrokerHealth:
             self._refresh()
 
     def state(self, name: str) -> BrokerState | None:
-        """What is known of a broker, if it is there."""
+        """Return the state of a broker, if it is known."""
         return self._brokers.get(name)
 
     def choose(self, turn: int, past: Collection[str], now: float) -> tuple[str, int] | None:
-        """Where a send goes: to an avoided broker whose probe is due, to the sound ones in turn, or to the least bad.
+        """Choose the broker of a send: an avoided one whose probe is due, the healthy ones in turn, or the least bad.
 
         Args:
             turn: how many sends of the topic were before.
@@ -140,7 +140,7 @@ class BrokerHealth:
         return None if least_bad is None else (least_bad.name, turn)
 
     def answers_better(self, name: str) -> bool:
-        """Whether another broker is known to answer, while this one hangs."""
+        """Return whether another broker is known to answer, while this one hangs."""
         return any(state.trouble <= Trouble.SLOW and state.name != name for state in self._brokers.values())
 
     def answered(self, name: str, began: float, now: float) -> Change:
@@ -197,7 +197,10 @@ class BrokerHealth:
         return change
 
     def _is_slow(self, state: BrokerState, latency_s: float) -> bool:
-        """Whether a latency is long, and long against that of the sound others that are known; without any, none is."""
+        """Return whether a latency is long, also against the known ones of other healthy brokers.
+
+        Without a known one it is not.
+        """
         if latency_s < SLOW_FROM_S:
             return False
         others = sorted(
@@ -225,5 +228,5 @@ def _badness(state: BrokerState) -> tuple[int, float, float]:
 
 
 def _pause_s(latency_s: float) -> float:
-    """How long a broker is avoided at first that took so long."""
+    """Return how long a broker with this latency is avoided at first."""
     return next(pause_s for from_s, pause_s in PAUSES_S if latency_s >= from_s or not from_s)

@@ -27,7 +27,7 @@ _logger = structlog.get_logger()
 
 
 class CheckLinks:
-    """Holds a stream to each broker.
+    """Links to each broker: a stream of its own.
 
     Args:
         book: for which topics there are producers.
@@ -93,11 +93,11 @@ class _Link:
         self._telemetry = telemetry
         self._random = random_source
         self._untold: dict[str, bool] = {}
-        """Topic -> whether there are producers; what is to be told next, each topic once."""
+        """Topic -> whether there are producers; what is to be sent next, each topic once."""
         self._changed = asyncio.Event()
 
     def tell(self, topics: list[str], gone: list[str]) -> None:
-        """Tell of a change with the next message."""
+        """Report a change with the next message."""
         self._untold.update(dict.fromkeys(topics, True))
         self._untold.update(dict.fromkeys(gone, False))
         self._changed.set()
@@ -108,7 +108,7 @@ class _Link:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Hold a stream open until cancelled."""
+        """Keep a stream open until cancelled."""
         pause_s = _PAUSE_FIRST_S
         while True:
             reason, was_well = await self._run_one_stream()
@@ -119,7 +119,7 @@ class _Link:
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S)
 
     async def _run_one_stream(self) -> tuple[str, bool]:
-        """Open a stream, tell all topics, and pass on what is asked; why it ended, and whether anything came."""
+        """Open a stream, report all topics, and forward checks; return why it ended, and whether anything came."""
         self._untold = dict.fromkeys(self._book, True)
         self._changed.set()
         try:
@@ -140,7 +140,7 @@ class _Link:
             stream.cancel()
 
     async def _send(self, stream: ClientStream[TransactionCheck, TransactionProducers]) -> None:
-        """Tell what has changed whenever something has."""
+        """Report changes whenever there are some."""
         try:
             while True:
                 await self._changed.wait()

@@ -35,7 +35,7 @@ class EndHandler:
         Who says neither commit nor rollback doesn't know: it is answered OK, and asked again later.
 
         Raises:
-            StatusError: ILLEGAL_TOPIC; INVALID_TRANSACTION_ID: the id was not given out for this topic and message, or
+            StatusError: ILLEGAL_TOPIC; INVALID_TRANSACTION_ID: the id was not issued for this topic and message, or
                 the transaction is not known any more; PRECONDITION_FAILED: it has ended the other way;
                 HA_NOT_AVAILABLE: its broker is away.
         """

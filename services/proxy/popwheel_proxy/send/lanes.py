@@ -23,7 +23,7 @@ _LIMIT = "send.waiting_messages_max"
 
 
 def place_of(topic: str, lane: str, brokers: Sequence[str], queues: int) -> Place:
-    """The queue of a lane.
+    """The queue of a message group or lite topic.
 
     A broker that is added takes over lanes, and none moves between the others.
 
@@ -43,7 +43,7 @@ def _hash(line: bytes, salt: bytes) -> int:
 
 
 class Lanes:
-    """The lanes that messages are on their way of.
+    """The send queues of message groups and lite topics, with messages on their way.
 
     Args:
         waiting_max: so many sends may wait for others; topics share it.
@@ -56,7 +56,7 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for another of their lane."""
+        """Sends that wait for another of their send queue."""
         return self._waiting.total
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class Lanes:
         wait_s: float | None,
         work: Callable[[], Awaitable[Result]],
     ) -> Result:
-        """Do some work when all has ended that began before it for the same lane.
+        """Run some work after all that began before it for the same send queue.
 
         Args:
             topic, lane: which.

@@ -1,4 +1,4 @@
-"""What the proxy counts of its sends to brokers."""
+"""Metrics of sends to brokers."""
 
 from collections.abc import Collection, Iterable
 

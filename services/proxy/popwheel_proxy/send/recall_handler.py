@@ -1,4 +1,4 @@
-"""RecallMessage: takes back a delayed message before its time; any proxy serves any handle.
+"""RecallMessage: recalls a delayed message before its time; any proxy serves any handle.
 
 The broker that holds the message is read from the handle; only that broker checks it, and knows which of recall and
 delivery was first.
@@ -18,7 +18,7 @@ from popwheel_rpc.methods import RECALL
 from popwheel_rpc.service import Call
 
 _OVER = (Code.PRECONDITION_FAILED, Code.MESSAGE_NOT_FOUND)
-"""What a master says of a message whose time has come, be it that it was delivered or that it was taken back."""
+"""Codes of a master for a message whose time has come, be it that it was delivered or recalled."""
 _CANNOT_TELL = (
     "an earlier try had no answer, and the message's delivery time has come, so it can't be told whether it was taken "
     "back or is being delivered"
@@ -41,7 +41,7 @@ class RecallHandler:
         """Take back a message: OK says that it will not be delivered. Its topic may have been deleted since.
 
         Raises:
-            StatusError: ILLEGAL_TOPIC; BAD_REQUEST: the handle was not given out for this topic; HA_NOT_AVAILABLE: its
+            StatusError: ILLEGAL_TOPIC; BAD_REQUEST: the handle was not issued for this topic; HA_NOT_AVAILABLE: its
                 broker is away; PRECONDITION_FAILED: it is too late; MESSAGE_NOT_FOUND: there is no such message;
                 PROXY_TIMEOUT: it is too late now, but an earlier try that had no answer may have been in time.
         """

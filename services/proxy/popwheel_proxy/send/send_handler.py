@@ -36,7 +36,7 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """What of a request is stored together: messages of one topic, one kind, one lane and one priority.
+    """Part of a request that is stored together: messages of one topic, one kind, one send queue, and one priority.
 
     Args:
         topic: the topic.
@@ -57,8 +57,8 @@ class SendHandler:
         catalog: topics.
         brokers: the broker groups there are.
         parked_calls: where sends wait whose group has no master, or does not answer.
-        sends_halves: told of a call that sends half messages to a topic.
-        clients: told who sends to which topic.
+        sends_halves: notified of a call that sends half messages to a topic.
+        clients: notified who sends to which topic.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SendHandler:
 
     @property
     def waiting_in_lanes(self) -> int:
-        """Sends that wait for another of their lane."""
+        """Sends that wait for another of their send queue."""
         return self._lanes.waiting
 
     @property
@@ -139,7 +139,7 @@ class SendHandler:
         return send_answer(messages, results)
 
     def _parts_of(self, call: Call, messages: list[ClientMessage], now_ms: int) -> list[_Part]:
-        """Check all messages, and tell which of them can be stored together."""
+        """Check all messages; return which of them can be stored together."""
         parts: dict[tuple[str, PutKind, str, int], _Part] = {}
         part = head = None
         kind, lane, priority = PutKind.NOW, "", -1
@@ -181,7 +181,7 @@ class SendHandler:
     async def _store_or_say_why(
         self, call: Call, part: _Part, messages: list[ClientMessage]
     ) -> Sequence[int | str | StatusError]:
-        """Like `_store`, with a refusal in the place of each message's offset or handle."""
+        """Store as `_store` does, with a refusal in the place of each message's offset or handle."""
         try:
             if part.lane:
                 return await self._store_in_turn(call, part.topic, messages)
@@ -192,7 +192,7 @@ class SendHandler:
             return [error] * len(messages)
 
     async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
-        """Put messages of one lane into its queue, behind all of it that this proxy was sent before.
+        """Put messages of one send queue into its queue, behind all of it that this proxy was sent before.
 
         Raises:
             StatusError: why they could not be stored.
@@ -264,7 +264,7 @@ class SendHandler:
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
 
     def _pick_level(self, priority: int, topic: Topic, past: Collection[str]) -> Place | None:
-        """As `_pick`, for messages of a priority: the broker whose turn it is, and the queue of their level there."""
+        """Pick the next broker for messages of a priority as `_pick` does, and the queue of their level there."""
         place = self._pick(topic, past)
         return None if place is None else (place[0], level_of(priority, topic.queues))
 

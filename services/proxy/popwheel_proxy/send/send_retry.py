@@ -21,10 +21,11 @@ from popwheel_rpc.status import RpcError
 _ANSWER_RESERVE_S = 0.3
 _LOOK_FIRST_S = 0.2
 _LOOK_S_MAX = 1.0
-"""How long a send waits for word of another topic before it asks the broker again, which may have been wrong."""
+"""Longest time that a send waits for news of another topic before it asks the broker again, which may have been wrong.
+"""
 
 Stored = Sequence[int] | Sequence[str]
-"""Of messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
+"""Result for messages of one topic: the queue offset of each, or of each delayed one its recall handle."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +57,9 @@ class Send:
     look_s: float = _LOOK_FIRST_S
 
     def has_another_topic(self) -> bool:
-        """Whether another topic has the name now; then the messages are for that. If the controllers have lost their
-        state since, it may be the same one under a new id: what was stored is in it.
+        """Return whether another topic has the name now; then the messages are for that.
+
+        If the controllers have lost their state since, it may be the same one under a new id, with what was stored.
 
         Raises:
             StatusError: there is none, or it does not take them.
@@ -76,7 +78,7 @@ class Send:
         return True
 
     def told(self) -> StatusError:
-        """What its client is told when it could not be stored."""
+        """Return the client's error for a send that could not be stored."""
         failure = self.failure
         if failure is None:
             away = "no broker has a master" if self.place is None else f"the broker {self.place[0]} is not there"
@@ -92,7 +94,7 @@ class Send:
 
 
 class SendRetry:
-    """Goes on with sends that failed.
+    """Retries of sends that failed.
 
     Args:
         brokers: the broker groups there are.
@@ -132,7 +134,7 @@ class SendRetry:
             raise send.told() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
-        """Have a send wait, and try when it may."""
+        """Park a send, and try when it may."""
         with self._parked_calls.park(size_of(send.messages)) as parked:
             while step is not Step.TELL:
                 if step is Step.WAIT:
@@ -154,7 +156,7 @@ class SendRetry:
         """Wait for word of another topic of the name, unless it has come already.
 
         After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
-        this proxy has heard something.
+        this proxy has received something.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
         until = clock.monotonic() + send.look_s
@@ -172,7 +174,7 @@ class SendRetry:
             raise send.told() from refusal
 
     def _after(self, send: Send) -> Step:
-        """What is to be done after a try that failed."""
+        """Return the step after a failed try."""
         brokers, place = self._brokers, send.place
         if place is None or (send.failure is None and place[0] not in brokers.led):
             send.fault = Fault.NO_MASTER
@@ -193,7 +195,7 @@ class SendRetry:
         return step
 
     def _give_up(self, send: Send, began: float) -> float:
-        """Until when it is tried, in seconds of the monotonic clock."""
+        """Return when its retries end, in seconds of the monotonic clock."""
         only, names = send.tries.only, self._brokers.names
         there = bool(names) if only is None else only[0] in names
         return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._parked_calls.hold_s, there=there)

@@ -1,4 +1,4 @@
-"""What a message's system properties lack when it is delivered, and what in them only the server may set.
+"""System properties that are added to a message at delivery, and those that only the server may set.
 
 Each official client reads what is added here: Rust sends no digest; Node's client cannot receive a message
 without one, and Python's none without an encoding.
@@ -76,11 +76,11 @@ _OPTIONAL: Final = (
 _NUMBERS: Final = frozenset(
     SystemProperties.DESCRIPTOR.fields_by_name[name].number for name in (*_OPTIONAL, "store_host")
 )
-"""Without `queue_id`: every client sets it, and every delivery overwrites it."""
+"""Numeric fields without `queue_id`: every client sets it, and every delivery overwrites it."""
 
 
 def has_server_fields(properties: SystemProperties) -> bool:
-    """Whether a sender has set a field that is the server's."""
+    """Return whether a sender has set a field that is the server's."""
     has: Callable[[Any], bool] = properties.HasField
     return properties.store_host != "" or any(map(has, _OPTIONAL))
 

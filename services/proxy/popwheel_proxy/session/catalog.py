@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 _CONTROLLER_TIMEOUT_S = 3.0
 _REFUSAL_S = 1.0
-"""For so long the controller is not asked again for a name that it does not make now, unless names have changed."""
+"""Time for which the controller is not asked again for a name that it does not make now, unless names have changed."""
 _REFUSALS_MAX = 1_000
 """Refusals that are kept in mind, the latest."""
 _MAY_LAST = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
@@ -96,7 +96,7 @@ class Catalog:
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
     def topic_now(self, topic: Topic) -> Topic:
-        """The topic that has the name of another one now; that itself if it may be younger than all that was heard of.
+        """The topic that has the name of another one now; that itself if it may be younger than all that was seen.
 
         Raises:
             StatusError: as `topic` does.
@@ -132,7 +132,7 @@ class Catalog:
         return (await self._ensure(ENSURE_TOPIC, request, "topic", name)).topic
 
     def knows(self, topic: str, group: str) -> bool:
-        """Whether a topic and a consumer group are there."""
+        """Return whether a topic and a consumer group exist."""
         return self.find_topic(topic) is not None and self.find_group(group) is not None
 
     def find_group(self, name: str) -> Group | None:
@@ -140,7 +140,7 @@ class Catalog:
         return self._view.groups.get(name)
 
     def check_group(self, name: GroupName) -> None:
-        """Whether `ensure_group` would give a group; nothing is made yet.
+        """Check that `ensure_group` would return a group; nothing is made yet.
 
         Raises:
             StatusError: as `ensure_group` does.

@@ -1,4 +1,4 @@
-"""What a client says of itself in its settings, as operators are shown it: cut to what is bounded (pure)."""
+"""Facts of a client from its settings, as operators are shown them: cut to a bounded size (pure)."""
 
 from typing import Final, NamedTuple
 
@@ -49,7 +49,7 @@ class ClientFacts(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """About how much memory the lists take."""
+        """Approximate memory of the lists, in bytes."""
         texts = sum(len(topic) + len(text) + _BYTES_OF_ENTRY for topic, text in self.subscriptions)
         return texts + sum(len(topic) + _BYTES_OF_ENTRY for topic in self.publishes)
 
@@ -62,7 +62,7 @@ UNKNOWN: Final = ClientFacts()
 
 
 def facts_of(settings: Settings) -> ClientFacts:
-    """What settings say that were taken."""
+    """Return the facts of accepted settings."""
     agent, subscription, publishing = settings.user_agent, settings.subscription, settings.publishing
     return ClientFacts(
         language=_LANGUAGES.get(agent.language, ""),

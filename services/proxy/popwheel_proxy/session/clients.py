@@ -16,7 +16,7 @@ from popwheel_proxy.session.client_facts import FILTER_LENGTH_MAX, NAMES_MAX, UN
 GONE_AT_ONCE_MAX = 5_000
 """Clients that are found to be gone in one look; the next one finds more."""
 FACTS_BYTES_MAX = 64 * 1024 * 1024
-"""About how much memory the lists of topics take that clients give; of those beyond it only the numbers are kept."""
+"""Approximate memory of the lists of topics that clients send; of further ones only the lengths are kept."""
 USES_MAX = 200_000
 """Pairs of a client and what it polls for, or sends to, that are kept for operators; of further ones none is."""
 
@@ -51,7 +51,7 @@ class Clients:
 
     Args:
         clients_max: how many are kept.
-        expiry_s: one that has not been heard of for this long is gone.
+        expiry_s: one that has not called for this long is gone.
         grace_s: so is one that has not called for this long since its last open call has broken.
     """
 
@@ -111,7 +111,7 @@ class Clients:
 
     @property
     def facts_bytes(self) -> int:
-        """About how much memory the lists of topics take that clients give."""
+        """Approximate memory of the lists of topics that clients sent."""
         return self._facts_bytes.total
 
     @property
@@ -187,7 +187,7 @@ class Clients:
                 del self.libraries[library]
 
     def is_alive(self, client_id: str, now: float) -> bool:
-        """Whether a client was heard of not too long ago."""
+        """Return whether a client's last call is not too long ago."""
         known = self._clients.get(client_id)
         return known is not None and now - known.seen_at < self._expiry_s
 
@@ -200,11 +200,11 @@ class Clients:
 
     @property
     def any_lite(self) -> bool:
-        """Whether any client is a consumer of lite topics."""
+        """True if any client is a consumer of lite topics."""
         return self._lite_count > 0
 
     def reads_lite(self, client_id: str) -> bool | None:
-        """Whether a client is a consumer of lite topics; None if it has not said so."""
+        """Return whether a client is a consumer of lite topics; None if it has not said so."""
         known = self._clients.get(client_id)
         return None if known is None else known.reads_lite
 

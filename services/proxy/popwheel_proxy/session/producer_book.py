@@ -28,7 +28,7 @@ class ProducerBook:
         self._topics: dict[str, dict[Producer, None]] = {}
         """Topic -> producers; the one that is asked next comes first."""
         self._pairs = Shares()
-        """By client."""
+        """Pairs by client."""
         self._producers: dict[Producer, set[str]] = {}
         self._on_change: Callable[[list[str], list[str]], None] | None = None
 
@@ -45,7 +45,7 @@ class ProducerBook:
         return self._pairs.total
 
     def subscribe(self, on_change: Callable[[list[str], list[str]], None]) -> None:
-        """Tell of topics that have their first producer, and of those whose last one has gone."""
+        """Notify of topics that have their first producer, and of those whose last one has gone."""
         self._on_change = on_change
 
     def add(self, producer: Producer, topics: Iterable[str]) -> bool:

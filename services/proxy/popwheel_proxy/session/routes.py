@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: where a topic's queues are, as the official clients want to be told."""
+"""QueryRoute and QueryAssignment: where a topic's queues are, as the official clients want to know it."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -69,7 +69,10 @@ class Routes:
         return response
 
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
-        """What a push consumer polls: each broker as a whole, or for an ordered group each queue that is no level."""
+        """Return the queues that a push consumer polls.
+
+        That is each broker as a whole, or for an ordered group each queue that is no priority level.
+        """
         _check_endpoints(request.endpoints)
         asker = group_name(request.group)
         self._catalog.check_group(asker)  # first, as no topic must be made for a request that is refused (E1)
@@ -124,7 +127,7 @@ def _check_endpoints(asked: Endpoints) -> None:
 
 
 def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
-    """Where clients are told to send and receive: the advertised address, or the one they asked with.
+    """Return the endpoints for clients: the advertised address, or the one they asked with.
 
     Args:
         options: `advertised_host`, `advertised_port`.
@@ -145,7 +148,7 @@ def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
 
 
 def address_scheme(host: str) -> AddressScheme.ValueType:
-    """Whether a host is a literal address of IPv4 or IPv6, or a name; clients do not find it out themselves."""
+    """Return whether a host is a literal address of IPv4 or IPv6, or a name; clients do not find it out themselves."""
     try:
         version = ip_address(host.strip("[]")).version
     except ValueError:

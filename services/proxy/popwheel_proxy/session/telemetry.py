@@ -64,11 +64,11 @@ _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
 SETTINGS_ENTRIES_MAX = 2_000
 """Topics, or subscriptions, in one client's settings. Fixed: who needs more has several clients."""
 LITE_SUBSCRIPTIONS_MAX = 2_000
-"""Lite topics that one client reads of a topic, as clients are told. Fixed: as many as RocketMQ's clients assume; who
-needs more starts another client."""
+"""Limit of lite topics that one client reads of a topic. Fixed: as many as RocketMQ's clients assume; who needs more
+starts another client."""
 LITE_CLIENTS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
-# What consumers are told whose group is not known yet; the controller's own default, which it has a moment later.
+# The settings of consumers whose group is not known yet; the controller's own default, which it has a moment later.
 _ATTEMPTS_MAX = 17
 
 
@@ -116,7 +116,7 @@ class Telemetry:
     """The Telemetry streams of this proxy.
 
     Args:
-        context: of the proxy; its options are what clients are told.
+        context: of the proxy; its options are in clients' settings.
         catalog: groups, for their back-off.
         clients: settings are a sign of life.
         producers: takes down which stream is of a producer of which topic.
@@ -147,7 +147,7 @@ class Telemetry:
         self._background = context.background
         self._metrics = context.metrics
         self._sessions: dict[str, dict[int, Session]] = {}
-        """By client id and number."""
+        """Sessions by client id and number."""
         self._streams_begun = 0
         self._repeated = Shares()  # bytes by client
 
@@ -232,7 +232,7 @@ class Telemetry:
 
         Raises:
             StatusError: they are refused, and the client has had none yet. Some clients wait for ever for settings if
-                they are only told a status; all of them see that a stream has failed.
+                they only get a status; all of them see that a stream has failed.
         """
         client_id = session.producer.client_id
         try:
@@ -374,7 +374,7 @@ class Telemetry:
             self._repeated.give(session.producer.client_id, session.repeated_bytes)
 
     async def settings_for(self, client_id: str, settings: Settings) -> Settings:
-        """The settings that a client with these settings is told.
+        """The settings that are sent to a client with these settings.
 
         Raises:
             StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to, or
@@ -408,7 +408,7 @@ class Telemetry:
         return answer
 
     async def _tell_consumer(self, answer: Settings) -> None:
-        """Fill in what consumers are told: their group's order and back-off, batch size and poll time."""
+        """Fill in the settings of consumers: their group's order and back-off, batch size and poll time."""
         options = self._options
         group = None
         if answer.subscription.group.name:
@@ -439,7 +439,7 @@ class Telemetry:
 
 
 def clients_metrics(endpoint: str) -> Metric:
-    """What clients are told of their own metrics.
+    """Return the settings for clients' own metrics.
 
     Args:
         endpoint: host:port of who collects them; empty if nobody does.
@@ -468,7 +468,7 @@ def check_entries(settings: Settings) -> None:
 
 
 def _consumers_backoff(group: Group | None, language: Language.ValueType) -> RetryPolicy:
-    """What a group's consumers are told; the default for a group that is not known yet."""
+    """Return the retry policy of a group's consumers; the default for a group that is not known yet."""
     attempts = _ATTEMPTS_MAX if group is None else group.max_attempts
     if group is not None and group.HasField("exponential_backoff"):
         policy = group.exponential_backoff

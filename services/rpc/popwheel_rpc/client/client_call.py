@@ -256,7 +256,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
                 raise StreamClosedError("the call is over")
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
         if self._ended or self._over:
             return
         try:
@@ -275,7 +275,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         return self._connection
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         if self._opening is not None:
             self._opening.cancel()
         if not self._over:

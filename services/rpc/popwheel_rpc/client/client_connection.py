@@ -36,14 +36,14 @@ _STATUS_OF_RESET = {
 
 
 def _error_of_reset(code: ErrorCode, message: str) -> RpcError:
-    """What a stream's reset means to its call."""
+    """Return the error that a stream's reset means to its call."""
     if code is ErrorCode.REFUSED_STREAM:
         return NotProcessedError(message)
     return RpcError(_STATUS_OF_RESET.get(code, GrpcStatus.INTERNAL), message)
 
 
 class ClientCall:
-    """What a connection tells a call that is under way on one of its streams."""
+    """Call under way on a stream of a connection, as the connection notifies it."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class ClientCall:
         raise NotImplementedError
 
     def flushed(self) -> None:
-        """What waited for the stream's window, or for the socket, has gone out."""
+        """Continue: all data that waited for the stream's window, or for the socket, was sent."""
 
 
 class ClientConnection(Endpoint):
@@ -200,7 +200,7 @@ class ClientConnection(Endpoint):
 
     @property
     def usable(self) -> bool:
-        """Whether new calls may be made here, now or when one of those under way has ended."""
+        """True if new calls may be made here, now or when one of those under way has ended."""
         http2 = self.http2
         return self._transport is not None and not (http2.going_away or http2.failed or http2.is_used_up)
 
@@ -225,7 +225,7 @@ class ClientConnection(Endpoint):
         return stream_id
 
     def reset(self, stream_id: int) -> None:
-        """Give a call up."""
+        """Cancel a call."""
         self.http2.reset(stream_id, ErrorCode.CANCEL)
         self.flush_soon()
 

@@ -54,7 +54,7 @@ def connect(
 
 
 class SocketChannel:
-    """What `connect` gives; its arguments are explained there."""
+    """Channel over a socket, as `connect` returns it; its arguments are explained there."""
 
     def __init__(
         self,

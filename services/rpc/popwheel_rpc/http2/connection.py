@@ -1,7 +1,7 @@
 """One HTTP/2 connection without its socket (RFC 9113): bytes in, events out; what is to be sent is there to be taken.
 
 The same class is either side of it. It knows streams, windows, settings, pings and headers; what a stream carries is
-its owner's business (`popwheel_rpc.http2.grpc_messages`). It is told the time and never waits.
+its owner's business (`popwheel_rpc.http2.grpc_messages`). It is passed the time and never waits.
 """
 
 from popwheel_rpc.http2 import frames, hpack

@@ -1,4 +1,4 @@
-"""What a connection tells its owner after bytes came in (`popwheel_rpc.http2.connection`)."""
+"""Events that a connection returns to its owner after bytes came in (`popwheel_rpc.http2.connection`)."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ class StreamEnded:
 
 @dataclass(slots=True)
 class StreamReset:
-    """A stream is over before its time: the other side reset it, or broke a rule on it and was told so.
+    """A stream is over before its time: the other side reset it, or broke a rule on it and was notified.
 
     Args:
         stream_id: the stream.
@@ -76,7 +76,7 @@ class StreamReset:
 
 @dataclass(slots=True)
 class StreamRefused:
-    """A stream was not opened, and its client told to try again later, because of a limit of ours."""
+    """A stream was not opened, and its client asked to try again later, because of a limit of ours."""
 
     limit: str
 
@@ -104,7 +104,7 @@ class SettingsChanged:
 
 @dataclass(slots=True)
 class PingAcknowledged:
-    """Our ping was answered."""
+    """Answer to our ping."""
 
     opaque: bytes
 

@@ -7,7 +7,7 @@ from popwheel_rpc.http2.frames import ErrorCode, ProtocolError
 from popwheel_rpc.limits import Limits
 
 SELF_DEPENDENT = frames.PRIORITY_FLAG
-"""Flag of a header block as it is handed on: its stream was said to depend on itself."""
+"""Flag of a header block as it is forwarded: its stream was said to depend on itself."""
 
 OnFrame = Callable[[int, int, int, bytes], None]
 """Told of each frame: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority
@@ -22,7 +22,7 @@ class FrameReader:
     Args:
         limits: of header blocks.
         preface: whether the client's preface comes first.
-        on_frame: told of each frame.
+        on_frame: called with each frame.
     """
 
     def __init__(self, limits: Limits, on_frame: OnFrame, *, preface: bool) -> None:
@@ -55,7 +55,7 @@ class FrameReader:
             self._cut(data, at)
 
     def _lacking(self) -> int:
-        """How many bytes would make `rest` a whole preface, frame header or frame."""
+        """Return the number of bytes missing for a whole preface, frame header or frame in `rest`."""
         kept = len(self.rest)
         if self._preface_wanted:
             return len(frames.PREFACE) - kept
@@ -95,7 +95,7 @@ class FrameReader:
         self.rest = data[at:]
 
     def _read_preface(self, data: bytes) -> bool:
-        """Whether the preface is still to be waited for."""
+        """Read the preface; return whether more of it must arrive."""
         if data[: len(frames.PREFACE)] != frames.PREFACE[: len(data)]:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
         return len(data) < len(frames.PREFACE)

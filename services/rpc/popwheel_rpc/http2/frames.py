@@ -8,8 +8,9 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES: Final = 9
 FRAME_BYTES_DEFAULT: Final = 2**14
 FRAME_BYTES_OF_ANSWERS: Final = 2**16
-"""Of the longest frame that a client here takes, and that is sent to anybody: a large answer has fewer of them, and
-other streams still do not wait long for one.
+"""Size of the longest frame that a client here accepts, and that is sent to anybody.
+
+A large answer takes fewer such frames, and other streams still do not wait long for one.
 """
 FRAME_BYTES_MAX: Final = 2**24 - 1
 STREAM_ID_MAX: Final = 2**31 - 1
@@ -45,7 +46,7 @@ _SETTING = struct.Struct(">HI")
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or connection ended (RFC 9113, 7)."""
+    """Error code of a stream's or connection's end (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -67,7 +68,7 @@ class ProtocolError(Exception):
     """The other side broke a rule that costs it the connection (RFC 9113, 5.4.1).
 
     Args:
-        code: what it is told in GOAWAY.
+        code: the code in GOAWAY.
         message: which rule, for logs and GOAWAY's debug data.
         limit: name of the limit that was gone past, if that is what it was (see `popwheel_rpc.limits`).
     """
@@ -84,7 +85,7 @@ class StreamError(Exception):
 
     Args:
         stream_id: the stream.
-        code: what it is told in RST_STREAM.
+        code: the code in RST_STREAM.
         message: which rule.
     """
 
@@ -96,7 +97,7 @@ class StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Any frame."""
+    """Return the bytes of a frame."""
     return FRAME_HEADER.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 

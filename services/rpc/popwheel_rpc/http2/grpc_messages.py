@@ -13,16 +13,16 @@ from popwheel_rpc.status import GrpcStatus, RpcError
 PREFIX_BYTES: Final = 5
 CONTENT_TYPE: Final = b"application/grpc"
 TIMEOUT_S_MAX: Final = 365.0 * 24 * 3600
-"""Longer time-outs are cut to this: some clients ask for 60 years, which no timer takes."""
+"""Longest time-out; longer ones are cut to it: some clients ask for 60 years, which no timer takes."""
 
 CODE_TRAILER: Final = "popwheel-code"
 """Carries the number of a `StatusError` between our own services."""
 
 NOT_LEADING_TRAILER: Final = "popwheel-not-leading"
-"""Is there, with any value, if that error is a `NotLeadingError`."""
+"""Trailer that is present, with any value, if that error is a `NotLeadingError`."""
 
 OTHER_CLUSTER_TRAILER: Final = "popwheel-other-cluster"
-"""Is there, with any value, if that error is an `InconsistentClusterIdError`."""
+"""Trailer that is present, with any value, if that error is an `InconsistentClusterIdError`."""
 
 RESPONSE_HEADERS: Final = hpack.encode(
     [(b":status", b"200"), (b"content-type", CONTENT_TYPE), (b"grpc-accept-encoding", b"identity")]
@@ -77,7 +77,7 @@ class MessageReader:
 
     @property
     def partial(self) -> bytes:
-        """What is kept because its message is not yet whole."""
+        """Bytes of a message that is not yet whole."""
         return b"".join((self._prefix, *self._parts))
 
     @property
@@ -135,7 +135,7 @@ def frame_message(message: bytes) -> bytes:
 
 
 def frame_messages(messages: Sequence[bytes]) -> bytes:
-    """Several messages, each with its prefix, in one run of bytes."""
+    """Frame several messages, each with its prefix, in one run of bytes."""
     parts = []
     for message in messages:
         parts.append(_PREFIX.pack(0, len(message)))
@@ -208,7 +208,7 @@ def trailers_of_error(error: StatusError | RpcError) -> list[hpack.Field]:
 
 
 def own_trailers(error: StatusError | RpcError) -> list[tuple[str, str]]:
-    """What the trailers say beside gRPC's own: read by our own services."""
+    """Return the trailers beside gRPC's own, which our own services read."""
     if not isinstance(error, StatusError):
         return []
     code = (CODE_TRAILER, str(int(error.code)))
@@ -218,7 +218,7 @@ def own_trailers(error: StatusError | RpcError) -> list[tuple[str, str]]:
 
 
 def error_of_trailers(fields: Mapping[str, str]) -> StatusError | RpcError | None:
-    """What a call failed with, as its trailers tell; None if it went well."""
+    """Return the error that the trailers of a call report; None if it succeeded."""
     text = fields.get("grpc-status", "")
     if text == "0":
         return None
@@ -246,5 +246,5 @@ def status_error(code: int, message: str) -> StatusError:
 
 
 def error_of_http(status: int) -> RpcError:
-    """What an answer means whose HTTP status is not 200 (grpc.io, "HTTP to gRPC status code mapping")."""
+    """Return the error for an answer whose HTTP status is not 200 (grpc.io, "HTTP to gRPC status code mapping")."""
     return RpcError(_STATUS_OF_HTTP.get(status, GrpcStatus.UNKNOWN), f"the server answered with HTTP status {status}")

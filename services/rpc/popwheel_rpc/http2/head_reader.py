@@ -1,4 +1,4 @@
-"""From header blocks to what they say, quickly for a client that says the same again and again."""
+"""Reader of header blocks, which is quick for a client that repeats the same headers."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ class HeadReader:
         self._generation = 0
         self._misses = 0
         self.table_changes = 0
-        """How many blocks have changed the table."""
+        """Number of blocks that changed the table."""
 
     def forbid_table(self) -> None:
         """The other side knows that we want no table: it may ask for none any more. One that goes on with the table it
@@ -44,7 +44,7 @@ class HeadReader:
         self._misses = 0
 
     def fields(self, block: bytes) -> list[HeaderField]:
-        """Any block.
+        """Decode any block.
 
         Raises:
             ProtocolError: it is none.
@@ -86,7 +86,7 @@ class HeadReader:
         return head
 
     def _keep(self, block: bytes, head: RequestHead) -> None:
-        """Know a block again, or those that are like it."""
+        """Cache a block, or a template for those that are like it."""
         template = template_of(block, self._decoder.literals(block), head, self._list_bytes_max)
         if template is not None:
             self._templates.insert(0, template)

@@ -7,12 +7,12 @@ from popwheel_rpc.http2.frames import ProtocolError
 from popwheel_rpc.http2.headers import RequestHead
 
 CHANGING: Final = frozenset((b"grpc-timeout", b"x-mq-request-id", b"x-mq-date-time", b"authorization"))
-"""What official clients write anew for each call."""
+"""Header fields that official clients change for each call."""
 _TIMEOUT: Final = "grpc-timeout"
 
 
 class HeadTemplate:
-    """What a block means that is like another one but for the values of a few fields.
+    """Template of a header block, for blocks that differ only in the values of a few fields.
 
     It holds for blocks that leave HPACK's table alone, and until the table changes: then the same bytes mean the same.
 
@@ -33,13 +33,13 @@ class HeadTemplate:
         self._parts = parts
         self._names = names
         self._last = [(b"", b"", "")] * len(names)
-        """Of each value as it came last: its bytes, what they mean, and that as text. A date is good for a second."""
+        """Last value of each field: its bytes, its meaning, and that as text. A date is good for a second."""
         self._head = head
         self._rest_bytes = rest_bytes
         self._list_bytes_max = list_bytes_max
 
     def head_of(self, block: bytes) -> RequestHead | None:
-        """What a block means; None if it is not like this one, or needs a closer look."""
+        """Return the head that a block means; None if it does not match this template, or must be decoded in full."""
         parts = self._parts
         if not block.startswith(parts[0]):
             return None

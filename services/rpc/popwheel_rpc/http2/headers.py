@@ -17,7 +17,7 @@ _NAMES_KEPT: Final = 512
 
 
 class Kind(IntEnum):
-    """What a header field is, by its name; or that it is not well formed."""
+    """Kind of a header field by its name, or that it is malformed."""
 
     METADATA = 0
     TRANSPORT = 1
@@ -41,7 +41,7 @@ class MalformedHeadersError(Exception):
 
 @dataclass(slots=True)
 class RequestHead:
-    """What a client says before its messages. Shared between calls with the same headers: never change it.
+    """Headers of a request. Shared between calls with the same headers: never change it.
 
     Args:
         method: `POST` for gRPC.
@@ -66,7 +66,7 @@ class RequestHead:
 
 @dataclass(slots=True)
 class ResponseHead:
-    """What a server says before its messages, or after them (then `status` is 0).
+    """Headers of a response, or its trailers (then `status` is 0).
 
     Args:
         status: of HTTP; 0 in trailers.

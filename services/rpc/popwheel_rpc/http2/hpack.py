@@ -1,7 +1,7 @@
 """HPACK (RFC 7541): header blocks to header lists and back.
 
-The reader keeps the other side's dynamic table. The encoder keeps none: it tells the other side so once, and every
-block it writes is good at any time, so callers make the blocks they send often only once.
+The reader keeps the other side's dynamic table. The encoder keeps none: it announces that to the other side once, and
+every block it writes is good at any time, so callers make the blocks they send often only once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ Entry = tuple[Read, int, bytes]
 
 TABLE_SIZE_DEFAULT: Final = 4096
 FIELD_OVERHEAD: Final = 32
-"""What a field counts besides its name and value (RFC 7541, 4.1)."""
+"""Size that a field counts besides its name and value (RFC 7541, 4.1)."""
 
 _STATIC_TEXT: Final = (
     ":authority\n:method GET\n:method POST\n:path /\n:path /index.html\n:scheme http\n:scheme https\n:status 200\n"
@@ -44,7 +44,7 @@ _STATIC_FIELDS: Final = {field: index for index, field in reversed(list(enumerat
 _STATIC_NAMES: Final = {field[0]: index for index, field in reversed(list(enumerate(STATIC_TABLE, 1)))}
 _FIRST_DYNAMIC: Final = len(STATIC_TABLE) + 1
 _BEFORE_DYNAMIC: Final = 0x80 | _FIRST_DYNAMIC - 1
-"""From the byte that names an entry of the dynamic table to its place there, which counts from the end."""
+"""Offset from the byte that names an entry of the dynamic table to its place there, which counts from the end."""
 _LITERALS_KEPT: Final = 32
 _LITERAL_BYTES_MAX: Final = 128
 
@@ -98,10 +98,10 @@ class BlockReader(Generic[Read]):
         self._table_bytes = 0
         self._changing = changing
         self._literals: dict[bytes, Entry[Read]] = {}
-        """Those that leave the table alone, by their bytes."""
+        """Cached literals that leave the table unchanged, by their bytes."""
 
     def decode(self, block: bytes) -> list[Read]:
-        """What the fields of a whole block were read as, in order.
+        """Decode a whole block; return its fields in order.
 
         Raises:
             ProtocolError: COMPRESSION_ERROR, if it is no header block.
@@ -154,7 +154,7 @@ class BlockReader(Generic[Read]):
         return fields
 
     def literals(self, block: bytes) -> list[tuple[bytes, int, int]]:
-        """Where the literals of a block are that was just decoded, and that left the table alone.
+        """Return the literals' places in the block that was just decoded, which left the table unchanged.
 
         Returns:
             For each its name, and from where to where its value lies, length included.

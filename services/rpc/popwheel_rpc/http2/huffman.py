@@ -54,7 +54,7 @@ def _tree() -> list[list[int]]:
 
 
 class _Table:
-    """What each byte leads to at each place in the tree at which a byte can begin.
+    """Table of the decoder: the result of each byte at each place in the tree where a byte can begin.
 
     Args:
         nodes: the tree.

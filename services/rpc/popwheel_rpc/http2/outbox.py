@@ -1,4 +1,4 @@
-"""What one connection has to send: frames that are ready, and data that waits for the other side's windows."""
+"""Output of one connection: frames that are ready, and data that waits for the other side's windows."""
 
 from collections import deque
 
@@ -29,7 +29,7 @@ class Outbox:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether something is ready that should not wait."""
+        """True if ready output should not wait."""
         return len(self._ready) > self._patient
 
     def take(self) -> bytes:

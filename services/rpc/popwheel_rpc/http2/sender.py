@@ -13,7 +13,7 @@ _UNLIMITED = 2**31 - 1
 
 
 class Sender:
-    """What `popwheel_rpc.http2.connection.Connection` can be told; what it tells is over there.
+    """Sending half of a connection; `popwheel_rpc.http2.connection.Connection` adds the receiving half.
 
     The methods do nothing on a stream that is over: it may have ended while its owner was about to speak.
 
@@ -60,7 +60,7 @@ class Sender:
         self.outbox.control(frames.ping(opaque, ack=False))
 
     def go_away(self) -> None:
-        """Begin to end well: the other side is told to open no more streams; those under way to us are still taken.
+        """Begin to end well: the other side is asked to open no more streams; those under way to us are still taken.
 
         When it has answered a ping, or `refuse_streams` is called, later ones are refused.
         """
@@ -78,7 +78,7 @@ class Sender:
 
     @property
     def refusing(self) -> bool:
-        """Whether both steps of `go_away` are done."""
+        """True once both steps of `go_away` are done."""
         return self._goaway_last_id != frames.STREAM_ID_MAX
 
     @property
@@ -108,7 +108,7 @@ class Sender:
 
     @property
     def can_open_stream(self) -> bool:
-        """Whether the other side takes one more stream now."""
+        """True if the other side accepts one more stream now."""
         return (
             not self.going_away
             and not self.failed
@@ -118,7 +118,7 @@ class Sender:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether a client has no number left for another stream: it needs another connection (RFC 9113, 5.1.1)."""
+        """True once a client has no stream number left: it needs another connection (RFC 9113, 5.1.1)."""
         return self._last_stream_id >= frames.STREAM_ID_MAX - 2
 
     def respond(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
@@ -154,7 +154,7 @@ class Sender:
         return done
 
     def is_blocked(self, stream_id: int) -> bool:
-        """Whether data of a stream waits for a window."""
+        """Return whether data of a stream waits for a window."""
         stream = self.streams.get(stream_id)
         return stream is not None and stream.queue is not None
 
@@ -166,7 +166,7 @@ class Sender:
             self._close(stream, Closure.RESET_HERE)
 
     def collect(self, stream_id: int) -> None:
-        """Open a stream's window although what came is still held: its message is only of use when it is whole."""
+        """Open a stream's window although what came is still in memory: its message is only of use when it is whole."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
             stream.receiving.held = 0
@@ -200,7 +200,7 @@ class Sender:
             self.outbox.control(frames.window_update(stream.stream_id, increment))
 
     def _finish(self, stream: Stream) -> None:
-        """Our direction has ended; the stream is over if the other one has, or if nobody wants the rest of it."""
+        """End our direction; the stream is over if the other one has ended, or if nobody wants the rest of it."""
         if stream.remote_ended:
             self._close(stream, Closure.ENDED)
         elif not self._client:

@@ -7,11 +7,11 @@ _REMEMBERED = 1024
 
 
 class ReceiveWindow:
-    """What the other side may still send on a stream or a connection, and when it may send more.
+    """Window of what the other side may still send on a stream or a connection, and when it is opened further.
 
     Args:
-        size: bytes that may be under way or held at a time.
-        held_max: bytes that may be held before the window begins to shrink below `size`.
+        size: bytes that may be under way or in memory at a time.
+        held_max: bytes that may be in memory before the window begins to shrink below `size`.
     """
 
     __slots__ = ("_held_max", "_size", "available", "held")
@@ -23,18 +23,18 @@ class ReceiveWindow:
         self._held_max = held_max
 
     def take(self, count: int) -> bool:
-        """Note that `count` bytes came in and are held; False if the other side was not allowed to send as many."""
+        """Count `count` bytes that came in and are retained; return False if the other side exceeded the window."""
         self.available -= count
         self.held += count
         return self.available >= 0
 
     @property
     def is_low(self) -> bool:
-        """Whether it is worth asking for an increment."""
+        """True if an increment is worth sending."""
         return self.available * 2 <= self._size
 
     def increment(self) -> int:
-        """By how much to open the window now; 0 as long as that is less than half of it."""
+        """Return the increment to send now; 0 as long as it is less than half of the window."""
         room = self._held_max - self.held
         missing = (self._size if room > self._size else room) - self.available
         if missing * 2 < self._size:
@@ -44,7 +44,7 @@ class ReceiveWindow:
 
 
 class Stream:
-    """What a connection knows of a stream that is open or half-closed.
+    """State of a stream that is open or half-closed.
 
     Args:
         stream_id: its number.
@@ -82,7 +82,7 @@ class Stream:
 
 
 class Closure(Enum):
-    """How a stream came to its end; it decides what a late frame on it means."""
+    """Reason of a stream's end; it decides how a late frame on it is treated."""
 
     ENDED = auto()
     RESET_HERE = auto()
@@ -99,12 +99,12 @@ class ClosedStreams:
         self._older: dict[int, Closure] = {}
 
     def add(self, stream_id: int, closure: Closure) -> None:
-        """Note that a stream is over."""
+        """Record that a stream is over."""
         self._recent[stream_id] = closure
         if len(self._recent) >= _REMEMBERED:
             self._older = self._recent
             self._recent = {}
 
     def get(self, stream_id: int) -> Closure | None:
-        """How a stream ended; None if that is forgotten or it never began."""
+        """Return how a stream ended; None if that is forgotten or it never began."""
         return self._recent.get(stream_id) or self._older.get(stream_id)

@@ -2,7 +2,7 @@
 
 One of them leads, the others refuse (`NotLeadingError`). A unary call goes round until one takes it; when a stream
 ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
-twice, and several may have done it: what a call raises is told of all that were asked (`failure_of`).
+twice, and several may have done it: what a call raises covers all that were asked (`failure_of`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -127,11 +127,11 @@ class _Stream(Generic[Response, Request]):
             raise
 
     async def end(self) -> None:
-        """Say that no more messages will be sent."""
+        """Half-close: no more messages will be sent."""
         await self._stream.end()
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         self._given_up = True
         self._stream.cancel()
 
@@ -141,7 +141,7 @@ class _Stream(Generic[Response, Request]):
 
 
 def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:
-    """What is told of a call that went well nowhere (pure).
+    """Return the error of a call that failed everywhere (pure).
 
     If one of the controllers may have done it, though its answer was lost, nothing that another says can undo that: the
     whole call may be done. Else a word is worth more than that another is not there, and the last word most: it is the
@@ -157,14 +157,14 @@ def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcE
 
 
 def _may_be_done(failure: StatusError | RpcError) -> bool:
-    """Whether a controller that failed so may have done it: one that said in so many words that it did not, has not."""
+    """Return whether a controller may have executed the failed call: not if it said explicitly that it did not."""
     if isinstance(failure, StatusError):
         return failure.code == Code.HA_NOT_AVAILABLE and not isinstance(failure, NotLeadingError)
     return not isinstance(failure, NotProcessedError)
 
 
 def _may_go_on(error: StatusError | RpcError) -> bool:
-    """Whether a controller does not lead, or is away: another one may be asked.
+    """Return whether another controller may be asked, as this one does not lead, or is unreachable.
 
     One that gives up what it began refuses with HA_NOT_AVAILABLE, too, and so does one of an earlier release that does
     not lead: nothing of these is proved, and what is asked of controllers may be asked twice.

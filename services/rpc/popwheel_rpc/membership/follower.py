@@ -23,13 +23,13 @@ _logger = structlog.get_logger()
 class ControllerFollower:
     """Applies what `Controller.Watch` streams to a view; connects again, for ever, when the stream ends.
 
-    While the controller is away the view stays as it was last heard of.
+    While the controller is away the view stays as it was last received.
 
     Args:
         channel: to the controller.
         view: what is kept up to date.
         process: who this is, shown at the controller; its name alone will do.
-        clock: tells how long the controller has been away.
+        clock: measures how long the controller has been away.
         random_source: when it is tried again.
     """
 
@@ -43,7 +43,10 @@ class ControllerFollower:
     ) -> None:
         self.view = view
         self.away_since: float | None = clock.monotonic()
-        """Since when the controller is away, in seconds of the monotonic clock; None while it is there."""
+        """Time since which the controller is unreachable, in seconds of the monotonic clock;
+
+        None while it is reachable.
+        """
         self._channel = channel
         self._request = WatchRequest(process=process) if isinstance(process, str) else process
         self._request.in_parts = True
@@ -58,7 +61,7 @@ class ControllerFollower:
 
     @property
     def away_s(self) -> float:
-        """For how many seconds the controller has been away; 0 while it is there."""
+        """Seconds for which the controller has been unreachable; 0 while it is reachable."""
         return 0.0 if self.away_since is None else max(0.0, self._clock.monotonic() - self.away_since)
 
     async def start(self) -> None:

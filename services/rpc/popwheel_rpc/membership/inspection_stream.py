@@ -25,7 +25,7 @@ _logger = structlog.get_logger()
 
 
 class InspectionStream:
-    """Holds the stream; opens it again, for ever, when it ends.
+    """Stream of the controller's inspections; it is opened again, for ever, when it ends.
 
     Args:
         channel: to the controller.

@@ -19,12 +19,12 @@ _logger = structlog.get_logger()
 
 
 class BrokerRegistrar:
-    """Holds the stream that is a replica's registration; opens it again, for ever, when it ends.
+    """Registration of a replica by a stream; it is opened again, for ever, when it ends.
 
     Args:
         channel: to the controller.
         report: what the replica says of itself now.
-        on_group: told of each state of its group that the controller sends.
+        on_group: called with each state of its group that the controller sends.
         random_source: when it is tried again.
         heartbeat_s: how often it reports, in seconds.
     """
@@ -49,7 +49,7 @@ class BrokerRegistrar:
         self._task: asyncio.Task[None] | None = None
 
     def health(self) -> str | None:
-        """None if the broker is registered, else a sentence for `/readyz`."""
+        """Return None if the broker is registered, else a sentence for `/readyz`."""
         if self._refusal is not None:
             return f"the controller refuses this broker: {self._refusal.message}"
         return None if self.registered else "the broker is not registered at the controller"
@@ -88,7 +88,7 @@ class BrokerRegistrar:
             await asyncio.sleep(backoff.next_s())
 
     async def _register(self) -> str:
-        """Hold one stream until it ends; why it ended."""
+        """Keep one stream until it ends; return why it ended."""
         try:
             stream = self._channel.open(REGISTER_BROKER)
         except RpcError as error:

@@ -1,4 +1,4 @@
-"""What happens in the transport, counted in plain numbers: every call comes by here twice."""
+"""Counts of the transport's events, as plain numbers: every call passes here twice."""
 
 from bisect import bisect_left
 from typing import Final

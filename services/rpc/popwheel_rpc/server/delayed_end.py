@@ -1,4 +1,4 @@
-"""The end of a call that is told a moment later, because its caller has not said anything yet.
+"""The end of a call that is sent a moment later, because its caller has not said anything yet.
 
 RFC 9113, 8.1 lets a server answer before it has the whole request and then reset the stream with NO_ERROR; the servers
 of grpc-core and grpc-go do that at once, as this one does once the caller has spoken. But grpc-core's client closes its
@@ -15,10 +15,10 @@ from popwheel_rpc.server.host import Carrier
 from popwheel_rpc.status import RpcError
 
 PATIENCE_S: Final = 0.1
-"""For how long after its headers a caller's first message is waited for."""
+"""Seconds after its headers for which a caller's first message is awaited."""
 
 DELAYED_ENDS_MAX: Final = 1_000
-"""So many ends of one server wait at a time; further ones are told at once."""
+"""Limit of delayed ends of one server; further ones are sent at once."""
 
 
 class DelayedEnd:
@@ -30,7 +30,7 @@ class DelayedEnd:
         connection: where the call came in.
         stream_id: its stream.
         end: headers that end the answer: trailers, or all of it.
-        deadline: when it is told in any case, in seconds of the monotonic clock.
+        deadline: when it is sent in any case, in seconds of the monotonic clock.
         begun: what has come of the first message.
     """
 
@@ -47,7 +47,7 @@ class DelayedEnd:
         connection.server.delayed_ends += 1
 
     def data(self, event: DataReceived) -> None:
-        """Let a part of the request go, and tell the end if it was the last of a message."""
+        """Discard a part of the request, and send the end if it was the last of a message."""
         self._connection.http2.release(self._stream_id, len(event.data))
         self._prefix += event.data[: PREFIX_BYTES - len(self._prefix)]
         self._got_bytes += len(event.data)
@@ -56,7 +56,7 @@ class DelayedEnd:
             self.ended()
 
     def ended(self) -> None:
-        """Tell the end now."""
+        """Send the end now."""
         tell_end(self._connection, self._stream_id, self._end)
         self.abandon()
 
@@ -79,10 +79,10 @@ class DelayedEnd:
         self.ended()
 
     def flushed(self) -> None:
-        """What its handler has sent is gone; nothing waits for this."""
+        """Ignore that the handler's output was sent; nothing waits for it."""
 
     def resumed(self) -> None:
-        """Nothing waits for this."""
+        """Do nothing: nothing waits for this."""
 
 
 def tell_end(connection: Carrier, stream_id: int, end: bytes) -> None:

@@ -32,7 +32,7 @@ class GrpcioServer:
     Args:
         services: one service or several; no method may be in two of them.
         limits: message size and streams are kept.
-        observer: told of calls.
+        observer: notified of calls.
         clock: the machine's if not given.
     """
 
@@ -52,7 +52,7 @@ class GrpcioServer:
         self._server: Any = None
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> None:
-        """Listen on a port, 0 for any that is free (`self.port` tells which); `shared` as for the other server.
+        """Listen on a port, 0 for any that is free (`self.port` has it); `shared` as for the other server.
 
         Raises:
             OSError: the address is taken or not ours.
@@ -92,7 +92,7 @@ class GrpcioServer:
             self._server = None
 
     def _handler(self, grpc: Any, route: Route) -> Any:
-        # grpcio tells a coroutine from a plain handler by its kind of function, so a lambda would not do.
+        # grpcio distinguishes a coroutine from a plain handler by its kind of function, so a lambda would not do.
         async def on_stream(_: Any, context: Any) -> None:
             await self._run(route, context, _GrpcioStream(route, context))
 
@@ -104,7 +104,7 @@ class GrpcioServer:
         return grpc.unary_unary_rpc_method_handler(on_message)
 
     async def _run(self, route: Route, context: Any, argument: Any) -> bytes | None:
-        """Run one handler and tell the caller what became of it."""
+        """Run one handler and send its outcome to the caller."""
         method, handler, streaming = route
         began = self._clock.monotonic()
         self._observer.call_started(method.path)

@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class Host:
-    """What all connections of a server share, and the list of them; its arguments are explained at `Server`."""
+    """State that all connections of a server share, and the list of them; its arguments are explained at `Server`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Host:
         self._quiet: asyncio.Future[None] | None = None
 
     def admit(self, connection: "Carrier") -> bool:
-        """Whether there is room for one more connection."""
+        """Return whether there is room for one more connection."""
         if len(self._connections) >= self.limits.connections_max:
             self.observer.limit_hit("connections_max")
             return False
@@ -107,7 +107,7 @@ class Carrier(Endpoint, Holder):
         super().__init__(server.limits, server.clock, client=False)
         self.server = server
         self.received_bytes = 0
-        """What its calls hold."""
+        """Bytes received that its calls retain."""
 
     # What calls say
 
@@ -135,18 +135,18 @@ class Carrier(Endpoint, Holder):
         raise NotImplementedError
 
     def lingering_ended(self, call: object) -> None:
-        """Now its handler has ended, too."""
+        """Record that its handler has ended, too."""
         raise NotImplementedError
 
     # What the server says
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way, or a handler still runs."""
+        """True while a call is under way, or a handler still runs."""
         raise NotImplementedError
 
     def check(self, now: float) -> None:
-        """Look for a client that is silent, half-open, idle or does not read; called every second or so."""
+        """Check for a client that is silent, half-open, idle or does not read; called every second or so."""
         raise NotImplementedError
 
     def go_away(self) -> None:

@@ -77,7 +77,7 @@ class LightTask:
         return True
 
     def cancelling(self) -> int:
-        """How many cancellations were asked for and not taken back."""
+        """Return the number of cancellations requested and not revoked."""
         return self._cancel_requests
 
     def uncancel(self) -> int:
@@ -87,7 +87,7 @@ class LightTask:
         return self._cancel_requests
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.ended
 
     def get_loop(self) -> asyncio.AbstractEventLoop:

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the transport."""
+"""Metrics of the transport."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from popwheel_rpc.status import GrpcStatus
 
 
 class RpcMetrics(Collector):
-    """What a server's `CallCounts` have counted, as metrics when Prometheus asks.
+    """Metrics of a server, made from its `CallCounts` when Prometheus asks.
 
     Args:
         registry: where the metrics `popwheel_rpc_...` appear.

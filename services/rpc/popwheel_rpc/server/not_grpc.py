@@ -1,4 +1,4 @@
-"""What a request gets that is no gRPC call: an answer that a browser or a probe can show."""
+"""Response to a request that is no gRPC call, which a browser or a probe can show."""
 
 from popwheel_rpc.http2 import hpack
 from popwheel_rpc.http2.events import DataReceived
@@ -25,7 +25,7 @@ class NotGrpc:
         connection.received_bytes += self.counted_bytes
 
     def data(self, event: DataReceived) -> None:
-        """Let the body go."""
+        """Discard the body."""
         self._connection.http2.release(self._stream_id, len(event.data))
         if event.ended:
             self.ended()
@@ -45,10 +45,10 @@ class NotGrpc:
         self.abandon()
 
     def flushed(self) -> None:
-        """Nothing waits for this."""
+        """Do nothing: nothing waits for this."""
 
     def resumed(self) -> None:
-        """Nothing waits for this."""
+        """Do nothing: nothing waits for this."""
 
     def abandon(self) -> None:
         """The client has gone, or has its answer."""

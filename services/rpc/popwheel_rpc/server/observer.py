@@ -1,4 +1,4 @@
-"""Who is told what happens in the transport: metrics, and tests."""
+"""Observer of the transport: metrics, and tests."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from popwheel_rpc.status import GrpcStatus
 
 
 class RpcObserver(Protocol):
-    """Told by a server; called often, so it must be quick."""
+    """Observer of a server; called often, so it must be quick."""
 
     def connection_opened(self) -> None:
         """A client has connected."""
@@ -22,7 +22,7 @@ class RpcObserver(Protocol):
 
         Args:
             path: `/service/method`.
-            status: what its caller was told, or would have been.
+            status: what its caller got, or would have got.
             seconds: since its request was whole, or, for a stream, since it was opened.
         """
 

@@ -31,7 +31,7 @@ class Server(Host):
         limits: what clients may do.
         tls: gives the context of the next connection that speaks TLS; None: a certificate is made when the first comes.
         plain: whether callers without TLS are served.
-        observer: told of connections, calls and limits.
+        observer: notified of connections, calls and limits.
         clock: the machine's if not given.
         authority: `host:port` by which all callers know this server; who means another one has come to the wrong place.
             Empty: anybody may ask.
@@ -63,7 +63,7 @@ class Server(Host):
 
         Args:
             host: name or address to listen on.
-            port: 0 for any that is free; `self.port` tells which.
+            port: 0 for any that is free; `self.port` has it.
             shared: whether other processes of the same user may listen on it as well (SO_REUSEPORT); the kernel then
                 gives each connection to one of them.
 
@@ -85,8 +85,8 @@ class Server(Host):
     async def stop(self, grace_s: float) -> None:
         """Take no more connections or calls, and give calls under way `grace_s` seconds to end; then end them.
 
-        Clients are told with GOAWAY, in two steps, so that calls on their way here are still taken. Calls that do not
-        end in time end with UNAVAILABLE.
+        Clients are notified with GOAWAY, in two steps, so that calls on their way here are still taken. Calls that do
+        not end in time end with UNAVAILABLE.
         """
         if self._listener is None:
             return

@@ -23,17 +23,17 @@ log = structlog.get_logger()
 _RESPONSE_FIELDS: tuple[hpack.Field, ...] = ((b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE))
 
 OPEN_CALL_BYTES = 1024
-"""What a call counts as held until its first message is whole, beside its headers: the objects that it consists of."""
+"""Memory counted for a call until its first message is whole, beside its headers: the objects that it consists of."""
 
 _WAITING_MESSAGE_BYTES = 64
-"""What a message that waits for its handler counts as held, beside its own bytes."""
+"""Memory counted for a message that waits for its handler, beside its own bytes."""
 
 _QUIET_ERRORS = (asyncio.CancelledError, StreamClosedError, StatusError, RpcError)
-"""How a handler may end whose caller is gone, without a word in the log."""
+"""Errors that are not logged from a handler whose caller is gone."""
 
 
 class ServerCall:
-    """What both kinds of call share: deadline, cancellation, and how they end.
+    """Base of both kinds of call: deadline, cancellation, and how they end.
 
     Args:
         connection: where it came in.
@@ -98,7 +98,7 @@ class ServerCall:
         raise NotImplementedError
 
     def flushed(self) -> None:
-        """What waited for the stream's window has gone out."""
+        """Continue: all data that waited for the stream's window was sent."""
 
     def resumed(self) -> None:
         """The transport takes bytes again."""
@@ -119,7 +119,7 @@ class ServerCall:
         # Call and task know each other: parted here, they need no garbage collector.
         self._task = None
         if self._over:
-            # Its caller was told something already, or is gone.
+            # Its caller got an answer already, or is gone.
             connection.lingering_ended(self)
             if error is not None and not isinstance(error, _QUIET_ERRORS):
                 self._log(error)
@@ -190,13 +190,13 @@ class ServerCall:
         self._connection.call_ended(self.stream_id)
 
     def _count(self, held: int, counted: int) -> None:
-        """So many bytes more are held for this call, and counted for the server's total."""
+        """Add bytes to this call's memory, and to the server's total."""
         self._held += held
         self.counted_bytes += counted
         self._connection.received_bytes += counted
 
     def _release(self) -> None:
-        """Give back the bytes that are held for this call."""
+        """Release the memory of this call."""
         connection = self._connection
         connection.received_bytes -= self.counted_bytes
         self.counted_bytes = 0

@@ -54,7 +54,7 @@ class ServerConnection(Carrier):
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc | DelayedEnd] = {}
         self._opened: list[StreamCall] = []
-        """Their handlers start when all that came in with their headers has been dealt with."""
+        """Calls whose handlers start when all that came in with their headers has been processed."""
         self._unary_calls = 0
         self._lingering: set[object] = set()
         self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
@@ -294,7 +294,7 @@ class ServerConnection(Carrier):
 
     @property
     def stalled(self) -> bool:
-        """Whether the client has taken nothing for a while, though something waits for it."""
+        """True if the client has read nothing for a while, though data waits for it."""
         return self.clock.monotonic() - self._taken_at > _STALLED_S
 
     def _tell_received(self) -> None:

@@ -1,4 +1,4 @@
-"""What all connections of a server hold together, and who gives way when that is too much (invariant M1)."""
+"""Memory of all connections of a server, and which of them must free some when it is too much (invariant M1)."""
 
 from collections.abc import Collection
 from typing import Final, Protocol
@@ -25,10 +25,10 @@ class Holder(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """Whether its client takes nothing at all."""
+        """True if its client reads nothing at all."""
 
     def shed(self, count: int) -> int:
-        """Let go of unfinished requests, the largest first, until `count` bytes are free; how many are free now."""
+        """Cancel unfinished requests, the largest first, until `count` bytes are free; return how many are free now."""
 
     def abort_for(self, limit: str) -> None:
         """Close at once, because of a limit."""
@@ -38,7 +38,7 @@ class Totals:
     """Two sums over the connections of a server, kept by the connections themselves.
 
     Each adds to the sums what has changed for it since it last did, after it has read or written. What falls in between
-    may be told late, so that a sum may be too high for a while: before anybody has to give way it is taken anew.
+    may be counted late, so that a sum may be too high for a while: before anybody has to give way it is taken anew.
 
     Past a limit an eighth of it is made free in one go: looking through all connections must not be had for a byte.
 
@@ -55,7 +55,7 @@ class Totals:
         self._connections = connections
 
     def relieve_received(self) -> None:
-        """Too much is received and not finished: those who hold most of it lose calls."""
+        """Free memory of unfinished requests: the connections with most of it lose calls."""
         held = [(connection.received_total, connection) for connection in self._connections]
         self.received_bytes = sum(size for size, _ in held)
         if self.received_bytes <= self.received_bytes_max:
@@ -69,7 +69,7 @@ class Totals:
         self.received_bytes = sum(connection.received_total for connection in self._connections)
 
     def relieve_unsent(self) -> None:
-        """Too much waits for readers: those who take nothing go first, then those for whom most waits."""
+        """Free memory that waits for readers: those who read nothing go first, then those for whom most waits."""
         waiting = [(connection.unsent_total, connection) for connection in self._connections]
         self.unsent_bytes = sum(size for size, _ in waiting)
         if self.unsent_bytes <= self.unsent_bytes_max:

@@ -42,7 +42,7 @@ class CertificateFiles:
         self._both_sides = both_sides
         self._stamps = self._look()
         self.trouble = ""
-        """Why what the files hold now is not in force; empty if it is."""
+        """Reason why the files' current content is not in use; empty if it is."""
         self._load()
 
     def server(self) -> ssl.SSLContext:
@@ -57,7 +57,7 @@ class CertificateFiles:
         return self._client
 
     def expires_s(self) -> float:
-        """Until when the certificate in force, and the last of its authorities, are valid: in seconds since 1970."""
+        """Return when the certificate in use, or its last authority, expires: in seconds since 1970."""
         self.refresh()
         return self._expires_s
 
@@ -136,7 +136,7 @@ class CertificateMetrics(Collector):
 
 
 def _stamp(file: Path | None) -> tuple[int, int, int] | None:
-    """What tells one content of a file from another; None if there is no file."""
+    """Return a stamp that distinguishes one content of a file from another; None if there is no file."""
     if file is None:
         return None
     try:
@@ -147,7 +147,7 @@ def _stamp(file: Path | None) -> tuple[int, int, int] | None:
 
 
 def _expires_s(file: Path, of_all: Callable[[Iterator[float]], float]) -> float:
-    """Until when the certificates in a file are valid, in seconds since 1970: the first of them to end, or the last."""
+    """Return the expiry of a file's certificates, in seconds since 1970: of the first to expire, or of the last."""
     from cryptography import x509  # takes a while to load, and few need it
 
     certificates = x509.load_pem_x509_certificates(file.read_bytes())

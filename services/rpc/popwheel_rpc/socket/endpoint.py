@@ -1,4 +1,4 @@
-"""What both ends of a socket do alike: TLS, one write for all that a turn of the loop has to say, slow readers."""
+"""Common part of a socket's two ends: TLS, one write for each turn of the loop, slow readers."""
 
 import asyncio
 from typing import cast
@@ -39,7 +39,7 @@ class Endpoint(asyncio.Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether the socket is closed, or not open yet."""
+        """True if the socket is closed, or not open yet."""
         return self._transport is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

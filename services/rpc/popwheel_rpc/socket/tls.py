@@ -58,13 +58,13 @@ def _trust(context: ssl.SSLContext, authority: Path) -> None:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Why a connection failed, in OpenSSL's words."""
+    """Return why a connection failed, in OpenSSL's words."""
     why = error.reason or str(error)
     return f"{why}: {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else why
 
 
 def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """See that two contexts take each other's certificates; names are not looked at.
+    """Check that two contexts accept each other's certificates; names are not checked.
 
     Args:
         server: one that asks for a certificate.
