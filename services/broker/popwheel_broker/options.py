@@ -224,7 +224,7 @@ class LiteOptions(BaseModel):
 
 
 class ReplicationOptions(BaseModel):
-    """How the replicas of a broker group keep the same log; what no operator sets is `replication/constants.py`."""
+    """Settings of replication within a broker group; what no operator sets is `replication/constants.py`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -271,7 +271,7 @@ class TimerState:
             self.awaited[unit.position] = unit
 
     def append_for(self, units: Sequence[DueUnit], append: Callable[[], object]) -> None:
-        """On the master: append what says that these units fired, rolled or were set aside.
+        """Append what says that these units fired, rolled or were set aside; on the master.
 
         Raises:
             StatusError, RecordFaultError: as `append` does; then they are as before.

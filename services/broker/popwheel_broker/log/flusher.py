@@ -22,7 +22,7 @@ _Waiting = deque[tuple[int, asyncio.Future[None]]]
 
 
 class Watermarks(Protocol):
-    """How far the replicas are without which nothing is acknowledged (`replication.sync_state_set`)."""
+    """Watermarks of the replicas without which nothing is acknowledged (`replication.sync_state_set`)."""
 
     @property
     def confirmed_position(self) -> int:
