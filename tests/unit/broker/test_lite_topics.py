@@ -558,6 +558,9 @@ async def test_over_the_wire() -> None:
         assert [each.code for each in results] == [Code.OK] * 3 + [Code.LITE_TOPIC_QUOTA_EXCEEDED]
         runs = [_run("a", is_retry=True), _run("a")]  # an earlier try has stored it
         assert [each.queue_offset for each in await call(broker, methods.PUT, runs)] == [0, 1]
+        broker.app.core.view.ready = False  # as after a start while the controller is away
+        assert [each.code for each in await call(broker, methods.PUT, [_run("b")])] == [Code.OK]
+        broker.app.core.view.ready = True
         for bad, code in (("a+b", Code.ILLEGAL_LITE_TOPIC), ("", Code.BAD_REQUEST)):
             with pytest.raises(StatusError) as refused:
                 await call(broker, methods.PUT, [_run(bad or "a", due_ms=() if bad else (1,))])

@@ -77,14 +77,17 @@ class PutHandler:
             raise refusal_of_all
         for run in left:
             _check(run)
-        topic_ids = core.names.topic_ids
         for run in left:
-            if run.lite_topic or (run.topic_id and run.topic_id != topic_ids.get(run.topic)):
+            if run.lite_topic or self._is_of_another(run):
                 unplaced = self._without_place(left)
                 left = _left(left, unplaced)
                 stored = await self._put_current(left) if left else ()
                 return _filled(verdicts, _filled(unplaced, stored))
         return _filled(verdicts, await self._put_current(left))
+
+    def _is_of_another(self, run: MessageRun) -> bool:
+        """Return whether a run is for another topic than the log knows by its name."""
+        return bool(run.topic_id) and run.topic_id != self._core.names.topic_ids.get(run.topic)
 
     def _without_place(self, runs: Sequence[MessageRun]) -> list[PutResult | None]:
         """Verdicts of runs that have no place: a lite topic would be one too many, or another topic has the name now.
@@ -93,7 +96,10 @@ class PutHandler:
         """
         core = self._core
         verdicts = [self._refusal_of_lite(run) if run.lite_topic else None for run in runs]
-        for run in _left(runs, verdicts):
+        left = _left(runs, verdicts)
+        if not any(map(self._is_of_another, left)):
+            return verdicts
+        for run in left:
             core.settlement.hear_of_topic(run.topic, run.topic_id)
         return [
             _of_another_topic(run.topic)
