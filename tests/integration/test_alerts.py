@@ -207,7 +207,7 @@ def test_each_says_what_it_means_and_what_to_do(rule: dict[str, dict[str, str]])
     assert annotations["description"].endswith(".") and not annotations["summary"].endswith(".")
     page, _, anchor = annotations["runbook_url"].partition("#")
     assert anchor == name.lower()
-    section = (ROOT / page).read_text(encoding="utf-8").partition(f"\n### {name}\n\n")[2]
+    section = (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {name}\n")[2]
     assert section.startswith(f"*{rule['labels']['severity']}.*"), "the section says how urgent it is, and what it is"
     known = set(re.findall(r"\w+", "".join(re.findall(r"^\w+ by \((.*?)\)", str(rule["expr"])))))
     used = set(re.findall(r"\$labels\.(\w+)", "".join(annotations.values())))
