@@ -92,7 +92,8 @@ async def route_changes(client: MessagingClient, broker: str, *, there: bool, ti
 async def go_on(*clients: OfficialClient) -> None:
     """Each sends and receives again and again from now on."""
     counts = [(client, kind, len(client.events(kind))) for client in clients for kind in ("sent", "acked")]
-    await until(lambda: all(len(client.events(kind)) >= before + 10 for client, kind, before in counts))
+    # Long, as two cores may be shared with Spark: a client that goes on does so in a second.
+    await until(lambda: all(len(client.events(kind)) >= before + 10 for client, kind, before in counts), 60)
 
 
 def said(command: ClusterCommand, *words: str) -> tuple[int, str]:
