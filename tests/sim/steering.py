@@ -410,7 +410,7 @@ class Steered(Checker):
         return bool(self._dead[key]) and len(kinds) == 2
 
     def _is_in_queue(self, key: Key, order: Order) -> bool:
-        """Whether an order may be about a message; where a disaster took it from the log, nobody knows its queue."""
+        """Return whether an order may be about a message. If a disaster took it from the log, its queue is unknown."""
         originals = self._originals.get(key[1])
         return not originals or any(order.is_of(each.queue_id) for each in originals)
 

@@ -16,6 +16,7 @@ from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.calls.group_server import GroupServer
 from popwheel_broker.calls.holder_server import HolderServer
+from popwheel_broker.calls.kind_server import KindServer
 from popwheel_broker.calls.name_server import NameServer
 from popwheel_broker.calls.pull_handler import PullHandler, illegal_offset
 from popwheel_broker.calls.put_handler import PutHandler
@@ -23,7 +24,6 @@ from popwheel_broker.calls.quarantine_server import QuarantineServer
 from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
-from popwheel_broker.calls.wing import Wing
 from popwheel_broker.consume.check_point import OffsetCommit
 from popwheel_broker.consume.wanted import wanted_by
 from popwheel_broker.core.notification import Interest, Subscriber
@@ -64,7 +64,7 @@ class BrokerServer:
         context: of the replica; its core decides.
         flusher: makes durable.
         admission: whether messages may be taken.
-        wings: what else is served, and takes messages of other kinds.
+        kind_servers: what else is served, and takes messages of other kinds.
         due_changed: told after each pop.
     """
 
@@ -73,7 +73,7 @@ class BrokerServer:
         context: BrokerContext,
         flusher: Flusher,
         admission: SendAdmission,
-        wings: Sequence[Wing],
+        kind_servers: Sequence[KindServer],
         due_changed: Callable[[], None],
     ) -> None:
         core, options, clock, statistics = context.files.core, context.options, context.clock, context.statistics
@@ -83,8 +83,8 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of, wings)
-        self._put_handler = PutHandler(context, flusher, self._dedup, admission, wings)
+        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of, kind_servers)
+        self._put_handler = PutHandler(context, flusher, self._dedup, admission, kind_servers)
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(context, self._reads)
         self._filter_turns = TurnBudget(_FILTERS_COST_MAX)
@@ -138,8 +138,8 @@ class BrokerServer:
         self.service.unary(methods.SYNC_LITE, naming_trouble(lite.sync))
         self.service.unary(methods.LITE_TOPIC_LIST, naming_trouble(lite.list))
         QuarantineServer(core, flusher, options.name, options.quarantine_max).bind(self.service)
-        for wing in wings:
-            wing.bind(self.service)
+        for each in kind_servers:
+            each.bind(self.service)
 
     @property
     def kept_for_tries(self) -> int:

@@ -127,8 +127,8 @@ class Leader:
             confirm_later=self.flusher.confirm_later,
             on_failure=on_failure,
         )
-        wings = (timer_server, transaction_server)
-        self.server = BrokerServer(context, self.flusher, admission, wings, self.reviver.due_changed)
+        kind_servers = (timer_server, transaction_server)
+        self.server = BrokerServer(context, self.flusher, admission, kind_servers, self.reviver.due_changed)
         core.subscribe(self)
 
     async def start(self) -> None:

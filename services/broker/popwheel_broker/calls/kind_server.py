@@ -6,7 +6,7 @@ from popwheel_broker.log.run_batch import RunWriter
 from popwheel_rpc.service import Service
 
 
-class Wing(RunWriter, Protocol):
+class KindServer(RunWriter, Protocol):
     """Takes messages of one kind, and serves what else is asked of them."""
 
     def bind(self, service: Service) -> None:
