@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from popwheel_broker.consume import acks, delivery, redelivery, relocation
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume import acks, delivered_message, redelivery, relocation
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.given_out_messages import GivenOutMessages
 from popwheel_broker.delay import dequeue_stages, enqueue_stages
 from popwheel_broker.log import raw_records, record
@@ -74,30 +74,30 @@ class Poison:
     def _redelivery(self) -> tuple[Any, str, Any]:
         before = redelivery.redelivered
 
-        def redelivered(check_point: CheckPoint, index: int, stored: StoredRecord, **how: Any) -> Record:
+        def redelivered(delivery: Delivery, index: int, stored: StoredRecord, **how: Any) -> Record:
             self._bite(stored.payload, stored.system_properties)
-            return before(check_point, index, stored, **how)
+            return before(delivery, index, stored, **how)
 
         return acks, "redelivered", redelivered
 
     def _answer(self) -> tuple[Any, str, Any]:
-        before = delivery.popped_messages
+        before = delivered_message.popped_messages
 
         def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
             for stored in records:
                 self._bite(stored.payload, stored.system_properties)
             return before(records, common, handles)
 
-        return delivery, "popped_messages", popped_messages
+        return delivered_message, "popped_messages", popped_messages
 
     def _reading(self) -> tuple[Any, str, Any]:
-        before = delivery.pulled_message
+        before = delivered_message.pulled_message
 
         def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
             self._bite(stored.payload, stored.system_properties)
             return before(stored, common)
 
-        return delivery, "pulled_message", pulled_message
+        return delivered_message, "pulled_message", pulled_message
 
     def _firing(self) -> tuple[Any, str, Any]:
         before = dequeue_stages.moved
@@ -162,8 +162,8 @@ class Poison:
         """Of what is copied, as its segment is to go."""
         before = GivenOutMessages.message
 
-        def message(self_: GivenOutMessages, check_point: CheckPoint, index: int) -> StoredRecord | None:
-            stored = before(self_, check_point, index)
+        def message(self_: GivenOutMessages, delivery: Delivery, index: int) -> StoredRecord | None:
+            stored = before(self_, delivery, index)
             if stored is not None and sys._getframe(1).f_globals["__name__"] == relocation.__name__:
                 self._bite(stored.payload, stored.system_properties)
             return stored

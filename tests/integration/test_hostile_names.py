@@ -167,7 +167,7 @@ def test_the_admin_api_makes_nothing_of_such_a_name(server: StandaloneProcess, w
 
 
 async def test_names_of_sixty_sixty_and_one_hundred_and_twenty_characters(server: StandaloneProcess) -> None:
-    """The retry topic of the retry topic had over 255 bytes; its check point ended the broker at each start."""
+    """The retry topic of the retry topic had over 255 bytes; its delivery ended the broker at each start."""
     group, topic, reader = "g" * 60, "t" * 60, "r" * 120
     retry = names.retry_topic(group, topic)
     async with nothing_changes(server), MessagingClient(server.grpc_address) as client:

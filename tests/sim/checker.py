@@ -338,10 +338,10 @@ class Checker:
             for settling in settled:
                 if settling.kind not in ("ack", "forward") or settling.outcome != "ok":
                     continue
-                pop = Handle.read(settling.receipt).check_point
+                pop = Handle.read(settling.receipt).delivery
                 for delivery in self._deliveries[key]:
                     # A later delivery that came before this ack may have been undone by a disaster since.
-                    came_after = delivery.handle.check_point > pop and delivery.got_s > settling.began_s
+                    came_after = delivery.handle.delivery > pop and delivery.got_s > settling.began_s
                     if self._may_come_again(key, settling, delivery):
                         continue
                     if came_after and not self._history.lost_by(settling.began_s, settling.position):
@@ -416,11 +416,11 @@ class Checker:
         for delivery in self._history.deliveries:
             handle = delivery.handle
             pop = (delivery.group, delivery.topic, handle.from_retry, handle.queue_id, handle.pop_ms)
-            before, known = pops.setdefault((handle.broker, handle.check_point), (delivery, pop))
+            before, known = pops.setdefault((handle.broker, handle.delivery), (delivery, pop))
             if known != pop:
                 self._verdict.broke(
                     "P7",
-                    f"pop {handle.check_point} gave {before.message_id} to {before.group} at {before.got_s:.6f}, and "
+                    f"pop {handle.delivery} gave {before.message_id} to {before.group} at {before.got_s:.6f}, and "
                     f"another one of that number {delivery.message_id} to {delivery.group} at {delivery.got_s:.6f}",
                 )
 
@@ -535,7 +535,7 @@ def _of_handles(deliveries: Iterable[Delivery]) -> list[Delivery]:
         known = by_receipt.setdefault(delivery.receipt, delivery)
         if known.vanished:
             by_receipt[delivery.receipt] = delivery
-    return sorted(by_receipt.values(), key=lambda each: each.handle.check_point)
+    return sorted(by_receipt.values(), key=lambda each: each.handle.delivery)
 
 
 def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:

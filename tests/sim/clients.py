@@ -465,7 +465,7 @@ class Consumer:
             client=polled.client,
         )
         tools.history.deliveries.append(delivery)
-        tools.trace.add(self.name, "got", delivery.message_id, delivery.handle.check_point, delivery.attempt)
+        tools.trace.add(self.name, "got", delivery.message_id, delivery.handle.delivery, delivery.attempt)
         sent = tools.history.sent.get(properties.message_id)
         if sent is None or not is_same(sent.message, message):
             tools.history.unexpected.append(f"{self.name} got {message} which nobody sent like this")
@@ -579,7 +579,7 @@ class Consumer:
             self.name,
             settling.kind,
             settling.delivery.message_id,
-            Handle.read(settling.receipt).check_point,
+            Handle.read(settling.receipt).delivery,
             settling.outcome,
             settling.said,
         )

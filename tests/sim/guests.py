@@ -175,7 +175,7 @@ class Guests:
             await asyncio.sleep(0.05)  # a poll may be answered at once
         for delivery in got:
             stay.held[delivery.receipt] = delivery
-            tools.trace.add(stay.client, "got", delivery.message_id, delivery.handle.check_point, delivery.attempt)
+            tools.trace.add(stay.client, "got", delivery.message_id, delivery.handle.delivery, delivery.attempt)
         for delivery in got:
             if chance.random() < 0.5:
                 await self._ack(stay, delivery, tools)
@@ -252,7 +252,7 @@ class Guests:
         """
         broken = [f"S2: {each}" for each in self.history.unexpected]
         given: dict[str, list[Delivery]] = defaultdict(list)
-        for delivery in sorted(self.history.deliveries, key=lambda each: each.handle.check_point):
+        for delivery in sorted(self.history.deliveries, key=lambda each: each.handle.delivery):
             given[delivery.message_id].append(delivery)
         acked: dict[str, list[Settling]] = defaultdict(list)
         for settling in self.history.settlings:
@@ -263,8 +263,8 @@ class Guests:
             if sent.outcome == "ok" and lost is None and not acked[message_id]:
                 broken.append(f"P1: {message_id} was accepted and is not acknowledged by {GROUP}")
             for settling in acked[message_id]:
-                pop = settling.delivery.handle.check_point
-                again = [each for each in given[message_id] if each.handle.check_point > pop]
+                pop = settling.delivery.handle.delivery
+                again = [each for each in given[message_id] if each.handle.delivery > pop]
                 if settling.outcome != "ok" or disasters.lost_by(settling.began_s, settling.position):
                     continue
                 broken += [
@@ -282,7 +282,7 @@ class Guests:
             within_s = 0.0 if said else hidden_s + _TICK_S + options.client.expiry_ms / 1000
             for delivery in stay.held.values():
                 later = [each for each in given[delivery.message_id] if each.asked_s > delivery.got_s - 5]
-                later = [each for each in later if each.handle.check_point > delivery.handle.check_point]
+                later = [each for each in later if each.handle.delivery > delivery.handle.delivery]
                 of_broker = [each for each in later if each.handle.broker == delivery.handle.broker]
                 next_s = min((each.got_s for each in of_broker), default=float("inf"))
                 if next_s < stay.seen_s and is_calm(delivery.got_s - _CALM_BEFORE_S, next_s):

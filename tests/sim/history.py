@@ -16,7 +16,7 @@ class Handle:
     """What a receipt handle says (`popwheel_common.contract.receipt`), read without its key.
 
     Args:
-        check_point: id of the CK, divided so that later pops have higher numbers.
+        delivery: id of the CK, divided so that later pops have higher numbers.
         pop_ms: steady time of the pop.
         invisible_ms: for how long.
         from_retry: whether the message came from the group's retry topic.
@@ -25,7 +25,7 @@ class Handle:
         broker: which gave it out; each has numbers of its own.
     """
 
-    check_point: int
+    delivery: int
     pop_ms: int
     invisible_ms: int
     from_retry: bool
@@ -36,18 +36,18 @@ class Handle:
     @property
     def life(self) -> tuple[str, int]:
         """Of a broker, or its term: each has a range of numbers of its own."""
-        return self.broker, self.check_point // _IDS_OF_A_LIFE
+        return self.broker, self.delivery // _IDS_OF_A_LIFE
 
     @property
     def epoch(self) -> int:
         """Of the master that gave it out; 0 of a broker without replicas."""
-        return self.check_point // _IDS_OF_AN_EPOCH
+        return self.delivery // _IDS_OF_AN_EPOCH
 
     @classmethod
     def read(cls, text: str) -> "Handle":
         """Read a handle."""
-        check_point, pop, invisible, _, origin, broker, queue_id, offset, _ = text.split(" ")
-        return cls(int(check_point) // 8, int(pop), int(invisible), origin == "1", int(queue_id), int(offset), broker)
+        delivery, pop, invisible, _, origin, broker, queue_id, offset, _ = text.split(" ")
+        return cls(int(delivery) // 8, int(pop), int(invisible), origin == "1", int(queue_id), int(offset), broker)
 
 
 @dataclass(slots=True)

@@ -189,7 +189,7 @@ class PassingGroup:
             for delivery in self.history.deliveries:
                 handle, pop = delivery.handle, settling.delivery.handle
                 is_same = (delivery.message_id, handle.broker) == (settling.delivery.message_id, pop.broker)
-                is_later = handle.check_point > pop.check_point and delivery.got_s > settling.began_s
+                is_later = handle.delivery > pop.delivery and delivery.got_s > settling.began_s
                 if is_same and is_later and delivery.got_s < gone_s and not self._lost(disasters, settling.began_s):
                     broken.append(
                         f"P3: {delivery.message_id} was acknowledged by {GROUP} at {settling.ended_s:.6f} and came at "

@@ -57,7 +57,7 @@ class Renewals:
             return  # its proxy would be told, and nothing is promised
         assert isinstance(response, RenewResponse)
         for each, result in zip(some, response.results, strict=True):
-            world.trace.add("renewal", each.message_id, each.handle.check_point, invisible_ms, result.code)
+            world.trace.add("renewal", each.message_id, each.handle.delivery, invisible_ms, result.code)
             if result.code == Code.OK:
                 world.history.renewals.append(Renewed(each, began_s, invisible_ms))
 
@@ -67,7 +67,7 @@ def _some(deliveries: Sequence[Delivery], chance: random.Random) -> Sequence[Del
     pops: defaultdict[int, list[Delivery]] = defaultdict(list)
     for each in deliveries:
         if not each.renewed and not each.vanished:
-            pops[each.handle.check_point].append(each)
+            pops[each.handle.delivery].append(each)
     several = [pop for pop in pops.values() if len(pop) > 1]
     if not several:
         return ()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.consume.delivery import decode_redriven
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_common.contract import names

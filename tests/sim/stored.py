@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from popwheel_broker.consume.delivery import pulled_message
+from popwheel_broker.consume.delivered_message import pulled_message
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_broker.core.checkpoint import Checkpoint
@@ -131,7 +131,7 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
         for queue in sorted(core.store.queues, key=lambda queue: (queue.topic, queue.queue_id))
         if queue.max_offset
     }
-    check_points = {
+    deliveries = {
         each.id: (
             each.group,
             each.topic,
@@ -146,10 +146,10 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
     # What could not be folded in is known to who folded it, and to nobody who wrote it.
     set_aside = {entry.id: entry for entry in core.quarantine.table if entry.step != Step.FOLD}
     open_halves = {half.position: half._replace(asked_ms=0) for half in core.transactions.table}
-    lines = {(*place, key, offset): check_point for place, key, offset, check_point in core.state.table.lines.members()}
+    lines = {(*place, key, offset): delivery for place, key, offset, delivery in core.state.table.lines.members()}
     return {
         "queues": queues,
-        "check points": dict(sorted(check_points.items())),
+        "deliveries": dict(sorted(deliveries.items())),
         "set aside": set_aside,
         "transactions": open_halves,
         "lines": lines,

@@ -161,7 +161,7 @@ class Swarm:
             f"seed={self.seed} faults={','.join(sorted(self.faults)) or 'none'} per_s={self.faults_per_s:.2f} "
             f"flush={options.flush}/{options.flush_interval_ms} segment={options.log.segment_bytes} "
             f"checkpoint={options.checkpoint_interval_ms} {_describe_timer(options.timer)} stay={options.pop.stay_ms} "
-            f"buffer={options.pop.buffer_check_points_max} topics={self.topics} "
+            f"buffer={options.pop.buffer_deliveries_max} topics={self.topics} "
             f"types={[TopicType.Name(each) for each in self.types.values()]} groups={self.groups} "
             f"consumers={sum(map(len, self.manners.values()))} sync_s={self.sync_s_max} memory={self.memory}"
             + (f" held={options.pop.held_messages_max}" if self.is_ordered else "")
@@ -382,7 +382,7 @@ def _options(chance: random.Random, timer: random.Random, settings: dict[str, An
         },
         "pop": {
             "stay_ms": chance.choice((0, 200, 10_000)),
-            "buffer_check_points_max": chance.choice((1, 2, 200_000)),
+            "buffer_deliveries_max": chance.choice((1, 2, 200_000)),
             "scan_entries_max": chance.choice((16, 4096)),
             "response_bytes_max": chance.choice((1024, 16 << 20)),
             "rewrite_after_records": chance.choice((16, 16, 200_000)),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from popwheel_broker.consume.check_point import close_record
+from popwheel_broker.consume.delivery import close_record
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.core.retrial import Retrial
 from popwheel_broker.log import fault
@@ -32,8 +32,8 @@ def test_it_notices_a_retry_that_gives_nothing_back(monkeypatch: pytest.MonkeyPa
 
 
 def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close_nothing(revive_topic: str, check_point_id: int, bits: int) -> Record:
-        return replace(close_record(revive_topic, check_point_id, bits), kind=RecordKind.COPY)
+    def close_nothing(revive_topic: str, delivery_id: int, bits: int) -> Record:
+        return replace(close_record(revive_topic, delivery_id, bits), kind=RecordKind.COPY)
 
     monkeypatch.setattr("popwheel_broker.consume.quarantine.close_record", close_nothing)
     monkeypatch.setattr(PopState, "_set_aside", lambda *_: None)

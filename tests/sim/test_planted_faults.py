@@ -158,8 +158,8 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
     popped = MergeBuffer.popped
     calls = itertools.count()
 
-    def pop_and_skip(self: MergeBuffer, progress: Any, check_point: Any) -> None:
-        popped(self, progress, check_point)
+    def pop_and_skip(self: MergeBuffer, progress: Any, delivery: Any) -> None:
+        popped(self, progress, delivery)
         if next(calls) % 5 == 4 and progress.available:
             progress.popped += 1
             self._keep(progress)
@@ -392,7 +392,7 @@ def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
 
 def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
     """What comes again comes last of all."""
-    patch.setattr(redelivery, "_level_of", lambda check_point, stored: 0)
+    patch.setattr(redelivery, "_level_of", lambda delivery, stored: 0)
 
 
 def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ _GIVEN_OUT = Row(
             ],
         ),
         Graph(
-            "Check points",
+            "Deliveries",
             "short",
             "Pops of which a message is not acknowledged yet, and those of them that hold up a committed offset.",
             [
-                Line(of_masters("popwheel_pop_open_check_points"), "{{instance}}, open"),
+                Line(of_masters("popwheel_pop_open_deliveries"), "{{instance}}, open"),
                 Line(of_masters("rocketmq_pop_checkpoint_buffer_size"), "{{instance}}, in the merge buffer"),
             ],
         ),
@@ -55,7 +55,7 @@ _REVIVE = Row(
         Graph(
             "Revive lag",
             "short",
-            "Records since the oldest open check point. A restart reads these again; slow consumers make more.",
+            "Records since the oldest open delivery. A restart reads these again; slow consumers make more.",
             [Line(largest(of_masters("rocketmq_pop_revive_lag"), "instance"), "{{instance}}, longest queue")],
         ),
     ],

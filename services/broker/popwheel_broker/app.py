@@ -242,7 +242,7 @@ class BrokerApp:
             "broker recovered",
             name=self._options.name,
             position=self.files.end_position,
-            open_check_points=len(self.core.state.table),
+            open_deliveries=len(self.core.state.table),
             **self.recovered,
         )
         self.view.subscribe_to_names(lambda update: self.core.settlement.names_told(update))

@@ -61,10 +61,10 @@ class PopOptions(BaseModel):
         default=10_000,
         ge=0,
         le=3_600_000,
-        description="How long an open check point holds up its group's committed offset.",
+        description="How long an open delivery holds up its group's committed offset.",
     )
-    buffer_check_points_max: int = Field(
-        default=200_000, ge=1, le=10_000_000, description="Check points that may hold up committed offsets at once."
+    buffer_deliveries_max: int = Field(
+        default=200_000, ge=1, le=10_000_000, description="Deliveries that may hold up committed offsets at once."
     )
     open_messages_max: int = Field(
         default=2_000_000,
@@ -109,7 +109,7 @@ class PopOptions(BaseModel):
         default=200_000,
         ge=16,
         le=10_000_000,
-        description="An open check point with so many newer records in its revive queue is written again at its end.",
+        description="An open delivery with so many newer records in its revive queue is written again at its end.",
     )
     notify_interests_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="Interests in arriving messages that proxies may register."

@@ -124,9 +124,9 @@ def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
     popped = MergeBuffer.popped
     chance = random.Random(1)
 
-    def pop_again(self: MergeBuffer, progress: QueueProgress, check_point: Any) -> None:
+    def pop_again(self: MergeBuffer, progress: QueueProgress, delivery: Any) -> None:
         before = progress.popped
-        popped(self, progress, check_point)
+        popped(self, progress, delivery)
         if chance.random() < 0.1:
             progress.popped = before
             self._keep(progress)

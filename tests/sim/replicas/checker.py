@@ -101,7 +101,7 @@ class GroupChecker(Checker):
             if delivery.handle.epoch not in self._epochs:
                 self._verdict.broke(
                     "P7",
-                    f"pop {delivery.handle.check_point} says no epoch in which anybody led: {delivery.got_s:.6f}",
+                    f"pop {delivery.handle.delivery} says no epoch in which anybody led: {delivery.got_s:.6f}",
                 )
 
     def _check_polls(self) -> None:

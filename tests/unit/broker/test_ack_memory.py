@@ -1,17 +1,17 @@
 """What is remembered of acknowledgements, and how much."""
 
-from popwheel_broker.consume.ack_memory import CHECK_POINTS_MAX, AckMemory
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.ack_memory import DELIVERIES_MAX, AckMemory
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_common.contract.receipt import FROM_TOPIC
 
 
-def check_point(number: int, *offsets: int) -> CheckPoint:
-    return CheckPoint(number, "g", "t", FROM_TOPIC, 0, offsets[0], offsets[-1] + 1, 0, 1000, 1000, 0, offsets)
+def delivery(number: int, *offsets: int) -> Delivery:
+    return Delivery(number, "g", "t", FROM_TOPIC, 0, offsets[0], offsets[-1] + 1, 0, 1000, 1000, 0, offsets)
 
 
 def test_messages_are_known_one_by_one() -> None:
     memory = AckMemory()
-    given = check_point(8, 3, 5, 9)
+    given = delivery(8, 3, 5, 9)
     memory.note(given, 0b001, 0)
     memory.note(given, 0b100, 0)
     assert [memory.has(8, offset, 0) for offset in (3, 5, 9, 4)] == [True, False, True, False]
@@ -20,7 +20,7 @@ def test_messages_are_known_one_by_one() -> None:
 
 def test_what_another_call_has_done_is_not_taken_for_this_one() -> None:
     memory = AckMemory()
-    given = check_point(8, 3, 5, 9)
+    given = delivery(8, 3, 5, 9)
     memory.note(given, 0b001, 71)
     memory.note(given, 0b010, 72)
     memory.note(given, 0b100, 0)
@@ -31,7 +31,7 @@ def test_what_another_call_has_done_is_not_taken_for_this_one() -> None:
 
 def test_the_call_may_be_told_later() -> None:
     memory = AckMemory()
-    given = check_point(8, 3, 5)
+    given = delivery(8, 3, 5)
     memory.note(given, 0b01, 71)
     memory.note(given, 0b10, 0)
     memory.name(8, 0b11, 72)
@@ -42,11 +42,11 @@ def test_the_call_may_be_told_later() -> None:
 
 def test_only_the_latest_are_known() -> None:
     memory = AckMemory()
-    for number in range(CHECK_POINTS_MAX):
-        memory.note(check_point(number, 0, 1), 1, 0)
-    memory.note(check_point(0, 0, 1), 2, 0)
+    for number in range(DELIVERIES_MAX):
+        memory.note(delivery(number, 0, 1), 1, 0)
+    memory.note(delivery(0, 0, 1), 2, 0)
     for number in range(100):
-        memory.note(check_point(CHECK_POINTS_MAX + number, 0), 1, 0)
-    assert len(memory) == CHECK_POINTS_MAX
+        memory.note(delivery(DELIVERIES_MAX + number, 0), 1, 0)
+    assert len(memory) == DELIVERIES_MAX
     assert memory.has(0, 0, 0), "what was added to stays for as long as what is new"
     assert [memory.has(number, 0, 0) for number in (1, 100, 101)] == [False, False, True]

@@ -128,8 +128,8 @@ async def test_groups_are_described_all_at_once() -> None:
         await broker.ack(*(await broker.pop(2))[:1])
         broker.clock.advance(INVISIBLE_MS)
         core = broker.app.core
-        for check_point, indexes in core.state.table.take_due(core.pop_clock.now_ms(), 10):
-            core.acks.redeliver([(check_point, index) for index in indexes], attempted=True)
+        for delivery, indexes in core.state.table.take_due(core.pop_clock.now_ms(), 10):
+            core.acks.redeliver([(delivery, index) for index in indexes], attempted=True)
         await broker.put(b"x")  # makes what was redelivered readable
         answer = await broker.channel.call(methods.DESCRIBE_GROUPS, pb.DescribeGroupsRequest(groups=["g", "idle"]))
         group, idle = answer.groups

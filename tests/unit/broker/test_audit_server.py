@@ -61,7 +61,7 @@ async def test_pages_of_what_is_given_out() -> None:
 
 
 async def test_times_are_those_of_the_wall_clock() -> None:
-    """Check points go by the time of the log, which a wall clock that jumps does not move."""
+    """Deliveries go by the time of the log, which a wall clock that jumps does not move."""
     async with running() as broker:
         await broker.put(b"a")
         await broker.pop()

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popwheel_broker.consume import check_point as check_points
+from popwheel_broker.consume import delivery as delivery_codec
 from popwheel_broker.consume import quarantine_entry as quarantine
-from popwheel_broker.consume.check_point import CheckPoint, OffsetCommit, Origin
+from popwheel_broker.consume.delivery import Delivery, OffsetCommit, Origin
 from popwheel_broker.consume.quarantine_entry import EntryFlag, QuarantineEntry, Step
 from popwheel_broker.delay import timer_checkpoint, unit
 from popwheel_broker.log import consume_queue, index_file
@@ -84,9 +84,9 @@ def decode_record(data: bytes) -> Fields:
     return found._asdict()
 
 
-def encode_check_point(fields: Fields) -> bytes:
+def encode_delivery(fields: Fields) -> bytes:
     start = fields["start_offset"]
-    return CheckPoint(
+    return Delivery(
         fields["id"],
         *("g" * 255, "t" * 255, fields["origin"], fields["queue_id"], start, fields["next_offset"]),
         *(fields["pop_time_ms"], fields["invisible_ms"], fields["due_ms"], fields["first_position"]),
@@ -101,12 +101,12 @@ def encode_check_point(fields: Fields) -> bytes:
     ).encode()
 
 
-def decode_check_point(data: bytes) -> Fields:
-    found = CheckPoint.decode(data, 0)
+def decode_delivery(data: bytes) -> Fields:
+    found = Delivery.decode(data, 0)
     assert (found.group, found.topic, found.open_bits, found.sources) == ("g" * 255, "t" * 255, 1, ())
     assert found.replaces is not None
-    return {name: getattr(found, name) for name in CheckPoint.__slots__} | {
-        "replaces": found.replaces.check_point_id,
+    return {name: getattr(found, name) for name in Delivery.__slots__} | {
+        "replaces": found.replaces.delivery_id,
         "index": found.replaces.index,
         "copy": found.copies[0],
         "renewed": found.due_of(0),
@@ -117,7 +117,7 @@ def decode_check_point(data: bytes) -> Fields:
 
 def encode_members(fields: Fields) -> bytes:
     difference = fields["difference"]
-    return CheckPoint(
+    return Delivery(
         *(8, "g", "t", 0, 0, 5, 5 + difference + 1, 1, 2, 3, 4, (5, 5 + difference)),
         open_bits=fields["open_bits"],
         lines=(1, fields["line"]),
@@ -128,14 +128,14 @@ def encode_members(fields: Fields) -> bytes:
 
 
 def decode_members(data: bytes) -> Fields:
-    found = CheckPoint.decode(data, 0)
+    found = Delivery.decode(data, 0)
     assert not found.is_suspended
     return {
         "difference": found.offsets[1] - found.offsets[0],
         "open_bits": found.open_bits,
         "line": found.lines[1],
         "attempts": found.attempts[0],
-        "source": found.sources[0].check_point_id,
+        "source": found.sources[0].delivery_id,
         "index": found.sources[0].index,
         "is_held": found.is_held,
     }
@@ -210,7 +210,7 @@ CODECS = {
         encode_record,
         decode_record,
     ),
-    "check point": Codec(
+    "delivery": Codec(
         {
             "id": U8,
             "origin": U1,
@@ -230,10 +230,10 @@ CODECS = {
             "attempts": (0, (1 << 15) - 1),
             "is_suspended": BOOLS,
         },
-        encode_check_point,
-        decode_check_point,
+        encode_delivery,
+        decode_delivery,
     ),
-    "members of a check point": Codec(
+    "members of a delivery": Codec(
         {
             "difference": (1, (1 << 32) - 1),
             "open_bits": [0, 1, 2, 3],
@@ -247,7 +247,7 @@ CODECS = {
         decode_members,
     ),
     "origin": Codec(
-        {"check_point_id": U8, "index": U2},
+        {"delivery_id": U8, "index": U2},
         lambda fields: Origin(**fields).encode(),
         lambda data: {name: getattr(Origin.decode(data), name) for name in Origin.__slots__},
     ),
@@ -258,23 +258,23 @@ CODECS = {
     ),
     "acknowledgement": Codec(
         {"id": U8, "bits": (1, (1 << 65_535) - 1)},
-        lambda fields: check_points.encode_ack(fields["id"], fields["bits"]),
-        lambda data: dict(zip(("id", "bits"), check_points.decode_ack(data), strict=True)),
+        lambda fields: delivery_codec.encode_ack(fields["id"], fields["bits"]),
+        lambda data: dict(zip(("id", "bits"), delivery_codec.decode_ack(data), strict=True)),
     ),
     "renewal": Codec(
         {"id": U8, "bits": (1, (1 << 65_535) - 1), "due_ms": U8},
-        lambda fields: check_points.encode_renewal(fields["id"], fields["bits"], fields["due_ms"]),
-        lambda data: dict(zip(("id", "bits", "due_ms"), check_points.decode_renewal(data), strict=True)),
+        lambda fields: delivery_codec.encode_renewal(fields["id"], fields["bits"], fields["due_ms"]),
+        lambda data: dict(zip(("id", "bits", "due_ms"), delivery_codec.decode_renewal(data), strict=True)),
     ),
     "call": Codec(
         {"call": U8},
-        lambda fields: check_points.encode_call(fields["call"]),
-        lambda data: {"call": check_points.decode_call(data)},
+        lambda fields: delivery_codec.encode_call(fields["call"]),
+        lambda data: {"call": delivery_codec.decode_call(data)},
     ),
     "redriven": Codec(
         {"offset": U8},
-        lambda fields: check_points.redriven_origin(fields["offset"]),
-        lambda data: {"offset": check_points.decode_redriven(data)},
+        lambda fields: delivery_codec.redriven_origin(fields["offset"]),
+        lambda data: {"offset": delivery_codec.decode_redriven(data)},
     ),
     "quarantine entry": Codec(
         {
@@ -384,7 +384,7 @@ ELSEWHERE = {
     "services/broker/popwheel_broker/core/checkpoint.py": "broker/test_checkpoint_file.py",
     "services/broker/popwheel_broker/delay/wheel.py": "broker/test_timer_wheel.py",
     "services/common/popwheel_common/contract/record_block.py": "common/test_record_block.py",
-    "services/common/popwheel_common/contract/wire_format.py": "broker/test_delivery.py",
+    "services/common/popwheel_common/contract/wire_format.py": "broker/test_delivered_message.py",
 }
 """Modules with frames around something else, or numbers of any length, and the tests that bring those back."""
 
@@ -454,7 +454,7 @@ def test_every_module_that_packs_numbers_has_such_a_test() -> None:
 
 def _modules() -> list[Any]:
     return [
-        *(records, check_points, quarantine, delay, unit, timer_checkpoint, half),
+        *(records, delivery_codec, quarantine, delay, unit, timer_checkpoint, half),
         *(superblock, consume_queue, index_file, send_id),
     ]
 

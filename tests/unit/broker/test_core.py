@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.consume.delivery import OffsetCommit
 from popwheel_broker.log.consume_queue import Entry
 from popwheel_broker.options import BrokerOptions, LogOptions
 from popwheel_common.contract import names
@@ -100,7 +100,7 @@ def test_the_messages_of_a_deleted_group_lapse() -> None:
     assert world.revive() == 0
 
 
-def test_an_ack_that_is_stored_after_its_check_point_left_the_buffer_counts() -> None:
+def test_an_ack_that_is_stored_after_its_delivery_left_the_buffer_counts() -> None:
     """A slow consumer: the CK has left the buffer, the committed offset has moved on, and then comes the ack."""
     world = world_of(stay_ms=1000)
     world.put("t", b"1")
@@ -304,7 +304,7 @@ def test_a_revive_queue_of_acks_only_is_not_read_again_and_again() -> None:
     assert changes.head.pop.revive_offsets == ends
 
 
-def test_a_long_open_check_point_is_written_again_so_that_recovery_reads_little() -> None:
+def test_a_long_open_delivery_is_written_again_so_that_recovery_reads_little() -> None:
     world = world_of(rewrite_after_records=16)
     world.put("t", b"held")
     world.pop("g", "t", invisible_ms=12 * 3_600_000)
@@ -315,10 +315,10 @@ def test_a_long_open_check_point_is_written_again_so_that_recovery_reads_little(
     world.core.rewrite_lagging()
     end = world.core.store.next_offset(world.core.revive_topic, held.revive_queue)
     assert end - held.revive_offset <= 16
-    before = world.check_points()
+    before = world.deliveries()
     world.save()
     world.crash("process")
-    assert world.check_points() == before
+    assert world.deliveries() == before
     world.clock.advance(12 * 3_600_000)
     assert world.revive() == 1
 
@@ -359,10 +359,10 @@ def test_an_entry_that_leads_to_another_message_delivers_none(popped: bool) -> N
     first, second = world.core.store.queues["t", 0].read(0, 2)
     replace_entry(world.disk, second, first)
     if popped:
-        (check_point,) = world.core.state.table
+        (delivery,) = world.core.state.table
         with pytest.raises(CorruptDataError, match=r"leads to the record at \d+, which is t/0 offset 0"):
-            world.core.acks.redeliver([(check_point, 1)], attempted=True)
-        assert check_point.open_bits == 0b11
+            world.core.acks.redeliver([(delivery, 1)], attempted=True)
+        assert delivery.open_bits == 0b11
     else:
         with pytest.raises(StatusError, match="stands still at a damaged record"):
             world.pop("g", "t", 2)

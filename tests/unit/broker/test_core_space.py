@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.consume.delivery import OffsetCommit
 from popwheel_broker.options import BrokerOptions, LogOptions
 from popwheel_broker.replication.log_cleaner import LogCleaner
 from popwheel_broker.replication.superblock import Superblock
@@ -15,7 +15,7 @@ from tests.unit.broker.core_world import metrics, world_of, world_of_segments
 from tests.unit.broker.world import FOLDER, World, handles, run_now
 
 
-def test_a_segment_that_an_open_check_point_needs_stays_unless_that_is_moved() -> None:
+def test_a_segment_that_an_open_delivery_needs_stays_unless_that_is_moved() -> None:
     world = world_of()
     world.put("t", b"held")
     world.pop("g", "t", invisible_ms=100 * 3_600_000)
@@ -58,7 +58,7 @@ def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
     world.put("t", b"2")
     (handle,) = handles(world.pop("g", "t", 1))
     acks = world.core.acks
-    before = world.check_points()
+    before = world.deliveries()
     world.disk.fill(1)
     calls: dict[str, Callable[[], object]] = {
         "pop": lambda: world.pop("g", "t"),
@@ -71,7 +71,7 @@ def test_a_call_that_the_full_disk_refuses_changes_nothing(call: str) -> None:
     with pytest.raises(StatusError) as caught:
         calls[call]()
     assert caught.value.code == Code.INTERNAL_ERROR
-    assert world.check_points() == before
+    assert world.deliveries() == before
     world.disk.fill(1 << 20)
     assert world.bodies(world.pop("g", "t")) == [b"2"]
     assert world.ack("g", "t", handle) == [Code.OK]

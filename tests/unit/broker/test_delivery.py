@@ -1,178 +1,120 @@
-"""A delivered message is the sender's own, with the broker's additions, whatever he wrote (DESIGN 4, Payload)."""
+"""CK, ACK, renewal, origin and offset records: what is written comes back."""
 
-from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.consume import delivery
-from popwheel_broker.consume.check_point import CheckPoint
-from popwheel_broker.consume.redelivery import dead_letter, redelivered
-from popwheel_broker.log.record import StoredRecord
-from popwheel_common.contract.wire_format import varint
-from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
-    Encoding,
-    Message,
-    MessageType,
-    Resource,
-    SystemProperties,
-)
+from popwheel_broker.consume import delivery as codec
+from popwheel_broker.consume.delivery import Delivery, OffsetCommit, Origin
+from popwheel_common.contract import receipt
 
-TEXT = st.text(max_size=20).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
-MESSAGES = st.builds(
-    lambda name, namespace, properties, body: Message(
-        topic=Resource(name=name, resource_namespace=namespace), user_properties=properties, body=body
-    ),
-    TEXT,
-    TEXT,
-    st.dictionaries(TEXT, TEXT, max_size=4),
-    st.binary(max_size=200),
-)
-PROPERTIES = st.builds(
-    SystemProperties,
-    tag=st.none() | TEXT,
-    keys=st.lists(TEXT, max_size=3),
-    message_id=TEXT,
-    body_encoding=st.sampled_from([Encoding.IDENTITY, Encoding.GZIP]),
-    message_type=st.sampled_from([MessageType.NORMAL, MessageType.FIFO]),
-    born_host=TEXT,
-    # What only the broker says; a sender's word on it must not count.
-    queue_id=st.integers(0, 9),
-    queue_offset=st.integers(0, 9),
-    delivery_attempt=st.none() | st.integers(0, 9),
-    receipt_handle=st.none() | TEXT,
-    store_host=TEXT,
-)
-UNKNOWN_FIELDS = st.lists(st.tuples(st.integers(100, 5000), st.binary(max_size=10)), max_size=2)
+NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)
+BIG = st.integers(0, 2**63)
+IDS = st.integers(0, 2**62)
 
 
-def with_unknown(data: bytes, fields: list[tuple[int, bytes]]) -> bytes:
-    """Fields of a newer client, which this release's definition does not have."""
-    return data + b"".join(varint(number << 3 | 2) + varint(len(inside)) + inside for number, inside in fields)
-
-
-def top_fields(data: bytes) -> list[int]:
-    """Numbers of the fields of a message that has length-delimited ones only, as they stand."""
-    numbers, at = [], 0
-    while at < len(data):
-        tag, at = _DecodeVarint(data, at)
-        assert tag & 7 == 2
-        length, at = _DecodeVarint(data, at)
-        at += length
-        numbers.append(tag >> 3)
-    return numbers
-
-
-def stored(payload: bytes, system_properties: bytes, **changes: int) -> StoredRecord:
-    fields = {"attempts": 0, "queue_id": 3, "queue_offset": 70_000, "store_time_ms": 1_800_000_000_123, **changes}
-    return StoredRecord(
-        1,
-        "t",
-        fields["queue_id"],
-        payload,
-        system_properties,
-        0,
-        fields["attempts"],
-        b"",
-        0,
-        100,
-        1,
-        fields["store_time_ms"],
-        fields["queue_offset"],
+@st.composite
+def deliveries(draw: st.DrawFn) -> Delivery:
+    start = draw(st.integers(0, 2**40))
+    count = draw(st.integers(1, 80))
+    if draw(st.booleans()):
+        offsets: tuple[int, ...] | range = range(start, start + count)
+    else:
+        gaps = draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
+        at, sparse = start, []
+        for gap in gaps:
+            sparse.append(at + gap)
+            at += gap + 1
+        offsets = tuple(sparse)
+    delivery = Delivery(
+        id=draw(IDS),
+        group=draw(NAMES),
+        topic=draw(NAMES),
+        origin=draw(st.sampled_from((receipt.FROM_TOPIC, receipt.FROM_RETRY_TOPIC))),
+        queue_id=draw(st.integers(0, 2**16 - 1)),
+        start_offset=start,
+        next_offset=offsets[-1] + 1 + draw(st.integers(0, 100)),
+        pop_time_ms=draw(BIG),
+        invisible_ms=draw(BIG),
+        due_ms=draw(BIG),
+        first_position=draw(BIG),
+        offsets=offsets,
+        replaces=draw(st.none() | st.builds(Origin, IDS, st.integers(0, 2**16 - 1))),
+        open_bits=draw(st.integers(1, (1 << count) - 1)),
+        revive_offset=draw(BIG),
+        call=draw(BIG),
     )
+    for index in draw(st.sets(st.integers(0, count - 1), max_size=5)):
+        delivery.renewed[index] = draw(BIG)
+    return delivery
 
 
-@given(
-    message=MESSAGES,
-    properties=PROPERTIES,
-    unknown=st.tuples(UNKNOWN_FIELDS, UNKNOWN_FIELDS),
-    attempts=st.integers(0, 2**16 - 1),
-    queue_id=st.integers(0, 2**16 - 1),
-    queue_offset=st.integers(0, 2**62),
-    store_time_ms=st.integers(0, 2**42),
-    handle=st.text(alphabet="0123456789 abcdef", max_size=300),
-    invisible_ms=st.integers(1, 10**9),
-)
-def test_a_popped_message(
-    message: Message,
-    properties: SystemProperties,
-    unknown: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]],
-    attempts: int,
-    queue_id: int,
-    queue_offset: int,
-    store_time_ms: int,
-    handle: str,
-    invisible_ms: int,
-) -> None:
-    payload = with_unknown(message.SerializeToString(), unknown[0])
-    inside = with_unknown(properties.SerializeToString(), unknown[1])
-    record = stored(
-        payload, inside, attempts=attempts, queue_id=queue_id, queue_offset=queue_offset, store_time_ms=store_time_ms
-    )
-    (data,) = delivery.popped_messages([record], delivery.common_properties("broker-7", invisible_ms), [handle])
-    assert top_fields(data).count(3) == 1
-    found = Message.FromString(data)
-    added = found.system_properties
-    assert (added.queue_id, added.queue_offset, added.store_host) == (queue_id, queue_offset, "broker-7")
-    assert (added.delivery_attempt, added.receipt_handle) == (attempts + 1, handle)
-    assert added.invisible_duration.ToMilliseconds() == invisible_ms
-    assert added.store_timestamp.ToMilliseconds() == store_time_ms
-    expected = Message.FromString(payload)
-    expected.system_properties.ParseFromString(inside)
-    for field in ("queue_id", "queue_offset", "store_host", "delivery_attempt", "receipt_handle"):
-        expected.system_properties.ClearField(field)
-        added.ClearField(field)
-    added.ClearField("invisible_duration")
-    added.ClearField("store_timestamp")
-    assert found == expected
+def contents(delivery: Delivery) -> dict[str, object]:
+    """All that it says, however it holds it."""
+    count = len(delivery.offsets)
+    said = {name: getattr(delivery, name) for name in Delivery.__slots__ if name not in ("offsets", "renewed")}
+    return {
+        **said,
+        "offsets": tuple(delivery.offsets),
+        "due": [delivery.due_of(index) for index in range(count)],
+    }
 
 
-@given(message=MESSAGES, properties=PROPERTIES)
-def test_a_pulled_message(message: Message, properties: SystemProperties) -> None:
-    properties.ClearField("receipt_handle")
-    properties.ClearField("delivery_attempt")
-    record = stored(message.SerializeToString(), properties.SerializeToString())
-    found = Message.FromString(delivery.pulled_message(record, delivery.common_properties("broker-7", None)))
-    assert (found.body, found.user_properties) == (message.body, message.user_properties)
-    assert found.system_properties.queue_offset == 70_000
-    assert not found.system_properties.HasField("receipt_handle")
-    assert not found.system_properties.HasField("invisible_duration")
+@given(delivery=deliveries())
+def test_a_delivery_comes_back(delivery: Delivery) -> None:
+    found = Delivery.decode(delivery.encode(), delivery.revive_offset)
+    assert contents(found) == contents(delivery)
 
 
-CHECK_POINT = CheckPoint(81, "g", "t", 0, 3, 70_000, 70_001, 1, 2, 3, 4, (70_000,))
+@given(delivery=deliveries())
+def test_a_delivery_finds_its_messages(delivery: Delivery) -> None:
+    for index, offset in enumerate(delivery.offsets):
+        assert delivery.index_of(offset) == index
+    between = set(range(delivery.offsets[0] - 1, delivery.offsets[-1] + 2)) - set(delivery.offsets)
+    for offset in list(between)[:20]:
+        assert delivery.index_of(offset) == -1
 
 
-@given(message=MESSAGES, properties=PROPERTIES, attempts=st.integers(0, 20))
-def test_a_message_that_comes_again_is_the_same(message: Message, properties: SystemProperties, attempts: int) -> None:
-    record = stored(message.SerializeToString(), properties.SerializeToString(), attempts=attempts)
-    again = redelivered(CHECK_POINT, 0, record, attempted=True, attempts_max=50)
-    assert (again.topic, again.attempts, again.payload, again.system_properties) == (
-        "%RETRY%g+t",
-        attempts + 1,
-        record.payload,
-        record.system_properties,
-    )
-    assert redelivered(CHECK_POINT, 0, record, attempted=False, attempts_max=50).attempts == attempts
+def test_a_delivery_of_neighbours_is_small() -> None:
+    """Every pop writes one."""
+    delivery = Delivery(1, "group", "topic", 0, 0, 5, 37, 1, 2, 3, 4, range(5, 37))
+    assert len(delivery.encode()) == 64 + len("group") + len("topic")
 
 
-@given(message=MESSAGES, properties=PROPERTIES)
-def test_a_dead_letter_says_where_it_came_from(message: Message, properties: SystemProperties) -> None:
-    record = stored(message.SerializeToString(), properties.SerializeToString(), attempts=4)
-    dead = redelivered(CHECK_POINT, 0, record, attempted=True, attempts_max=5)
-    assert dead == dead_letter(CHECK_POINT, 0, record)
-    found = Message.FromString(dead.payload)
-    assert (dead.topic, dead.attempts, found.topic.name, found.body) == ("%DLQ%g", 0, "%DLQ%g", message.body)
-    note = SystemProperties.FromString(dead.system_properties).dead_letter_queue
-    assert (note.topic, note.message_id) == ("t", properties.message_id)
+def test_a_new_delivery_is_all_open() -> None:
+    delivery = Delivery(8, "g", "t", 0, 0, 5, 8, 1, 2, 3, 4, (5, 6, 7))
+    assert (delivery.open_bits, delivery.open_indexes()) == (0b111, [0, 1, 2])
 
 
-@given(payload=st.binary(max_size=40), system_properties=st.binary(max_size=40))
-def test_any_bytes_can_become_a_dead_letter(payload: bytes, system_properties: bytes) -> None:
-    """One way or the other it must leave the revive queue (P4)."""
-    dead = dead_letter(CHECK_POINT, 0, stored(payload, system_properties))
-    assert dead.topic == "%DLQ%g"
-    assert dead.system_properties.startswith(system_properties)
+@given(identity=IDS, bits=st.integers(1, 2**300), due_ms=BIG)
+def test_acks_and_renewals_come_back(identity: int, bits: int, due_ms: int) -> None:
+    assert codec.decode_ack(codec.encode_ack(identity, bits)) == (identity, bits)
+    assert codec.decode_renewal(codec.encode_renewal(identity, bits, due_ms)) == (identity, bits, due_ms)
 
 
-@given(number=st.integers(0, 2**63))
-def test_numbers(number: int) -> None:
-    assert _DecodeVarint(varint(number), 0) == (number, len(varint(number)))
+@given(call=st.integers(0, 2**64 - 1))
+def test_the_call_of_an_ack_comes_back(call: int) -> None:
+    assert codec.decode_call(codec.encode_call(call)) == call
+
+
+@given(origin=st.builds(Origin, IDS, st.integers(0, 2**16 - 1)))
+def test_an_origin_comes_back(origin: Origin) -> None:
+    assert Origin.decode(origin.encode()) == origin
+    assert len(origin.encode()) == 10
+
+
+@given(commit=st.builds(OffsetCommit, NAMES, NAMES, st.integers(0, 2**16 - 1), BIG))
+def test_an_offset_comes_back(commit: OffsetCommit) -> None:
+    assert OffsetCommit.decode(commit.encode()) == commit
+
+
+@given(indexes=st.sets(st.integers(0, 500)))
+def test_bits(indexes: set[int]) -> None:
+    assert codec.bit_indexes(sum(1 << index for index in indexes)) == sorted(indexes)
+
+
+@pytest.mark.parametrize("length", [255, 120])
+def test_the_longest_names(length: int) -> None:
+    delivery = Delivery(1, "g" * length, "t" * length, 0, 0, 5, 6, 1, 2, 3, 4, (5,))
+    found = Delivery.decode(delivery.encode(), 0)
+    assert (found.group, found.topic) == ("g" * length, "t" * length)

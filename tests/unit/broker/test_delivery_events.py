@@ -2,7 +2,7 @@
 
 from popwheel_broker.calls.event_answer import EventAnswer
 from popwheel_broker.consume import delivery_events
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.delivery_events import ACKED, DELIVERED, DeliveryEvents
 from popwheel_broker.consume.held_message import MessagePlace
 from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
@@ -113,8 +113,8 @@ def test_one_that_an_operator_has_released() -> None:
     assert kinds(happened(world, b"a".hex())) == ["stored", "delivered", "released", "revived"]
 
 
-def check_point(offset: int) -> CheckPoint:
-    return CheckPoint(
+def delivery(offset: int) -> Delivery:
+    return Delivery(
         id=8 * offset,
         group="g",
         topic="t",
@@ -135,7 +135,7 @@ def test_the_oldest_events_are_dropped() -> None:
     events.began_ms = 7
     assert (events.known_since_ms, events.dropped, len(events)) == (7, 0, 0)
     for number in range(8):
-        events.add(100 + number, number, ACKED if number % 2 else DELIVERED, check_point(number), 0b11, 0)
+        events.add(100 + number, number, ACKED if number % 2 else DELIVERED, delivery(number), 0b11, 0)
     assert (events.known_since_ms, events.dropped, len(events)) == (103, 3, 5)
     queues = {("t", receipt.FROM_TOPIC, 0)}
     found, rest = events.step(queues, {4}, "", 0)
@@ -147,7 +147,7 @@ def test_the_oldest_events_are_dropped() -> None:
 def test_they_are_gone_through_in_steps_while_others_come() -> None:
     count = 2 * delivery_events._ENTRIES_AT_ONCE + 10
     events = DeliveryEvents(count)
-    asked = check_point(0)
+    asked = delivery(0)
     for number in range(count):
         events.add(number, number, DELIVERED, asked, 0b01, 0)
     queues = {("t", receipt.FROM_TOPIC, 0)}
@@ -156,7 +156,7 @@ def test_they_are_gone_through_in_steps_while_others_come() -> None:
     while begin is not None:
         part, begin = events.step(queues, {0, 1}, "g", begin)
         found += [each.position for each in part]
-        events.add(0, count + len(found), DELIVERED, check_point(9), 0b01, 0)
+        events.add(0, count + len(found), DELIVERED, delivery(9), 0b01, 0)
     assert found == list(range(count)), "each once, but for those that were dropped meanwhile"
 
 

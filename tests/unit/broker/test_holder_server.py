@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.revive_table import ReviveTable
 from popwheel_common.contract import names, receipt
 from popwheel_common.contract.put import MessageRun
@@ -125,10 +125,10 @@ async def test_what_happened_to_a_message() -> None:
         await refused(broker.channel.call(methods.MESSAGE_EVENTS, request), Code.ILLEGAL_MESSAGE_ID, "the id")
 
 
-def crowd(table: ReviveTable, groups: int, clients: int) -> Iterator[CheckPoint]:
-    """Check points of many clients."""
+def crowd(table: ReviveTable, groups: int, clients: int) -> Iterator[Delivery]:
+    """Deliveries of many clients."""
     for number in range(groups * clients):
-        check_point = CheckPoint(
+        delivery = Delivery(
             id=table.make_id(),
             group=f"group-{number % groups}",
             topic="t",
@@ -142,16 +142,16 @@ def crowd(table: ReviveTable, groups: int, clients: int) -> Iterator[CheckPoint]
             first_position=0,
             offsets=range(number, number + 1),
         )
-        check_point.holder = table.holders.of(check_point.group, f"client-{number}")
-        yield check_point
+        delivery.holder = table.holders.of(delivery.group, f"client-{number}")
+        yield delivery
 
 
 @pytest.mark.parametrize(("groups", "clients"), [(2_000, 10), (1, 20_000)])
 async def test_no_turn_of_the_loop_is_long(groups: int, clients: int) -> None:
     async with running() as broker:
         table = broker.app.core.state.table
-        for check_point in crowd(table, groups, clients):
-            table.open(check_point)
+        for delivery in crowd(table, groups, clients):
+            table.open(delivery)
         with measured_turns() as turns:
             found = await summary(broker, 1_000)
         assert found.total == groups * clients

@@ -25,8 +25,8 @@ def pop_as(world: World, client_id: str, count: int = 32, group: str = "g", atte
 
 
 def held(world: World) -> dict[tuple[str, str], int]:
-    """Messages by group and client; and see that the counts are those of the check points."""
-    world.check_points()
+    """Messages by group and client; and see that the counts are those of the deliveries."""
+    world.deliveries()
     holders = world.core.state.table.holders
     groups = world.core.state.table.shares.of_each
     return {(group, each.client_id): each.held for group in groups for each in holders.of_group(group)}
@@ -68,7 +68,7 @@ def test_each_client_is_counted_by_what_it_holds() -> None:
     world.ack("g", "t", handles(second)[0])
     assert held(world) == {("g", "b"): 2, ("h", "a"): 6}, "who holds nothing is not kept"
     assert [each.client_id for each in listed(world, group="g")] == ["b"] * 2
-    assert [(each.check_point.group, each.queue_offset) for each in listed(world, "a")] == [
+    assert [(each.delivery.group, each.queue_offset) for each in listed(world, "a")] == [
         ("h", offset) for offset in range(6)
     ]
     assert listed(world, "a", "g") == [] == listed(world, "nobody")
@@ -122,13 +122,13 @@ def test_after_a_restart_nobody_knows_it(is_saved: bool) -> None:
     world = world_with(3)
     pop_as(world, "a", 2)
     pop_as(world, "b", 1)
-    before = world.check_points()
+    before = world.deliveries()
     if is_saved:
         world.save()
     began_ms, popped_ms = world.core.state.table.holders.known_since_ms, world.core.pop_clock.now_ms()
     world.clock.advance(1000)
     world.crash("process")
-    assert world.check_points() == before, "the log says the same of all else (S6)"
+    assert world.deliveries() == before, "the log says the same of all else (S6)"
     assert held(world) == {("g", ""): 3}
     assert [each.client_id for each in listed(world)] == [""] * 3
     assert len(world.core.state.table.holders) == 0
@@ -175,17 +175,17 @@ def test_a_delivery_that_is_ended_by_hand_is_revived_at_once() -> None:
     world = world_with(2)
     (one, _) = handles(pop_as(world, "a"))
     place = MessagePlace("g", "t", 0, 0)
-    before = world.check_points()
+    before = world.deliveries()
     assert end(world, place, is_dry_run=True) == EndedDelivery("30", 1, False, "a")
-    assert world.check_points() == before
+    assert world.deliveries() == before
     assert end(world, place) == EndedDelivery("30", 1, False, "a")
     assert end(world, place) is None, "it is not held any more"
     assert world.ack("g", "t", one) != [20000], "its receipt handle is void"
     (again,) = pop_as(world, "b")
     assert again.system_properties.delivery_attempt == 2
-    after = world.check_points()
+    after = world.deliveries()
     world.crash("process")
-    assert world.check_points() == after, "rebuilt, the table is the same (S6)"
+    assert world.deliveries() == after, "rebuilt, the table is the same (S6)"
     assert end(world, MessagePlace("g", RETRY, 0, 0)) == EndedDelivery("30", 2, False, "")
 
 
@@ -205,9 +205,9 @@ def test_a_line_goes_on_with_the_message_that_is_released() -> None:
     assert world.ack("g", "t", *handles([one])) != [20000]
     (again,) = pop_as(world, "d")
     assert (again.body, again.system_properties.delivery_attempt) == (b"a1", 2), "in order, and it counts"
-    after = world.check_points()
+    after = world.deliveries()
     world.crash("process")
-    assert world.check_points() == after
+    assert world.deliveries() == after
 
 
 def test_no_other_message_is_found() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from popwheel_broker.consume import in_flight
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.in_flight import InFlight, InFlightMessage, InFlightPlace
 from popwheel_broker.consume.revive_table import ReviveTable
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions, RetentionOptions
@@ -36,7 +36,7 @@ def listed(world: World, topic: str = "t", group: str = "", messages_max: int = 
 
 def facts(found: list[InFlightMessage]) -> list[tuple[str, str, int, str, int]]:
     return [
-        (each.check_point.group, each.topic, each.queue_offset, bytes.fromhex(each.message_id).decode(), each.attempt)
+        (each.delivery.group, each.topic, each.queue_offset, bytes.fromhex(each.message_id).decode(), each.attempt)
         for each in found
     ]
 
@@ -64,7 +64,7 @@ def test_each_message_says_who_has_it_until_when() -> None:
         ("h", "t", 1, "b", 1),
     ]
     assert facts(listed(world, group="h")) == facts(listed(world))[3:]
-    assert {each.check_point.pop_time_ms for each in listed(world, group="g")} == {popped_ms}
+    assert {each.delivery.pop_time_ms for each in listed(world, group="g")} == {popped_ms}
     assert {each.due_ms for each in listed(world, group="g")} == {popped_ms + INVISIBLE_MS}
 
 
@@ -148,7 +148,7 @@ def test_one_that_can_not_be_read_is_listed_without_its_id() -> None:
     assert [each.message_id for each in found] == [b"a".hex(), "", b"c".hex()]
 
 
-def test_a_step_is_bounded_in_messages_check_points_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_bounded_in_messages_deliveries_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of_two()
     for _ in range(3):
         world.pop("g", "t", 1)
@@ -157,15 +157,15 @@ def test_a_step_is_bounded_in_messages_check_points_and_bytes(monkeypatch: pytes
     everything = listed(world)
     end = world.core.state.table.next_number * REVIVE_QUEUES
     found, rest = step("t", "", InFlightPlace(), 2)
-    assert (found, rest) == (everything[:2], InFlightPlace(everything[2].check_point.id, 0, end))
-    monkeypatch.setattr(in_flight, "_CHECK_POINTS_AT_ONCE", 4)
+    assert (found, rest) == (everything[:2], InFlightPlace(everything[2].delivery.id, 0, end))
+    monkeypatch.setattr(in_flight, "_DELIVERIES_AT_ONCE", 4)
     found, rest = step("t", "h", InFlightPlace(), 100)
-    assert rest is None, "its own check points are few, others are not looked at"
+    assert rest is None, "its own deliveries are few, others are not looked at"
     found, rest = step("t", "", InFlightPlace(), 100)
-    assert (found, rest) == (everything[:4], InFlightPlace(everything[4].check_point.id, 0, end))
+    assert (found, rest) == (everything[:4], InFlightPlace(everything[4].delivery.id, 0, end))
     monkeypatch.setattr(in_flight, "_BYTES_AT_ONCE", 1)
     found, rest = step("t", "", InFlightPlace(), 100)
-    assert (found, rest) == (everything[:1], InFlightPlace(everything[1].check_point.id, 0, end))
+    assert (found, rest) == (everything[:1], InFlightPlace(everything[1].delivery.id, 0, end))
     assert listed(world) == everything
 
 
@@ -173,7 +173,7 @@ def test_very_many_of_others_are_passed_in_steps() -> None:
     table = ReviveTable()
     count = 20_000
     for number in range(1, count + 1):
-        table.open(check_point(number * 8 + number % 8, "h" if number % 5000 else "g"))
+        table.open(delivery(number * 8 + number % 8, "h" if number % 5000 else "g"))
     world = world_of()
     lister = InFlight(table, world.core.acks.messages, world.core.store)
     rest: InFlightPlace | None = InFlightPlace()
@@ -184,19 +184,19 @@ def test_very_many_of_others_are_passed_in_steps() -> None:
         assert found == []
         assert rest is None or rest > before
         steps += 1
-    assert steps == -(-count // in_flight._CHECK_POINTS_AT_ONCE)
+    assert steps == -(-count // in_flight._DELIVERIES_AT_ONCE)
     assert lister.step("t", "nobody", InFlightPlace(), 100) == ([], None)
 
 
-def check_point(identity: int, group: str = "g") -> CheckPoint:
-    return CheckPoint(identity, group, "t", 0, 0, 0, 1, 0, 100, 100, identity, range(1))
+def delivery(identity: int, group: str = "g") -> Delivery:
+    return Delivery(identity, group, "t", 0, 0, 0, 1, 0, 100, 100, identity, range(1))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_sequence_is_that_of_the_ids_whatever_came_and_went(seed: int) -> None:
     dice = random.Random(seed)
     table = ReviveTable()
-    opened: dict[int, CheckPoint] = {}
+    opened: dict[int, Delivery] = {}
     for _ in range(2000):
         if opened and dice.random() < 0.4:
             identity = dice.choice(list(opened))
@@ -204,7 +204,7 @@ def test_the_sequence_is_that_of_the_ids_whatever_came_and_went(seed: int) -> No
             del opened[identity]
         else:
             identity = dice.randrange(1, 1 << 22)
-            opened[identity] = check_point(identity, dice.choice("gh"))
+            opened[identity] = delivery(identity, dice.choice("gh"))
             table.open(opened[identity])
     begin = dice.randrange(1 << 22)
     assert [each.id for each in table.begin_at(begin, "")] == sorted(each for each in opened if each >= begin)
@@ -238,7 +238,7 @@ def test_what_is_given_out_all_the_while_is_never_left_out(seed: int) -> None:
     rest: InFlightPlace | None = InFlightPlace()
     while rest is not None:
         messages, rest = of(world).step("t", "g" if seed % 2 else "", rest, dice.randrange(1, 5))
-        found |= {bytes.fromhex(each.message_id) for each in messages if each.check_point.group == "g"}
+        found |= {bytes.fromhex(each.message_id) for each in messages if each.delivery.group == "g"}
         for body in dice.sample(sorted(given), min(3, len(given))):
             act = dice.randrange(3)
             if act == 0:

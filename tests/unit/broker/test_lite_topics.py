@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popwheel_broker.consume import group_progress
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.group_progress import ProgressPlace
 from popwheel_broker.consume.in_flight import InFlight, InFlightPlace
 from popwheel_broker.core.notification import Interest, Subscriber
@@ -236,12 +236,10 @@ def test_a_suspension_counts_no_attempt_however_often_it_is_said(made: int, cras
 @pytest.mark.parametrize(("stored", "made"), [(0xFFFF, 0), (0xFFFE, 0), (0x8000, 0), (0, 0), (7, 7)])
 def test_what_an_older_release_wrote_of_suspensions_is_no_failure(stored: int, made: int) -> None:
     """It wrote one attempt less for each time, also below -1."""
-    check_point = CheckPoint(
-        *(8, "g", "t", 0, 0, 5, 6, 1, 2, 3, 4, (5,)), replaces=Origin(16, 0), lines=(1,), attempts=(0,)
-    )
-    body = bytearray(check_point.encode())
+    delivery = Delivery(*(8, "g", "t", 0, 0, 5, 6, 1, 2, 3, 4, (5,)), replaces=Origin(16, 0), lines=(1,), attempts=(0,))
+    body = bytearray(delivery.encode())
     body[-12:-10] = stored.to_bytes(2, "big")
-    found = CheckPoint.decode(bytes(body), 0)
+    found = Delivery.decode(bytes(body), 0)
     assert (found.attempts, found.is_suspended) == ((made,), stored >= 0x8000)
 
 

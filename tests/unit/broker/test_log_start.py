@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES
+from popwheel_broker.consume.delivery import REVIVE_QUEUES
 from popwheel_broker.replication.superblock import NAME
 from popwheel_common.errors import CorruptDataError
 from tests.unit.broker.group_world import FOLDER, GroupWorld, Member, group_of, until
@@ -54,7 +54,7 @@ async def begins_later(member: Member) -> None:
 
 
 async def test_retention_leaves_what_the_last_checkpoint_needs() -> None:
-    """A check point was open then, so a start reads it again, though it was acknowledged since."""
+    """A delivery was open then, so a start reads it again, though it was acknowledged since."""
     async with group_of(1, **OPTIONS) as world:
         member = await world.lead(0)
         member.alive.core.expiry.to_relocate = deque  # type: ignore[method-assign]

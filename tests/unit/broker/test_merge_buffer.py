@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
 from popwheel_broker.log.consume_queue import ConsumeQueue, packed_entry
 from popwheel_broker.log.queue_index import QueueIndex
@@ -21,17 +21,17 @@ def queue_of(count: int = 1000, topic: str = "t") -> ConsumeQueue:
     return queue
 
 
-def pop(buffer: MergeBuffer, progress: QueueProgress, identity: int, count: int = 2, now_ms: int = 0) -> CheckPoint:
+def pop(buffer: MergeBuffer, progress: QueueProgress, identity: int, count: int = 2, now_ms: int = 0) -> Delivery:
     start = progress.next_offset
     offsets = range(start, start + count)
-    made = CheckPoint(identity, "g", "t", 0, 0, start, start + count, now_ms, 1, 1, 0, offsets)
+    made = Delivery(identity, "g", "t", 0, 0, start, start + count, now_ms, 1, 1, 0, offsets)
     buffer.popped(progress, made)
     return made
 
 
-def close(buffer: MergeBuffer, check_point: CheckPoint) -> None:
-    check_point.open_bits = 0
-    buffer.done(check_point)
+def close(buffer: MergeBuffer, delivery: Delivery) -> None:
+    delivery.open_bits = 0
+    buffer.done(delivery)
 
 
 def test_the_oldest_open_one_holds_the_offset_up() -> None:
@@ -62,9 +62,9 @@ def test_after_its_stay_it_is_let_go() -> None:
 def test_the_limit_lets_the_first_go() -> None:
     buffer = MergeBuffer(10_000, 3, 1000)
     progress = buffer.of("g", queue_of())
-    check_points = [pop(buffer, progress, identity) for identity in range(5)]
+    deliveries = [pop(buffer, progress, identity) for identity in range(5)]
     assert (len(buffer), progress.committed) == (3, 4)
-    close(buffer, check_points[0])
+    close(buffer, deliveries[0])
     assert (len(buffer), progress.committed) == (3, 4)
 
 
@@ -132,7 +132,7 @@ def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, sta
     """C4, and it never passes what was popped."""
     buffer = MergeBuffer(stay_ms, limit, 1000)
     progress = buffer.of("g", queue_of())
-    made: list[CheckPoint] = []
+    made: list[Delivery] = []
     now_ms = committed = 0
     for step in range(data.draw(st.integers(1, 30))):
         action = data.draw(st.sampled_from(["pop", "close", "skip", "time"]))
@@ -168,7 +168,7 @@ def test_a_pair_that_holds_nothing_open_costs_little_and_one_that_never_read_not
         for number, group in enumerate(groups):
             for queue in queues:
                 progress = buffer.of(group, queue)
-                buffer.popped(progress, made := CheckPoint(number, group, "t", 0, 0, 0, 5000, 0, 1, 1, 0, range(1)))
+                buffer.popped(progress, made := Delivery(number, group, "t", 0, 0, 0, 5000, 0, 1, 1, 0, range(1)))
                 close(buffer, made)
         assert buffer.pairs == 20_000
         assert tracemalloc.get_traced_memory()[0] / buffer.pairs < 200

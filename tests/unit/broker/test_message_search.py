@@ -37,9 +37,9 @@ def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
     begin: int | None = 0
     while begin is not None:
         holdings, begin = search.holdings([stored], group, begin)
-        for place, name, check_point, index in holdings:
-            assert place == (stored.topic, stored.queue_id, check_point.offsets[index])
-            said[name] = "waits" if check_point.is_held else "given out"
+        for place, name, delivery, index in holdings:
+            assert place == (stored.topic, stored.queue_id, delivery.offsets[index])
+            said[name] = "waits" if delivery.is_held else "given out"
     return said
 
 
@@ -111,9 +111,9 @@ def test_what_is_damaged_hides_nothing_else() -> None:
     assert len(found(world, b"8".hex())) == 1
 
 
-def test_many_check_points_are_gone_through_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes the place of a check point meanwhile is met."""
-    monkeypatch.setattr(message_search, "_CHECK_POINTS_AT_ONCE", 4)
+def test_many_deliveries_are_gone_through_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the place of a delivery meanwhile is met."""
+    monkeypatch.setattr(message_search, "_DELIVERIES_AT_ONCE", 4)
     world = world_of()
     world.add_group("h")
     for number in range(10):

@@ -156,7 +156,7 @@ def test_nothing_changes_on_a_full_disk() -> None:
 
 @pytest.fixture
 def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
-    """A world in which 70 check points are many: 40 go at once, and 20 by a step."""
+    """A world in which 70 deliveries are many: 40 go at once, and 20 by a step."""
     for module in (offset_reset, settlement):
         monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
         monkeypatch.setattr(module, "_STEP", 20)

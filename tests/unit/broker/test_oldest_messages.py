@@ -44,7 +44,7 @@ def test_what_waits_and_what_is_given_out_both_count_until_they_are_acknowledged
     rest = handles(world.pop("g", "t"))
     assert found(world) == {("g", "t"): Ages(None, 2000)}
     world.ack("g", "t", rest[0])
-    assert found(world) == {("g", "t"): Ages(None, 2000)}, "a check point is looked at as a whole"
+    assert found(world) == {("g", "t"): Ages(None, 2000)}, "a delivery is looked at as a whole"
     world.ack("g", "t", rest[1])
     assert found(world) == {}
 

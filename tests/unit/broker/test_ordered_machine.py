@@ -44,7 +44,7 @@ class OrderedMachine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         options = BrokerOptions(
             log=LogOptions(segment_bytes=65_536, index_entries_max=16, queue_entries_in_memory=4),
-            pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16, held_messages_max=HELD_MAX),
+            pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16, held_messages_max=HELD_MAX),
         )
         self.world = World(seed, options)
         self.world.add_topic("t", QUEUES)
@@ -183,7 +183,7 @@ class OrderedMachine(RuleBasedStateMachine):
         table = self.world.core.state.table
         assert sorted(table.lines.members()) == lines, "S6"
         assert table.lines.held_of == held_of, "S6"
-        self.world.check_points()
+        self.world.deliveries()
 
     @invariant()
     def counts_are_right(self) -> None:

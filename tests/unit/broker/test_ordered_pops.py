@@ -3,7 +3,7 @@
 import pytest
 
 from popwheel_broker.consume import receives as receives_module
-from popwheel_broker.consume.check_point import OffsetCommit, ack_record
+from popwheel_broker.consume.delivery import OffsetCommit, ack_record
 from popwheel_broker.consume.in_flight import InFlight, InFlightPlace
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
@@ -496,7 +496,7 @@ def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
     (given_out,) = messages
-    assert core.pops.ordered.lines.behind(given_out.check_point, given_out.number) == 2
+    assert core.pops.ordered.lines.behind(given_out.delivery, given_out.number) == 2
     assert core.lag.ready()["g", "t"] == 2
 
 
@@ -536,7 +536,7 @@ def test_a_message_that_stands_in_line_waits() -> None:
     found, *_ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
     assert search.readers(found[0], "") == {"g": False}
     (holding,) = search.holdings(found, "", 0)[0]
-    assert holding.check_point.is_held
+    assert holding.delivery.is_held
 
 
 def test_a_dead_letter_comes_again_to_its_ordered_group() -> None:

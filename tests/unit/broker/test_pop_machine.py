@@ -293,10 +293,10 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["process", "process", "power"]))
     def crash(self, kind: CrashKind) -> None:
-        before = self.world.check_points()
+        before = self.world.deliveries()
         self.world.crash(kind)
         if kind == "process":
-            assert self.world.check_points() == before, "S6"
+            assert self.world.deliveries() == before, "S6"
             for key, committed in self.committed.items():
                 if FILTERS.get(key[0]) != "*":
                     # What a filter passed over is not written down; it is looked at once more.
@@ -419,7 +419,7 @@ class PopMachine(RuleBasedStateMachine):
             assert Counter(self.found_dead(group)) == dead
 
     @invariant()
-    def what_is_invisible_has_one_open_check_point(self) -> None:
+    def what_is_invisible_has_one_open_delivery(self) -> None:
         """With its due time (P2, P7)."""
         if not hasattr(self, "world"):
             return
@@ -442,7 +442,7 @@ class PopMachine(RuleBasedStateMachine):
             assert now.get((group, topic, queue_id), beginning) >= committed, (group, topic, queue_id)
         self.committed = now
         buffer = self.world.core.state.merge_buffer
-        assert len(buffer) <= self.world.options.pop.buffer_check_points_max
+        assert len(buffer) <= self.world.options.pop.buffer_deliveries_max
 
     # How the model moves
 
@@ -519,7 +519,7 @@ class PopMachine(RuleBasedStateMachine):
 
     def place(self, group: str, sent: Sent, handle: str) -> tuple[int, int]:
         decoded = receipt.decode(KEY, group, sent.topic, handle)
-        return decoded.check_point_id, decoded.queue_offset
+        return decoded.delivery_id, decoded.queue_offset
 
     def found_open(self) -> dict[tuple[int, int] | None, int]:
         return {

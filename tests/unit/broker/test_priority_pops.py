@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from popwheel_broker.consume import priority_pops
-from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.consume.delivery import OffsetCommit
 from popwheel_broker.options import BrokerOptions, LogOptions, PopOptions
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

@@ -155,7 +155,7 @@ def test_it_stays_set_aside_after_a_restart(kind: CrashKind, saved: bool) -> Non
         world.save()
     world.crash(kind)
     assert entries(world) == [entry]
-    assert world.check_points() == {}
+    assert world.deliveries() == {}
     world.clock.advance(10 * INVISIBLE_MS)
     assert world.revive() == 0
     world.save()
@@ -178,11 +178,11 @@ def test_a_crash_between_its_records_leaves_one_of_both(is_written: bool) -> Non
     end_of_record = next(found.position + found.length for found in log.records(begin, log.end_position))
     log.cut(end_of_record if is_written else begin)
     world.crash("process")
-    assert (len(entries(world)), len(world.check_points())) == ((1, 0) if is_written else (0, 1))
+    assert (len(entries(world)), len(world.deliveries())) == ((1, 0) if is_written else (0, 1))
     world.clock.advance(INVISIBLE_MS)
     with Poison(["redelivery"]).spread():
         world.revive()
-    assert (len(entries(world)), len(world.check_points())) == (1, 0)
+    assert (len(entries(world)), len(world.deliveries())) == (1, 0)
 
 
 # The answer
@@ -273,17 +273,17 @@ def test_a_record_that_cannot_be_folded_is_passed_over_at_a_start(error: type[Ex
     assert entries(world) == []
 
 
-def test_a_check_point_that_cannot_be_folded_gives_its_messages_out_again() -> None:
+def test_a_delivery_that_cannot_be_folded_gives_its_messages_out_again() -> None:
     world = world_of()
     world.put("t", b"a")
     world.pop("g", "t")
     world.flush()
-    is_check_point = next(found for _, found in _all(world) if found.kind == RecordKind.CHECK_POINT).position
+    delivery_position = next(found for _, found in _all(world) if found.kind == RecordKind.DELIVERY).position
 
     before = pop_state.PopState.apply
 
     def apply(state: pop_state.PopState, found: StoredRecord) -> None:
-        if found.position == is_check_point:
+        if found.position == delivery_position:
             raise KeyError("poison")
         before(state, found)
 
@@ -460,14 +460,14 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
     world.clock.advance(INVISIBLE_MS)
     given_back = 0
     with Poison(["redelivery"]).spread():
-        for check_point, indexes in world.core.state.table.take_due(world.core.pop_clock.now_ms(), 10):
+        for delivery, indexes in world.core.state.table.take_due(world.core.pop_clock.now_ms(), 10):
             for index in indexes:
                 try:
-                    world.core.acks.redeliver([(check_point, index)], attempted=True)
+                    world.core.acks.redeliver([(delivery, index)], attempted=True)
                     given_back += 1
                 except StatusError as refusal:
                     assert refusal.code == Code.TOO_MANY_REQUESTS
-                    world.core.state.table.postpone(check_point, world.core.pop_clock.now_ms() + 1000)
+                    world.core.state.table.postpone(delivery, world.core.pop_clock.now_ms() + 1000)
     assert given_back == 1
     assert entries(world) == [first]
     assert world.core.state.table.open_messages == 1

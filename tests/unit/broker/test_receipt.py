@@ -16,7 +16,7 @@ NAMES = st.text(alphabet="%abcXYZ_-019", min_size=1, max_size=60)
 NUMBERS = st.integers(0, 2**63)
 HANDLES = st.builds(
     ReceiptHandle,
-    check_point_id=NUMBERS,
+    delivery_id=NUMBERS,
     pop_time_ms=NUMBERS,
     invisible_ms=NUMBERS,
     revive_queue=st.integers(0, 7),
@@ -46,7 +46,7 @@ def refused(text: str, key: bytes = KEY, group: str = "g", topic: str = "t") -> 
 def reader_of(handle: ReceiptHandle, key: bytes, group: str, topic: str) -> HandleReader:
     """A reader that has just read a good handle."""
     reader = HandleReader(key, group, topic)
-    assert reader.read(made(handle, key, group, topic)) == (handle.check_point_id, handle.queue_offset)
+    assert reader.read(made(handle, key, group, topic)) == (handle.delivery_id, handle.queue_offset)
     return reader
 
 
@@ -56,7 +56,7 @@ def test_what_was_given_out_is_read(handle: ReceiptHandle, group: str, topic: st
     assert receipt.decode(KEY, group, topic, text) == handle
     reader = reader_of(EXAMPLE, KEY, group, topic)
     for _ in range(2):
-        assert reader.read(text) == (handle.check_point_id, handle.queue_offset)
+        assert reader.read(text) == (handle.delivery_id, handle.queue_offset)
     assert receipt.broker_name(text) == handle.broker_name
     assert len(text.split(" ")) == 9
 

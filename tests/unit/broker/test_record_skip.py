@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from popwheel_broker.consume import delivery
+from popwheel_broker.consume import delivered_message
 from popwheel_broker.core.checkpoint import Checkpoint
 from popwheel_broker.log.fault import RecordFaultError
 from popwheel_broker.log.record import HEADER_BYTES, Record, RecordKind
@@ -233,7 +233,7 @@ def test_readers_by_offset_pass_over_it() -> None:
     records = world.core.store.records
     found = records.read_checked(queue, range(3), queue.read(0, 3))
     with pytest.raises(RecordFaultError, match="an operator had it skipped"):
-        delivery.pulled_message(found[1], b"")
+        delivered_message.pulled_message(found[1], b"")
     places, behind = choose(queue.read_packed(0, 3), 0, None, 3, 1 << 20)
     block = decode_block(b"".join([encode_block(behind, places.lengths, records.read_block(queue, places))]))
     assert (block.next_offset, block.heads()["queue_offset"].tolist()) == (3, [0, 2])

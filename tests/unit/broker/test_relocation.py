@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.log import record
 from popwheel_broker.log.record import Record, RecordKind
@@ -83,10 +83,10 @@ def test_what_was_moved_comes_again_after_a_crash(kind: str) -> None:
     world = filled()
     (first, *_) = handles(world.pop("g", "t", 3, invisible_ms=1000 * HOUR_MS))
     pass_days(world)
-    before = world.check_points()
+    before = world.deliveries()
     assert [len(each.copies) for each in world.core.state.table] == [3]
     world.crash(kind)  # type: ignore[arg-type]
-    assert world.check_points() == before
+    assert world.deliveries() == before
     assert world.ack("g", "t", first) == [Code.OK]
     pass_days(world, 2)
     assert [len(each.copies) for each in world.core.state.table] == [2], "moved once more, without what was acked"
@@ -109,23 +109,23 @@ def test_what_was_moved_is_there_before_the_controller_is_heard_of() -> None:
     assert world.revive() == 3
 
 
-def test_copies_whose_check_point_was_not_written_mean_nothing() -> None:
+def test_copies_whose_delivery_was_not_written_mean_nothing() -> None:
     world = filled()
     world.pop("g", "t", 3, invisible_ms=1000 * HOUR_MS)
     world.clock.advance(80 * HOUR_MS)
     fill(world)
     core = world.core
     assert len(core.relocation.copy(core.expiry.to_relocate(), core.revive_topic)) == 1
-    before = world.check_points()
+    before = world.deliveries()
     world.crash("process")
-    assert world.check_points() == before
+    assert world.deliveries() == before
     assert world.core.expiry.expired_before() == 0
     assert world.relocate() == 3
     world.save()
     assert world.retain() > 0
 
 
-def test_what_was_done_with_between_the_copies_and_the_check_point_stays_so() -> None:
+def test_what_was_done_with_between_the_copies_and_the_delivery_stays_so() -> None:
     world = filled()
     first, second, _ = handles(world.pop("g", "t", 3, invisible_ms=1000 * HOUR_MS))
     world.clock.advance(80 * HOUR_MS)
@@ -166,12 +166,12 @@ def test_what_was_moved_does_not_outlive_its_topic(crashes: bool) -> None:
     assert not len(world.core.state.table)
 
 
-def test_a_check_point_says_where_copies_stand() -> None:
+def test_a_delivery_says_where_copies_stand() -> None:
     for copies in ({}, {0: 7}, {1: 1 << 40, 2: 0}):
-        check_point = CheckPoint(
+        delivery = Delivery(
             *(8, "g", "t", 0, 0, 5, 8, 100, 10, 110, 4096, range(5, 8)), call=77, copies=copies, renewed={1: 120}
         )
-        decoded = CheckPoint.decode(check_point.encode(), 3)
+        decoded = Delivery.decode(delivery.encode(), 3)
         assert (decoded.copies, decoded.call, decoded.renewed) == (copies, 77, {1: 120})
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.revive_table import ReviveTable
 
 
-def check_point(identity: int, due_ms: int = 100, count: int = 1, revive_offset: int = 0) -> CheckPoint:
+def delivery(identity: int, due_ms: int = 100, count: int = 1, revive_offset: int = 0) -> Delivery:
     offsets = range(10, 10 + count)
-    return CheckPoint(
+    return Delivery(
         identity, "g", "t", 0, 0, 10, 10 + count, 0, due_ms, due_ms, identity, offsets, revive_offset=revive_offset
     )
 
@@ -25,7 +25,7 @@ def due(table: ReviveTable, now_ms: int, messages_max: int = 1000) -> list[tuple
 def test_what_is_due_comes_in_its_order(dues: list[int], now_ms: int) -> None:
     table = ReviveTable()
     for identity, due_ms in enumerate(dues):
-        table.open(check_point(identity, due_ms))
+        table.open(delivery(identity, due_ms))
     assert table.next_due_ms() == min(dues, default=None)
     taken = due(table, now_ms)
     assert [dues[identity] for identity, _ in taken] == sorted(each for each in dues if each <= now_ms)
@@ -37,14 +37,14 @@ def test_what_is_due_comes_in_its_order(dues: list[int], now_ms: int) -> None:
 
 def test_it_is_due_at_its_millisecond() -> None:
     table = ReviveTable()
-    table.open(check_point(1, due_ms=100))
+    table.open(delivery(1, due_ms=100))
     assert due(table, 99) == []
     assert due(table, 100) == [(1, [0])]
 
 
 def test_single_messages_are_renewed() -> None:
     table = ReviveTable()
-    table.open(check_point(1, due_ms=100, count=3))
+    table.open(delivery(1, due_ms=100, count=3))
     table.renew(1, 0b010, 300)
     table.renew(1, 0b100, 200)
     assert due(table, 100) == [(1, [0])]
@@ -58,7 +58,7 @@ def test_single_messages_are_renewed() -> None:
 
 def test_all_messages_are_renewed() -> None:
     table = ReviveTable()
-    table.open(check_point(1, due_ms=100, count=2))
+    table.open(delivery(1, due_ms=100, count=2))
     table.renew(1, 0b01, 150)
     table.renew(1, 0b11, 400)
     assert due(table, 399) == []
@@ -67,7 +67,7 @@ def test_all_messages_are_renewed() -> None:
 
 def test_a_renewal_may_shorten_the_time() -> None:
     table = ReviveTable()
-    table.open(check_point(1, due_ms=100))
+    table.open(delivery(1, due_ms=100))
     table.renew(1, 1, 50)
     assert table.next_due_ms() == 50
     assert due(table, 50) == [(1, [0])]
@@ -81,7 +81,7 @@ def test_a_renewal_of_what_is_closed_is_nothing() -> None:
 
 def test_what_could_not_be_dealt_with_comes_again_later() -> None:
     table = ReviveTable()
-    table.open(check_point(1, due_ms=100))
+    table.open(delivery(1, due_ms=100))
     ((taken, _),) = table.take_due(100, 10)
     assert due(table, 5000) == []
     table.postpone(taken, 1100)
@@ -92,17 +92,17 @@ def test_what_could_not_be_dealt_with_comes_again_later() -> None:
 def test_no_more_is_taken_at_once_than_asked_for() -> None:
     table = ReviveTable()
     for identity in range(10):
-        table.open(check_point(identity, count=2))
+        table.open(delivery(identity, count=2))
     assert len(due(table, 100, messages_max=5)) == 3
     assert len(due(table, 100)) == 7
 
 
 def test_what_is_closed_early_leaves_no_pile_behind() -> None:
     table = ReviveTable()
-    kept = check_point(0, due_ms=10_000_000)
+    kept = delivery(0, due_ms=10_000_000)
     table.open(kept)
     for identity in range(1, 50_000):
-        table.open(check_point(identity, due_ms=9_000_000))
+        table.open(delivery(identity, due_ms=9_000_000))
         table.close(identity, 1)
     assert len(table._due) + len(table._leaving) < 20_000
     found: list[tuple[int, list[int]]] = []
@@ -117,7 +117,7 @@ def test_what_is_closed_early_leaves_no_pile_behind() -> None:
 def test_no_step_drops_all_that_was_closed_early() -> None:
     table = ReviveTable()
     for identity in range(20_000):
-        table.open(check_point(identity, due_ms=9_000_000 + identity))
+        table.open(delivery(identity, due_ms=9_000_000 + identity))
         if identity % 10:
             table.close(identity, 1)
         else:
@@ -127,14 +127,14 @@ def test_no_step_drops_all_that_was_closed_early() -> None:
     assert found == list(range(0, 20_000, 10))
 
 
-def test_a_check_point_that_takes_the_place_of_another_closes_it() -> None:
+def test_a_delivery_that_takes_the_place_of_another_closes_it() -> None:
     table = ReviveTable()
-    table.open(check_point(8, count=2))
-    new = check_point(16)
+    table.open(delivery(8, count=2))
+    new = delivery(16)
     new.replaces = Origin(8, 1)
     assert table.open(new) is None
     assert (table.open_messages, [each.open_bits for each in table]) == (2, [0b01, 0b1])
-    newer = check_point(24)
+    newer = delivery(24)
     newer.replaces = Origin(8, 0)
     closed = table.open(newer)
     assert closed is not None
@@ -148,9 +148,9 @@ def test_a_check_point_that_takes_the_place_of_another_closes_it() -> None:
 
 def test_a_copy_takes_the_place_of_the_original() -> None:
     table = ReviveTable()
-    table.open(check_point(8, count=3, revive_offset=0))
+    table.open(delivery(8, count=3, revive_offset=0))
     table.close(8, 0b001)
-    copy = CheckPoint.decode(next(iter(table)).encode(), 70)
+    copy = Delivery.decode(next(iter(table)).encode(), 70)
     table.open(copy)
     assert (len(table), table.open_messages, table.oldest_offset(0, 99)) == (1, 2, 70)
     assert table.in_flight == {("g", "t"): 2}
@@ -160,7 +160,7 @@ def test_a_copy_takes_the_place_of_the_original() -> None:
 def test_the_oldest_open_one_says_how_far_back_recovery_reads() -> None:
     table = ReviveTable()
     for offset, identity in enumerate((8, 16, 24)):
-        table.open(check_point(identity, revive_offset=offset))
+        table.open(delivery(identity, revive_offset=offset))
     assert table.oldest_offset(0, 3) == 0
     assert table.oldest_offset(1, 5) == 5
     table.close(8, 1)
@@ -193,7 +193,7 @@ def test_what_stands_where_is_what_a_look_at_all_would_find(
     for revive_offset, (step, identity, first_position) in enumerate(steps):
         found = table.get(identity)
         if step == "open":
-            new = check_point(identity, count=1 + identity % 2, revive_offset=revive_offset)
+            new = delivery(identity, count=1 + identity % 2, revive_offset=revive_offset)
             named = replace(new, group=f"g{identity % 3}", topic=f"t{identity % 3}", first_position=first_position)
             table.open(replace(named, copies={0: 1} if first_position % 3 == 0 else {}))
         elif step == "close":
@@ -223,7 +223,7 @@ def test_ids_name_their_revive_queue_and_are_given_out_once(revive_queue: int | 
     assert len(set(ids)) == 100
     assert {each % 8 for each in ids} == (set(range(8)) if revive_queue is None else {5})
     later = ReviveTable()
-    later.open(check_point(max(ids)))
+    later.open(delivery(max(ids)))
     later.restart_ids(table.next_number, 0)
     assert later.make_id() > max(ids) + 1_000_000
 
@@ -233,7 +233,7 @@ def test_ids_of_an_epoch_whose_log_was_given_up_are_not_given_out_again() -> Non
     ids: list[set[int]] = []
     for epoch in (5, 6):  # both go on from the same log
         table = ReviveTable()
-        table.open(check_point(4_000_060 * 8))
+        table.open(delivery(4_000_060 * 8))
         table.restart_ids(1, epoch)
         ids.append({table.make_id() for _ in range(100)})
     assert not ids[0] & ids[1]

@@ -186,7 +186,7 @@ def test_an_error_that_nobody_thought_of_ends_the_broker_and_is_said(
     assert "a part of the broker has failed" in capsys.readouterr().out
 
 
-def test_one_damaged_message_of_a_check_point_holds_up_no_other() -> None:
+def test_one_damaged_message_of_a_delivery_holds_up_no_other() -> None:
     each = Reviving()
     for number in range(3):
         each.world.put("t", b"body %d to be found" % number)

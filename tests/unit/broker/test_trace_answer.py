@@ -49,7 +49,7 @@ def holding(world: World, message_id: str, topic: str = "t") -> pb.GroupHolding:
 
 
 def test_an_acknowledgement_is_known_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ack_memory, "CHECK_POINTS_MAX", 2)
+    monkeypatch.setattr(ack_memory, "DELIVERIES_MAX", 2)
     world = world_of()
     for number in range(4):
         world.put("t", b"%d" % number)

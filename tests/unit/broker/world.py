@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
@@ -31,7 +31,7 @@ FOLDER = Path("/broker")
 KEY = b"key of the tests"
 OPTIONS = BrokerOptions(
     log=LogOptions(segment_bytes=4096, index_entries_max=16, queue_entries_in_memory=4),
-    pop=PopOptions(buffer_check_points_max=5, rewrite_after_records=16),
+    pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16),
 )
 SMALL_TIMER = {"slots": 4096, "roll_window_ms": 2_000_000, "delay_ms_max": 2 * 24 * 3_600_000}
 """A whole wheel, its file of 39 MB and the counts of forty days take longer to make than all else here."""
@@ -275,9 +275,9 @@ class World:
         count = 0
         table = self.core.state.table
         while due := table.take_due(self.core.pop_clock.now_ms(), 512):
-            for check_point, indexes in due:
+            for delivery, indexes in due:
                 for index in indexes:
-                    self.core.acks.redeliver([(check_point, index)], attempted=True)
+                    self.core.acks.redeliver([(delivery, index)], attempted=True)
                     count += 1
         return count
 
@@ -331,7 +331,7 @@ class World:
                     found.append((stored.queue_offset, stored))
         return found
 
-    def check_points(self) -> dict[int, tuple[object, ...]]:
+    def deliveries(self) -> dict[int, tuple[object, ...]]:
         """All that the open CKs say, by id; to compare tables."""
         table = self.core.state.table
         in_flight = Counter[tuple[str, ...]]()
@@ -367,13 +367,13 @@ def attempts(messages: Sequence[Message]) -> list[int]:
     return [message.system_properties.delivery_attempt for message in messages]
 
 
-def _contents(check_point: CheckPoint) -> tuple[object, ...]:
-    open_now = check_point.open_indexes()
+def _contents(delivery: Delivery) -> tuple[object, ...]:
+    open_now = delivery.open_indexes()
     return (
-        check_point.group,
-        check_point.topic,
-        check_point.origin,
-        check_point.queue_id,
-        [(check_point.offsets[index], check_point.due_of(index)) for index in open_now],
-        check_point.revive_offset,
+        delivery.group,
+        delivery.topic,
+        delivery.origin,
+        delivery.queue_id,
+        [(delivery.offsets[index], delivery.due_of(index)) for index in open_now],
+        delivery.revive_offset,
     )

@@ -68,9 +68,9 @@ class AuditServer:
                 self._in_flight.step, request.topic, request.group, rest, limit - len(found), request.client_id
             )
             messages, rest = await self._core.store.reads.run(step)
-            # Check points go by the time of the log, and change: it is said now what they say now.
+            # Deliveries go by the time of the log, and change: it is said now what they say now.
             behind_ms, lines = self._clock.wall_ms() - self._core.pop_clock.now_ms(), self._core.pops.ordered.lines
-            found += [_said(each, behind_ms, lines.behind(each.check_point, each.number)) for each in messages]
+            found += [_said(each, behind_ms, lines.behind(each.delivery, each.number)) for each in messages]
             if rest is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         if rest is None:
@@ -217,7 +217,7 @@ class AuditServer:
     async def _say_traces(
         self, answer: pb.MessageTraceResponse, found: list[StoredRecord], topic: str, group: str
     ) -> None:
-        """Tell of messages and who has them. All check points are gone through for it, some at a time."""
+        """Tell of messages and who has them. All deliveries are gone through for it, some at a time."""
         said = trace_answer.Traces(self._core, self._search, answer, topic, group, self._clock.wall_ms())
         await self._core.store.reads.run(partial(said.add, found))
         begin: int | None = 0 if said.is_open else None
@@ -265,18 +265,18 @@ def _said(message: InFlightMessage, behind_ms: int, holds_back: int) -> pb.InFli
         behind_ms: by how much the time of the log is behind the wall clock.
         holds_back: how many messages stand behind it in its line.
     """
-    check_point = message.check_point
+    delivery = message.delivery
     return pb.InFlightMessage(
-        group=check_point.group,
+        group=delivery.group,
         topic=message.topic,
-        queue_id=check_point.queue_id,
+        queue_id=delivery.queue_id,
         queue_offset=message.queue_offset,
         message_id=message.message_id,
         attempt=message.attempt,
-        popped_ms=check_point.pop_time_ms + behind_ms,
+        popped_ms=delivery.pop_time_ms + behind_ms,
         due_ms=message.due_ms + behind_ms,
         client_id=message.client_id,
-        message_group=message.message_group if check_point.lines else "",
+        message_group=message.message_group if delivery.lines else "",
         holds_back=holds_back,
         born_ms=message.born_ms,
     )

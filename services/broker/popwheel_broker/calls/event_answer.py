@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.consume.delivery import decode_redriven
 from popwheel_broker.consume.delivery_events import (
     ACKED,
     DELIVERED,
@@ -115,23 +115,23 @@ class EventAnswer:
             return None
         found, rest = self._events.step(self._queues, self._offsets, self._group, begin)
         for each in found:
-            check_point = each.check_point
-            offset = check_point.offsets[each.message_index]
-            place = stored_topic(check_point), check_point.queue_id, offset
+            delivery = each.delivery
+            offset = delivery.offsets[each.message_index]
+            place = stored_topic(delivery), delivery.queue_id, offset
             if place not in self._places:
                 continue
-            latest = (check_point.group, *place)
+            latest = (delivery.group, *place)
             if each.attempts != UNKNOWN_ATTEMPTS:
                 self._attempts[latest] = each.attempts + 1
             self._answer.events.add(
                 time_ms=each.time_ms,
                 kind=_KINDS[each.kind],
-                group=check_point.group,
-                client_id=client_of(check_point),
+                group=delivery.group,
+                client_id=client_of(delivery),
                 attempt=self._attempts.get(latest, 0),
                 until_ms=each.until_ms,
                 topic=place[0],
-                queue_id=check_point.queue_id,
+                queue_id=delivery.queue_id,
                 queue_offset=offset,
                 position=each.position,
             )

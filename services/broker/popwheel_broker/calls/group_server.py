@@ -6,7 +6,7 @@ from functools import partial
 
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.consume import delivery
+from popwheel_broker.consume import delivered_message
 from popwheel_broker.core.dead_letters import Redriven
 from popwheel_broker.core.offset_reset import ResetPlan
 from popwheel_broker.log.consume_queue import ConsumeQueue
@@ -136,11 +136,11 @@ class GroupServer:
         begin = min(max(first, request.begin_offset), queue.max_offset)
         limit = min(max(1, request.limit), _AT_ONCE_MAX)
         found = await self._reads.run(partial(letters.read, queue, begin, limit, self._options.pop.response_bytes_max))
-        common = delivery.common_properties(self._options.name, None)
+        common = delivered_message.common_properties(self._options.name, None)
         messages: list[bytes] = []
         for stored in found:
             with suppress(RecordFaultError), RECORD_STEP:
-                messages.append(delivery.pulled_message(stored, common))
+                messages.append(delivered_message.pulled_message(stored, common))
         return pb.DeadLetterListResponse(
             messages=messages,
             next_offset=begin + len(found),

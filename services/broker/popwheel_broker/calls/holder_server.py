@@ -5,7 +5,7 @@ from functools import partial
 from heapq import nlargest
 
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
 from popwheel_broker.consume.holder import Holder
 from popwheel_broker.consume.holders import Unknown
@@ -108,8 +108,8 @@ class HolderServer:
             found, begin = self._held.step(place, begin)
             ended = None
             if found is not None:
-                check_point, index = found
-                end = partial(self._end, check_point, index, is_dry_run=request.dry_run)
+                delivery, index = found
+                end = partial(self._end, delivery, index, is_dry_run=request.dry_run)
                 ended = await self._reads.run(end)
             if ended is not None:
                 if not request.dry_run:
@@ -128,13 +128,13 @@ class HolderServer:
             f"{names.shown(request.topic)}: it is acknowledged, or its time is over; ask for the list of what is held",
         )
 
-    def _end(self, check_point: CheckPoint, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
-        if check_point.is_held:
+    def _end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
+        if delivery.is_held:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 "nobody has this message: it waits in the line of its message group; release the message before it",
             )
-        return self._held.end(check_point, index, is_dry_run=is_dry_run)
+        return self._held.end(delivery, index, is_dry_run=is_dry_run)
 
 
 class _Turns:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from popwheel_broker.calls.activity_counts import ActivityCounts
-from popwheel_broker.consume.check_point import REVIVE_QUEUES
+from popwheel_broker.consume.delivery import REVIVE_QUEUES
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.options import BrokerOptions
 from popwheel_broker.transactions.half import Resolution
@@ -285,7 +285,7 @@ class BrokerCollector(SlicedCollector):
         due_ms = table.next_due_ms()
         yield GaugeMetricFamily(
             "rocketmq_pop_checkpoint_buffer_size",
-            "Check points that hold up a committed offset.",
+            "Deliveries that hold up a committed offset.",
             value=len(self._core.state.merge_buffer),
         )
         yield GaugeMetricFamily(
@@ -298,7 +298,7 @@ class BrokerCollector(SlicedCollector):
             "Pairs of a group and a topic that it has polled, of 100,000; of others only what was read counts as lag.",
             value=len(self._core.names.readers),
         )
-        yield GaugeMetricFamily("popwheel_pop_open_check_points", "Check points that are open.", value=len(table))
+        yield GaugeMetricFamily("popwheel_pop_open_deliveries", "Deliveries that are open.", value=len(table))
         yield GaugeMetricFamily(
             "popwheel_pop_open_messages",
             "Messages given out, of broker.pop.open_messages_max.",
@@ -375,7 +375,7 @@ class BrokerCollector(SlicedCollector):
             value=self._core.relocation.messages,
         )
         lag = GaugeMetricFamily(
-            "rocketmq_pop_revive_lag", "Records since the oldest open check point.", labels=("queue_id",)
+            "rocketmq_pop_revive_lag", "Records since the oldest open delivery.", labels=("queue_id",)
         )
         topic = self._core.revive_topic
         for number in range(REVIVE_QUEUES):

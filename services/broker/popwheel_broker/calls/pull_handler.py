@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.term_reads import TermReads
-from popwheel_broker.consume import delivery
+from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
@@ -121,11 +121,11 @@ class PullHandler:
             at += 1
             if len(entries) == request.max_messages:
                 break
-        common = delivery.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
+        common = delivered_message.common_properties(self._options.name, _NO_INVISIBLE_DURATION)
         try:
             with RECORD_STEP:
                 records = self._core.store.records.read_checked(queue, offsets, entries)
-                messages = [delivery.pulled_message(stored, common) for stored in records]
+                messages = [delivered_message.pulled_message(stored, common) for stored in records]
         except RecordFaultError:
             messages = self._pulled_one_by_one(queue, offsets, entries, common)
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
@@ -162,7 +162,7 @@ class PullHandler:
             try:
                 with RECORD_STEP:
                     (stored,) = self._core.store.records.read_checked(queue, (offset,), (entry,))
-                    messages.append(delivery.pulled_message(stored, common))
+                    messages.append(delivered_message.pulled_message(stored, common))
             except RecordFaultError as fault:
                 self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
         return messages

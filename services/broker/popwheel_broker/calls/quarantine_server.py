@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from popwheel_broker.consume import delivery
+from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.quarantine_entry import QuarantineEntry
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
@@ -62,7 +62,9 @@ class QuarantineServer:
         try:
             stored = await self._core.store.reads.run(lambda: retrial.message(entry))
             with RECORD_STEP:
-                answer.message = delivery.pulled_message(stored, delivery.common_properties(self._broker_name, None))
+                answer.message = delivered_message.pulled_message(
+                    stored, delivered_message.common_properties(self._broker_name, None)
+                )
         except (StatusError, CorruptDataError, RecordFaultError) as error:
             answer.unreadable = error.message if isinstance(error, StatusError) else str(error)
         return answer

@@ -24,7 +24,7 @@ from popwheel_broker.calls.quarantine_server import QuarantineServer
 from popwheel_broker.calls.send_admission import SendAdmission
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.calls.use_server import UseServer
-from popwheel_broker.consume.check_point import OffsetCommit
+from popwheel_broker.consume.delivery import OffsetCommit
 from popwheel_broker.consume.wanted import wanted_by
 from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_broker.lite.lite_server import LiteServer

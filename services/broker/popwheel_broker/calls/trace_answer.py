@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from popwheel_broker.consume import delivery
-from popwheel_broker.consume.check_point import decode_redriven
+from popwheel_broker.consume import delivered_message
+from popwheel_broker.consume.delivery import decode_redriven
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.quarantine_entry import QuarantineEntry
 from popwheel_broker.core.core import BrokerCore
@@ -74,25 +74,25 @@ class Traces:
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding
 
     def given_out(self, begin: int, behind_ms: int) -> int | None:
-        """Tell what some check points have of them; the id to go on from, None if those were all.
+        """Tell what some deliveries have of them; the id to go on from, None if those were all.
 
         Args:
             begin: the first id that is looked at.
             behind_ms: by how much the time of the log is behind the wall clock.
         """
         holdings, rest = self._search.holdings(self._found, self._group, begin)
-        for at, name, check_point, number in holdings:
+        for at, name, delivery, number in holdings:
             said = self._said.get((*at, name), pb.GroupHolding())  # else it came to read of the queue just now
-            if check_point.lines:
-                said.attempts = check_point.attempts[number]
-            if check_point.is_held:
+            if delivery.lines:
+                said.attempts = delivery.attempts[number]
+            if delivery.is_held:
                 said.holding = pb.WAITS  # it was read, and stands in line
             else:
                 said.holding = pb.GIVEN_OUT
-                said.popped_ms = check_point.pop_time_ms + behind_ms
-                said.due_ms = check_point.due_of(number) + behind_ms
-                said.put_off = check_point.replaces is not None
-                said.client_id = client_of(check_point)
+                said.popped_ms = delivery.pop_time_ms + behind_ms
+                said.due_ms = delivery.due_of(number) + behind_ms
+                said.put_off = delivery.replaces is not None
+                said.client_id = client_of(delivery)
         return rest
 
     def ended(self) -> None:
@@ -142,5 +142,5 @@ def place(traced: pb.TracedMessage, stored: StoredRecord, message: StoredRecord)
     traced.kind = place_kind(stored)
     traced.position = stored.position
     traced.redriven = decode_redriven(stored.origin) is not None
-    traced.message = delivery.pulled_message(message, b"")
+    traced.message = delivered_message.pulled_message(message, b"")
     return traced

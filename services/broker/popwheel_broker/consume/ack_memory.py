@@ -8,12 +8,12 @@ one before. What was given back, given a new handle or has expired is not here.
 from collections.abc import Sequence
 from typing import Final
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 
 NOBODY: Final = -1
 """No client's call: messages were done with by the broker, as dead letters."""
 
-CHECK_POINTS_MAX: Final = 8192
+DELIVERIES_MAX: Final = 8192
 """Limit of CKs remembered; a retry comes at once, or at the next master, before much else has happened."""
 
 
@@ -29,20 +29,20 @@ class AckMemory:
     def __len__(self) -> int:
         return len(self._acked)
 
-    def note(self, check_point: CheckPoint, bits: int, call: int) -> None:
+    def note(self, delivery: Delivery, bits: int, call: int) -> None:
         """Open messages of a CK are acknowledged, or have gone to the dead letter queue: they never come again.
 
         Args:
-            check_point: the CK.
+            delivery: the CK.
             bits: the messages.
             call: which call of a client asked for it; 0 if that is not known.
         """
         acked = self._acked
-        earlier = acked.pop(check_point.id, None)
+        earlier = acked.pop(delivery.id, None)
         calls = ((call, bits),)
-        acked[check_point.id] = check_point.offsets, calls if earlier is None else earlier[1] + calls
-        self._places[check_point.id] = check_point.group, check_point.topic, check_point.origin, check_point.queue_id
-        if len(acked) > CHECK_POINTS_MAX:
+        acked[delivery.id] = delivery.offsets, calls if earlier is None else earlier[1] + calls
+        self._places[delivery.id] = delivery.group, delivery.topic, delivery.origin, delivery.queue_id
+        if len(acked) > DELIVERIES_MAX:
             oldest = next(iter(acked))
             del acked[oldest], self._places[oldest]
 
@@ -51,7 +51,7 @@ class AckMemory:
 
         Args:
             topic: the topic that clients ask for.
-            origin: as a check point has it.
+            origin: as a delivery has it.
             queue_id, queue_offset: where the message stands.
         """
         found: list[str] = []
@@ -65,17 +65,17 @@ class AckMemory:
                         found.append(group)
         return found
 
-    def name(self, check_point_id: int, bits: int, call: int) -> None:
+    def name(self, delivery_id: int, bits: int, call: int) -> None:
         """Say which call asked for what was noted without one; `NOBODY` if none did."""
-        found = self._acked.get(check_point_id)
+        found = self._acked.get(delivery_id)
         if found is not None:
             offsets, calls = found
             named = tuple((known or (call if some & bits else 0), some) for known, some in calls)
-            self._acked[check_point_id] = offsets, named
+            self._acked[delivery_id] = offsets, named
 
-    def has(self, check_point_id: int, queue_offset: int, call: int) -> bool:
+    def has(self, delivery_id: int, queue_offset: int, call: int) -> bool:
         """Return whether a message of a CK is known to be acknowledged, by this call as far as both are known."""
-        found = self._acked.get(check_point_id)
+        found = self._acked.get(delivery_id)
         if found is None or queue_offset not in found[0]:
             return False
         index = found[0].index(queue_offset)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from popwheel_broker.consume import check_point as codec
-from popwheel_broker.consume import delivery
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume import delivered_message
+from popwheel_broker.consume import delivery as codec
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.delivery_events import ACKED, EXPIRED, NACKED, RELEASED
 from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages
 from popwheel_broker.consume.pop_context import PopContext
@@ -68,14 +68,14 @@ class Acks:
             call: names the client's call and all its tries; 0 if that is not known.
             is_retry: whether an earlier try may have done it: what that has acknowledged is well.
         """
-        bits_of: dict[CheckPoint, int] = {}
+        bits_of: dict[Delivery, int] = {}
         results: list[pb.EntryResult] = []
         refused = False
         reader = HandleReader(self._view.receipt_key, group, topic)
         for handle in handles:
             try:
-                check_point, index = self._open(*reader.read(handle))
-                bits = bits_of.get(check_point, 0)
+                delivery, index = self._open(*reader.read(handle))
+                bits = bits_of.get(delivery, 0)
                 if bits >> index & 1:
                     raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")
             except StatusError as error:
@@ -85,14 +85,11 @@ class Acks:
                 results.append(_refusal(error))
                 refused = True
                 continue
-            bits_of[check_point] = bits | 1 << index
+            bits_of[delivery] = bits | 1 << index
             results.append(_DONE)
         if bits_of:
             appended = self._store.put(
-                [
-                    codec.ack_record(self._topics.revive, check_point.id, bits, call)
-                    for check_point, bits in bits_of.items()
-                ]
+                [codec.ack_record(self._topics.revive, delivery.id, bits, call) for delivery, bits in bits_of.items()]
             )
             self._happened(ACKED, bits_of, appended.store_time_ms, appended.positions)
         assert len(results) == len(handles), "not every receipt handle has its result"
@@ -125,9 +122,9 @@ class Acks:
         """
         shown = receipt.decode(self._view.receipt_key, group, topic, handle)
         try:
-            old, index = self._open(shown.check_point_id, shown.queue_offset)
+            old, index = self._open(shown.delivery_id, shown.queue_offset)
         except StatusError:
-            done = self._state.table.replacement(shown.check_point_id, shown.queue_offset, call) if is_retry else None
+            done = self._state.table.replacement(shown.delivery_id, shown.queue_offset, call) if is_retry else None
             if done is None:
                 raise
             return self._handle_of(done)
@@ -135,56 +132,56 @@ class Acks:
             invisible_ms = self._backoff_ms(old, index)
         identity = self._state.table.make_id(old.revive_queue)
         new = old.changed(index, identity, self._clock.now_ms(), invisible_ms, call=call, suspends=suspends)
-        appended = self._store.put([codec.check_point_record(self._topics.revive, new)])
+        appended = self._store.put([codec.delivery_record(self._topics.revive, new)])
         stored_ms = appended.store_time_ms
         self._happened(NACKED, {old: 1 << index}, stored_ms, appended.positions, stored_ms + invisible_ms)
         self._on_due_changed()
         return self._handle_of(new)
 
-    def _handle_of(self, check_point: CheckPoint) -> str:
+    def _handle_of(self, delivery: Delivery) -> str:
         """The receipt handle of a CK's only message."""
-        maker = delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
-        return maker.handle(check_point.offsets[0])
+        maker = delivered_message.handle_maker(self._view.receipt_key, delivery, self._broker_name)
+        return maker.handle(delivery.offsets[0])
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
         """Hide messages for `invisible_ms` from now, or those that back off for as long as their group's policy says,
         which takes a read. Their receipt handles stay good.
         """
         now_ms = self._clock.now_ms()
-        bits_of: dict[tuple[CheckPoint, int], int] = {}  # by CK and time
+        bits_of: dict[tuple[Delivery, int], int] = {}  # by CK and time
         results: list[pb.EntryResult] = []
         for entry in entries:
             try:
                 names.group(entry.group)
                 names.topic(entry.topic, Use.RECEIVE)
-                check_point, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
+                delivery, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
-            hidden_ms = self._backoff_ms(check_point, index) if entry.back_off else invisible_ms
-            renewed = check_point, now_ms + hidden_ms
+            hidden_ms = self._backoff_ms(delivery, index) if entry.back_off else invisible_ms
+            renewed = delivery, now_ms + hidden_ms
             bits_of[renewed] = bits_of.get(renewed, 0) | 1 << index
             results.append(_DONE)
         if bits_of:
             self._store.put(
                 [
-                    codec.renewal_record(self._topics.revive, check_point.id, bits, due_ms)
-                    for (check_point, due_ms), bits in bits_of.items()
+                    codec.renewal_record(self._topics.revive, delivery.id, bits, due_ms)
+                    for (delivery, due_ms), bits in bits_of.items()
                 ]
             )
             self._on_due_changed()
         assert len(results) == len(entries), "not every receipt handle has its result"
         return results
 
-    def _backoff_ms(self, check_point: CheckPoint, index: int) -> int:
+    def _backoff_ms(self, delivery: Delivery, index: int) -> int:
         """Return the backoff of a message that its consumer failed on."""
         try:
             with RECORD_STEP:
-                stored = self.messages.message(check_point, index)
+                stored = self.messages.message(delivery, index)
         except (RecordFaultError, CorruptDataError):
             stored = None  # whoever gives it out again meets that, and deals with it
         attempt = 1 if stored is None else stored.attempts + 1
-        return wait_ms(self._view.groups.get(check_point.group), attempt)
+        return wait_ms(self._view.groups.get(delivery.group), attempt)
 
     def release(
         self, group: str, topic: str, handles: Sequence[str], attempted: bool, *, receive: int = 0
@@ -213,12 +210,12 @@ class Acks:
         return results
 
     def _happened(
-        self, kind: int, bits_of: Mapping[CheckPoint, int], time_ms: int, positions: Sequence[int], number: int = 0
+        self, kind: int, bits_of: Mapping[Delivery, int], time_ms: int, positions: Sequence[int], number: int = 0
     ) -> None:
         """Record what happened to messages of CKs, by a record of each."""
         add = self._state.events.add
-        for (check_point, bits), position in zip(bits_of.items(), positions, strict=True):
-            add(time_ms, position, kind, check_point, bits, number)
+        for (delivery, bits), position in zip(bits_of.items(), positions, strict=True):
+            add(time_ms, position, kind, delivery, bits, number)
 
     def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int = EXPIRED) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
@@ -238,10 +235,10 @@ class Acks:
             StatusError: the disk, or the quarantine, is full; what was not moved has not changed.
             CorruptDataError: one of them is damaged; likewise.
         """
-        messages = [(check_point, index) for check_point, index in messages if check_point.open_bits >> index & 1]
+        messages = [(delivery, index) for delivery, index in messages if delivery.open_bits >> index & 1]
         if self._state.taking_back:
             messages = self._without_taken_back(messages)
-        if any(check_point.lines for check_point, _ in messages):
+        if any(delivery.lines for delivery, _ in messages):
             messages = self._put_back(messages, attempted=attempted, cause=cause)
         try:
             with RECORD_STEP:
@@ -250,8 +247,8 @@ class Acks:
             if len(messages) == 1:
                 self._set_aside(*messages[0], fault, attempted=attempted)
             else:
-                for check_point, index in messages:
-                    self.redeliver([(check_point, index)], attempted=attempted, cause=cause)
+                for delivery, index in messages:
+                    self.redeliver([(delivery, index)], attempted=attempted, cause=cause)
 
     def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
         """Close those that are being taken back a little earlier; the others.
@@ -270,42 +267,42 @@ class Acks:
             StatusError: the disk is full; nothing has changed.
         """
         rest: list[GivenOut] = []
-        returned: dict[CheckPoint, list[int]] = {}
-        for check_point, index in messages:
-            if check_point.lines and self._comes_again(check_point, index, attempted=attempted):
-                returned.setdefault(check_point, []).append(index)
+        returned: dict[Delivery, list[int]] = {}
+        for delivery, index in messages:
+            if delivery.lines and self._comes_again(delivery, index, attempted=attempted):
+                returned.setdefault(delivery, []).append(index)
             else:
-                rest.append((check_point, index))
+                rest.append((delivery, index))
         if not returned:
             return rest
         now_ms = self._clock.now_ms()
         held = [self._held(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
-        appended = self._store.put([codec.check_point_record(self._topics.revive, each) for each in held])
+        appended = self._store.put([codec.delivery_record(self._topics.revive, each) for each in held])
         bits_of = {old: sum(1 << index for index in indexes) for old, indexes in returned.items()}
         self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
         return rest
 
-    def _comes_again(self, check_point: CheckPoint, index: int, *, attempted: bool) -> bool:
+    def _comes_again(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
         """Return whether a message of an ordered group is delivered once more: it is not gone and has attempts left."""
-        group = self._view.groups.get(check_point.group)
-        if self.messages.place(check_point, index) is None:
+        group = self._view.groups.get(delivery.group)
+        if self.messages.place(delivery, index) is None:
             return False
         if group is None:
-            return self._knows_group(check_point.group)
-        return check_point.attempts[index] + (attempted and not check_point.is_suspended) < group.max_attempts
+            return self._knows_group(delivery.group)
+        return delivery.attempts[index] + (attempted and not delivery.is_suspended) < group.max_attempts
 
-    def was_last_attempt(self, check_point: CheckPoint, index: int, stored: StoredRecord) -> bool:
+    def was_last_attempt(self, delivery: Delivery, index: int, stored: StoredRecord) -> bool:
         """Return whether a message becomes a dead letter if its delivery ends now, unacknowledged."""
-        group = self._view.groups.get(check_point.group)
-        if not check_point.lines and retry_topic_of(check_point) is None:
+        group = self._view.groups.get(delivery.group)
+        if not delivery.lines and retry_topic_of(delivery) is None:
             return True
-        return group is not None and stored.attempts + (not check_point.is_suspended) >= group.max_attempts
+        return group is not None and stored.attempts + (not delivery.is_suspended) >= group.max_attempts
 
-    def _held(self, old: CheckPoint, indexes: Sequence[int], attempted: bool, now_ms: int) -> CheckPoint:
+    def _held(self, old: Delivery, indexes: Sequence[int], attempted: bool, now_ms: int) -> Delivery:
         """The CK of messages that wait in their lines once more."""
         counts = attempted and not old.is_suspended and old.group in self._view.groups
         offsets = tuple(old.offsets[index] for index in indexes)
-        return CheckPoint(
+        return Delivery(
             id=self._state.table.make_id(old.revive_queue),
             group=old.group,
             topic=old.topic,
@@ -325,23 +322,23 @@ class Acks:
             is_held=True,
         )
 
-    def _set_aside(self, check_point: CheckPoint, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+    def _set_aside(self, delivery: Delivery, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
         try:
             with RECORD_STEP:
-                stored = self.messages.message(check_point, index)
+                stored = self.messages.message(delivery, index)
         except RecordFaultError:
             stored = None
-        self._quarantine.set_aside_delivery(check_point, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+        self._quarantine.set_aside_delivery(delivery, index, stored, Step.REDELIVERY, fault, attempted=attempted)
 
     def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
         """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
-        for (check_point, index), stored in zip(messages, self.messages.read(messages), strict=True):
-            group = self._view.groups.get(check_point.group)
-            if stored is not None and (group is not None or self._knows_group(check_point.group)):
-                counts = attempted and not check_point.is_suspended and group is not None
+        for (delivery, index), stored in zip(messages, self.messages.read(messages), strict=True):
+            group = self._view.groups.get(delivery.group)
+            if stored is not None and (group is not None or self._knows_group(delivery.group)):
+                counts = attempted and not delivery.is_suspended and group is not None
                 limit = stored.attempts + 1 if group is None else group.max_attempts
-                records.append(redelivered(check_point, index, stored, attempted=counts, attempts_max=limit))
+                records.append(redelivered(delivery, index, stored, attempted=counts, attempts_max=limit))
         return records
 
     def dead_letter(self, group: str, topic: str, handle: str, *, call: int = 0, is_retry: bool = False) -> None:
@@ -357,33 +354,33 @@ class Acks:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
         try:
-            check_point, index = self._given_out(group, topic, handle)
+            delivery, index = self._given_out(group, topic, handle)
         except StatusError:
             if is_retry and self._is_done(group, topic, handle, call):
                 return
             raise
-        stored = self.messages.message(check_point, index)
-        records = [] if stored is None else [dead_letter(check_point, index, stored)]
-        acks = [codec.ack_record(self._topics.revive, check_point.id, 1 << index, call)]
+        stored = self.messages.message(delivery, index)
+        records = [] if stored is None else [dead_letter(delivery, index, stored)]
+        acks = [codec.ack_record(self._topics.revive, delivery.id, 1 << index, call)]
         self._store.put([*records, *acks])
 
-    def rewrite(self, check_points: Sequence[CheckPoint]) -> None:
+    def rewrite(self, deliveries: Sequence[Delivery]) -> None:
         """Write open CKs again at the end of their revive queues, so that recovery need not read from far back, or as
         they are to be. One that fails by itself stays as it is until it is done with.
 
         Raises:
             StatusError: the disk is full; what was not written has not changed.
         """
-        if not check_points:
+        if not deliveries:
             return
         try:
             with RECORD_STEP:
-                self._store.put([codec.check_point_record(self._topics.revive, each) for each in check_points])
+                self._store.put([codec.delivery_record(self._topics.revive, each) for each in deliveries])
         except RecordFaultError as fault:
-            if len(check_points) == 1:
-                self._quarantine.count(Step.RETENTION, check_points[0].first_position, fault)
+            if len(deliveries) == 1:
+                self._quarantine.count(Step.RETENTION, deliveries[0].first_position, fault)
                 return
-            for each in check_points:
+            for each in deliveries:
                 self.rewrite([each])
 
     def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], cause: int | None = None) -> None:
@@ -394,9 +391,9 @@ class Acks:
             records: what takes its place.
             cause: why, as a kind of `DeliveryEvents`; None if those records say so.
         """
-        bits_of: dict[CheckPoint, int] = {}
-        for check_point, index in messages:
-            bits_of[check_point] = bits_of.get(check_point, 0) | 1 << index
+        bits_of: dict[Delivery, int] = {}
+        for delivery, index in messages:
+            bits_of[delivery] = bits_of.get(delivery, 0) | 1 << index
         if bits_of:
             appended = self._store.put(
                 [
@@ -414,7 +411,7 @@ class Acks:
             shown = receipt.decode(self._view.receipt_key, group, topic, handle)
         except StatusError:
             return False
-        return self._state.acked.has(shown.check_point_id, shown.queue_offset, call)
+        return self._state.acked.has(shown.delivery_id, shown.queue_offset, call)
 
     def _given_out(self, group: str, topic: str, handle: str) -> GivenOut:
         """The message a receipt handle stands for.
@@ -424,31 +421,31 @@ class Acks:
                 HA_NOT_AVAILABLE: a later master gave it out.
         """
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
-        return self._open(decoded.check_point_id, decoded.queue_offset)
+        return self._open(decoded.delivery_id, decoded.queue_offset)
 
-    def _open(self, check_point_id: int, queue_offset: int) -> GivenOut:
+    def _open(self, delivery_id: int, queue_offset: int) -> GivenOut:
         """The message of a CK with this offset.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
                 HA_NOT_AVAILABLE: a later master has made the CK.
         """
-        check_point = self._state.table.get(check_point_id)
-        if check_point is None and not self._state.table.has_made(check_point_id):
+        delivery = self._state.table.get(delivery_id)
+        if delivery is None and not self._state.table.has_made(delivery_id):
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
-        if check_point is not None and self._state.is_taken_back(check_point):
-            check_point = None
-        index = -1 if check_point is None else check_point.index_of(queue_offset)
-        if check_point is None or index < 0 or not check_point.open_bits >> index & 1:
+        if delivery is not None and self._state.is_taken_back(delivery):
+            delivery = None
+        index = -1 if delivery is None else delivery.index_of(queue_offset)
+        if delivery is None or index < 0 or not delivery.open_bits >> index & 1:
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE,
                 "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
                 "invisible duration has passed; use the handle of its latest delivery",
             )
-        return check_point, index
+        return delivery, index
 
 
 def _refusal(error: StatusError) -> pb.EntryResult:

@@ -1,127 +1,498 @@
-"""A stored message as a consumer gets it: the sender's own bytes, and what the broker has to add.
+"""The delivery (CK): the record of one pop, and the compact records that go with it in a revive queue.
 
-Inside one protobuf message the last value of a field wins, so the sender's system properties followed by a few fields
-of ours make one `system_properties` field, without anybody decoding either (DESIGN 4, Payload).
+The articles store CK and ACK as JSON messages; here they are packed numbers, because every pop and every ack writes
+one. An id names a CK within its broker for good; its remainder by the number of revive queues is its revive queue.
+
+| record | body |
+| --- | --- |
+| CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
+|    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
+|    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
+|    | copies (8 each, all bits for none), and of an ordered group: line 8, attempts 2, source (id 8, index 2; 0 for |
+|    | none) of each message |
+| ACK | id 8, bits; as its origin: call (8), one byte 0 if no client has asked for it, or nothing |
+| renewal | id 8, due time 8, bits |
+| origin of a redelivered message | id 8, index 2 |
+| offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
+| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length tells it from other origins |
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-from popwheel_broker.consume.check_point import CheckPoint
-from popwheel_broker.log.fault import RecordFaultError
-from popwheel_broker.log.record import RecordKind, StoredRecord
-from popwheel_common.contract import names
-from popwheel_common.contract.receipt import HandleMaker, ReceiptHandle
-from popwheel_common.contract.send_id import without_send_id
-from popwheel_common.contract.wire_format import varint
-from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
+from popwheel_broker.consume.holder import Holder
+from popwheel_broker.log.record import Record, RecordKind
 
-_SYSTEM_PROPERTIES_TAG: Final = b"\x1a"
-_RECEIPT_HANDLE_TAG: Final = b"\x62"
-_QUEUE_ID_TAG: Final = b"\x68"
-_QUEUE_OFFSET_TAG: Final = b"\x70"
-_DELIVERY_ATTEMPT_TAG: Final = b"\x80\x01"
-_STORE_TIMESTAMP_TAG: Final = b"\x4a"
-_SECONDS_TAG: Final = b"\x08"
-_NANOS_TAG: Final = b"\x10"
-_SKIPPED: Final = "it was damaged, and an operator had it skipped"
+REVIVE_QUEUES: Final = 8
+
+_ORDERED_REVIVE_QUEUE: Final = 999
+"""Revive queue in receipt handles of ordered groups, as in the articles; the CK's id leads to the real one."""
+
+_DELIVERY: Final = struct.Struct(">QQQQQQQHHBBBB")
+_ORIGIN: Final = struct.Struct(">QH")
+_ACK: Final = struct.Struct(">Q")
+_RENEWAL: Final = struct.Struct(">QQ")
+_OFFSET: Final = struct.Struct(">QHB")
+_CALL: Final = struct.Struct(">Q")
+_REDRIVEN: Final = struct.Struct(">QI")
+_MEMBER: Final = struct.Struct(">QHQH")
+_ATTEMPTS_MASK: Final = 0xFFFF
+_BELOW_0: Final = 0x8000
+"""Value from which on attempts are negative: an earlier release wrote one less for each suspended delivery."""
+
+ORIGIN_BYTES: Final = _ORIGIN.size
+REDRIVEN_BYTES: Final = _REDRIVEN.size
+MESSAGES_MAX: Final = 65_535
+"""The number of messages that one CK can hold."""
+RESET: Final = b"\x01"
+"""The origin of an offset's record by which a group is set back or forward: what was read before does not count."""
+
+CLOSED: Final = b"\x00"
+"""The origin of an ACK record that no client has asked for. A release before this reads it as a call that is not known.
+"""
+
+_SPARSE: Final = 1
+_REPLACES: Final = 2
+_PARTLY_OPEN: Final = 4
+_RENEWED: Final = 8
+_CALLED: Final = 16
+_COPIED: Final = 32
+_ORDERED: Final = 64
+_HELD: Final = 128
+
+_NO_COPY: Final = (1 << 64) - 1
+_NO_COPIES: dict[int, int] = {}
 
 
-def handle_maker(key: bytes, check_point: CheckPoint, broker_name: str) -> HandleMaker:
-    """Return the function that makes the receipt handles of a CK's messages.
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Names one message of one CK.
 
     Args:
-        key: of their signature.
-        check_point: the CK.
-        broker_name: who gives them out.
+        delivery_id: the CK.
+        index: of the message within it.
     """
-    first = ReceiptHandle(
-        check_point.id,
-        check_point.pop_time_ms,
-        check_point.invisible_ms,
-        check_point.shown_revive_queue,
-        check_point.origin,
-        broker_name,
-        check_point.queue_id,
-        check_point.start_offset,
-    )
-    topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
-    return HandleMaker(key, check_point.group, topic, first)
+
+    delivery_id: int
+    index: int
+
+    def encode(self) -> bytes:
+        """Its ten bytes."""
+        return _ORIGIN.pack(self.delivery_id, self.index)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Origin":
+        """Read what `encode` made."""
+        return cls(*_ORIGIN.unpack(data))
 
 
-def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
-    """The additions that all messages of one answer share: store host and, for popped ones, the invisible duration."""
-    properties = SystemProperties(store_host=broker_name)
-    if invisible_ms is not None:
-        properties.invisible_duration.FromMilliseconds(invisible_ms)
-    return properties.SerializeToString()
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """A group's offset in a queue, as a consumer that reads by offset has set it.
 
-
-def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
-    """A whole `apache.rocketmq.v2.Message` of each record of one queue, for a consumer that pops.
-
-    Raises:
-        RecordFaultError: one was skipped by an operator; it is to be left out.
+    Args:
+        group: the group.
+        topic: the queue's topic.
+        queue_id: the queue.
+        offset: everything below it is done with.
     """
-    messages: list[bytes] = []
-    alike: tuple[int, int, int] | None = None
-    assert len(records) == len(handles), "not every message has its receipt handle"
-    for index, stored in enumerate(records):
-        if stored.kind == RecordKind.SKIPPED:
-            raise RecordFaultError(_SKIPPED)
-        if alike != (stored.queue_id, stored.store_time_ms, stored.attempts):
-            # Mostly the same for all: they were sent together.
-            alike = (stored.queue_id, stored.store_time_ms, stored.attempts)
-            shared = b"".join(
-                (
-                    common,
-                    _QUEUE_ID_TAG,
-                    varint(stored.queue_id),
-                    _store_timestamp(stored.store_time_ms),
-                    _DELIVERY_ATTEMPT_TAG,
-                    varint(stored.attempts + 1),
-                    _QUEUE_OFFSET_TAG,
-                )
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+    def encode(self) -> bytes:
+        """The body of its record."""
+        group = self.group.encode()
+        return _OFFSET.pack(self.offset, self.queue_id, len(group)) + group + self.topic.encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "OffsetCommit":
+        """Read what `encode` made."""
+        offset, queue_id, group_length = _OFFSET.unpack_from(data)
+        topic_start = _OFFSET.size + group_length
+        return cls(data[_OFFSET.size : topic_start].decode(), data[topic_start:].decode(), queue_id, offset)
+
+
+def redriven_origin(queue_offset: int) -> bytes:
+    """The origin of a record that takes the place of a group's dead letter.
+
+    Args:
+        queue_offset: of the dead letter in its queue.
+    """
+    return _REDRIVEN.pack(queue_offset, 0)
+
+
+def decode_redriven(origin: bytes) -> int | None:
+    """Return the offset of the dead letter that a record takes the place of; None if it is no origin of that kind."""
+    return int(_REDRIVEN.unpack(origin)[0]) if len(origin) == REDRIVEN_BYTES else None
+
+
+_NO_SOURCE: Final = Origin(0, 0)
+_SUSPENDED: Final = Origin(0, 1)
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """Messages of one queue that were given to one consumer, until each is done with.
+
+    Args:
+        id: names it within the broker.
+        group: who they are hidden from.
+        topic: the topic the client asked for; the messages come from it or from its retry topic.
+        origin: `receipt.FROM_TOPIC` or `receipt.FROM_RETRY_TOPIC`.
+        queue_id: their queue.
+        start_offset: where the pop began to read.
+        next_offset: where the next pop goes on.
+        pop_time_ms: when they were popped (`PopClock`).
+        invisible_ms: for how long.
+        due_ms: when those that are still open come again.
+        first_position: of the first message in the commit log, or of its copy: retention stops before it.
+        offsets: of the messages in their queue, ascending.
+        replaces: the message of an older CK that this one takes the place of (changed invisible duration).
+        open_bits: bit i is set while message i is not done with.
+        renewed: due times of messages that were renewed, by index.
+        revive_offset: of its record in its revive queue.
+        call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
+        scheduled_ms: when it is looked at next, as the revive table says; not written down.
+        copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
+        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
+        attempts: of such messages: how often each was delivered before, at most 32,767.
+        sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
+        is_held: nobody has them: they wait until they are the first of their lines (`consume.lines`). An older
+            release, which does not know this, has them come again at once.
+        holder: who has it, or had it; None if that is not known. In memory only.
+        is_suspended: whether the delivery of its only message, which stands in line, is no attempt when it ends. On
+            disk it has one attempt less, so that an older release counts right, too.
+    """
+
+    id: int
+    group: str
+    topic: str
+    origin: int
+    queue_id: int
+    start_offset: int
+    next_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    due_ms: int
+    first_position: int
+    offsets: tuple[int, ...] | range
+    replaces: Origin | None = None
+    open_bits: int = -1
+    renewed: dict[int, int] = field(default_factory=dict)
+    revive_offset: int = -1
+    call: int = 0
+    copies: dict[int, int] = field(default_factory=lambda: _NO_COPIES)
+    scheduled_ms: int = -1
+    lines: tuple[int, ...] = ()
+    attempts: tuple[int, ...] = ()
+    sources: tuple[Origin, ...] = ()
+    is_held: bool = False
+    is_suspended: bool = False
+    holder: Holder | None = None
+
+    def __post_init__(self) -> None:
+        if self.open_bits < 0:
+            self.open_bits = (1 << len(self.offsets)) - 1
+
+    @property
+    def revive_queue(self) -> int:
+        """The queue that its records are in."""
+        return self.id % REVIVE_QUEUES
+
+    @property
+    def shown_revive_queue(self) -> int:
+        """Revive queue as its receipt handles have it."""
+        return _ORDERED_REVIVE_QUEUE if self.lines else self.revive_queue
+
+    def index_of(self, queue_offset: int) -> int:
+        """Index of the message with this offset, -1 if it is none of its messages."""
+        try:
+            return self.offsets.index(queue_offset)
+        except ValueError:
+            return -1
+
+    def due_of(self, index: int) -> int:
+        """Return when message `index` is redelivered (`PopClock`)."""
+        return self.renewed.get(index, self.due_ms)
+
+    def open_indexes(self) -> list[int]:
+        """Indexes of the messages that are not done with."""
+        return bit_indexes(self.open_bits)
+
+    def changed(
+        self, index: int, identity: int, now_ms: int, invisible_ms: int, *, call: int = 0, suspends: bool = False
+    ) -> "Delivery":
+        """The CK of one of its messages, whose invisible time is changed: it takes the place of that message here.
+
+        Args:
+            index: of the message.
+            identity: of the new CK, in the same revive queue.
+            now_ms: when it is changed (`PopClock`).
+            invisible_ms: for how long the message is hidden from now on.
+            call: which call of a client changes it, 0 if none does.
+            suspends: the delivery that ends is no attempt, which only groups that consume in order can say; it stays
+                so however often its time is changed.
+        """
+        offset = self.offsets[index]
+        return Delivery(
+            id=identity,
+            group=self.group,
+            topic=self.topic,
+            origin=self.origin,
+            queue_id=self.queue_id,
+            start_offset=offset,
+            next_offset=offset + 1,
+            pop_time_ms=now_ms,
+            invisible_ms=invisible_ms,
+            due_ms=now_ms + invisible_ms,
+            first_position=self.first_position,
+            offsets=(offset,),
+            replaces=Origin(self.id, index),
+            call=call,
+            copies={0: self.copies[index]} if index in self.copies else {},
+            lines=self.lines[index : index + 1],
+            attempts=self.attempts[index : index + 1],
+            is_suspended=bool(self.lines) and (suspends or self.is_suspended),
+            holder=self.holder,
+        )
+
+    def encode(self) -> bytes:
+        """The body of its record, as it is now."""
+        count = len(self.offsets)
+        assert 0 <= self.open_bits < 1 << count, "a bit is open of no message"
+        assert not count or self.start_offset <= self.offsets[0] <= self.offsets[-1] < self.next_offset, "not read"
+        group, topic = self.group.encode(), self.topic.encode()
+        flags = 0
+        extra: list[bytes] = []
+        if count and self.offsets[-1] - self.start_offset != count - 1:
+            flags |= _SPARSE
+            extra.append(struct.pack(f">{count}I", *(offset - self.start_offset for offset in self.offsets)))
+        if self.replaces is not None:
+            flags |= _REPLACES
+            extra.append(self.replaces.encode())
+        if self.open_bits != (1 << count) - 1:
+            flags |= _PARTLY_OPEN
+            extra.append(self.open_bits.to_bytes((count + 7) // 8, "big"))
+        if self.renewed:
+            flags |= _RENEWED
+            extra.append(struct.pack(f">{count}Q", *(self.due_of(index) for index in range(count))))
+        if self.call:
+            flags |= _CALLED
+            extra.append(_CALL.pack(self.call))
+        if self.copies:
+            flags |= _COPIED
+            assert max(self.copies.values()) < _NO_COPY, "a copy where none can be"
+            extra.append(struct.pack(f">{count}Q", *(self.copies.get(index, _NO_COPY) for index in range(count))))
+        if self.lines:
+            flags |= _ORDERED | (_HELD if self.is_held else 0)
+            assert all(0 <= each < _BELOW_0 for each in self.attempts), "attempts that no record can hold"
+            assert not self.is_suspended or (count == 1 and not self.sources), "only a change suspends, of one message"
+            assert not self.sources or self.sources[0].delivery_id, "a source that would be read as none"
+            less = int(self.is_suspended)
+            sources = self.sources or ((_SUSPENDED,) if self.is_suspended else (_NO_SOURCE,) * count)
+            extra += [
+                _MEMBER.pack(line, attempts - less & _ATTEMPTS_MASK, source.delivery_id, source.index)
+                for line, attempts, source in zip(self.lines, self.attempts, sources, strict=True)
+            ]
+        return b"".join(
+            (
+                _DELIVERY.pack(
+                    self.id,
+                    self.start_offset,
+                    self.next_offset,
+                    self.pop_time_ms,
+                    self.due_ms,
+                    self.invisible_ms,
+                    self.first_position,
+                    self.queue_id,
+                    count,
+                    self.origin,
+                    flags,
+                    len(group),
+                    len(topic),
+                ),
+                group,
+                topic,
+                *extra,
             )
-        handle_bytes = handles[index].encode()
-        added = b"".join(
-            (shared, varint(stored.queue_offset), _RECEIPT_HANDLE_TAG, varint(len(handle_bytes)), handle_bytes)
         )
-        inside = without_send_id(stored.system_properties)
-        length = varint(len(inside) + len(added))
-        messages.append(b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added)))
-    return messages
 
-
-def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
-    """A whole `apache.rocketmq.v2.Message` for a consumer that reads by offset. Raises as `popped_messages`."""
-    if stored.kind == RecordKind.SKIPPED:
-        raise RecordFaultError(_SKIPPED)
-    return _join(stored, common + _place(stored))
-
-
-def _place(stored: StoredRecord) -> bytes:
-    return b"".join(
+    @classmethod
+    def decode(cls, data: bytes, revive_offset: int) -> "Delivery":
+        """Read the body of a CK record that stands at `revive_offset` of its revive queue."""
         (
-            _QUEUE_ID_TAG,
-            varint(stored.queue_id),
-            _QUEUE_OFFSET_TAG,
-            varint(stored.queue_offset),
-            _store_timestamp(stored.store_time_ms),
+            identity,
+            start_offset,
+            next_offset,
+            pop_time_ms,
+            due_ms,
+            invisible_ms,
+            first_position,
+            queue_id,
+            count,
+            origin,
+            flags,
+            group_length,
+            topic_length,
+        ) = _DELIVERY.unpack_from(data)
+        at = _DELIVERY.size
+        group = data[at : at + group_length].decode()
+        at += group_length
+        topic = data[at : at + topic_length].decode()
+        at += topic_length
+        offsets: tuple[int, ...] | range = range(start_offset, start_offset + count)
+        if flags & _SPARSE:
+            offsets = tuple(start_offset + difference for difference in struct.unpack_from(f">{count}I", data, at))
+            at += 4 * count
+        replaces = None
+        if flags & _REPLACES:
+            replaces = Origin.decode(data[at : at + _ORIGIN.size])
+            at += _ORIGIN.size
+        open_bits = (1 << count) - 1
+        if flags & _PARTLY_OPEN:
+            length = (count + 7) // 8
+            open_bits = int.from_bytes(data[at : at + length], "big")
+            at += length
+        renewed: dict[int, int] = {}
+        if flags & _RENEWED:
+            dues = struct.unpack_from(f">{count}Q", data, at)
+            renewed = {index: due for index, due in enumerate(dues) if due != due_ms}
+            at += 8 * count
+        call = 0
+        if flags & _CALLED:
+            (call,) = _CALL.unpack_from(data, at)
+            at += _CALL.size
+        copies = _NO_COPIES
+        if flags & _COPIED:
+            places = struct.unpack_from(f">{count}Q", data, at)
+            copies = {index: place for index, place in enumerate(places) if place != _NO_COPY}
+            at += 8 * count
+        lines: tuple[int, ...] = ()
+        attempts: tuple[int, ...] = ()
+        sources: tuple[Origin, ...] = ()
+        is_suspended = False
+        if flags & _ORDERED:
+            members = list(_MEMBER.iter_unpack(data[at : at + count * _MEMBER.size]))
+            lines = tuple(line for line, _, _, _ in members)
+            _, made, source, index = members[0]
+            is_suspended = count == 1 and not source and (index == _SUSPENDED.index or made >= _BELOW_0)
+            attempts = tuple(0 if made >= _BELOW_0 else made + is_suspended for _, made, _, _ in members)
+            if source:
+                sources = tuple(Origin(identity, index) for _, _, identity, index in members)
+        return cls(
+            id=identity,
+            group=group,
+            topic=topic,
+            origin=origin,
+            queue_id=queue_id,
+            start_offset=start_offset,
+            next_offset=next_offset,
+            pop_time_ms=pop_time_ms,
+            invisible_ms=invisible_ms,
+            due_ms=due_ms,
+            first_position=first_position,
+            offsets=offsets,
+            replaces=replaces,
+            open_bits=open_bits,
+            renewed=renewed,
+            revive_offset=revive_offset,
+            call=call,
+            copies=copies,
+            lines=lines,
+            attempts=attempts,
+            sources=sources,
+            is_held=bool(flags & _HELD),
+            is_suspended=is_suspended,
         )
-    )
 
 
-@lru_cache(maxsize=1024)
-def _store_timestamp(store_time_ms: int) -> bytes:
-    """The field, made once for the many messages that are stored within one millisecond."""
-    seconds, milliseconds = divmod(store_time_ms, 1000)
-    timestamp = _SECONDS_TAG + varint(seconds) + _NANOS_TAG + varint(milliseconds * 1_000_000)
-    return _STORE_TIMESTAMP_TAG + varint(len(timestamp)) + timestamp
+def encode_ack(delivery_id: int, bits: int) -> bytes:
+    """The body of an ACK record: the messages of a CK that are done with."""
+    assert bits > 0, "an ACK of no message"
+    return _ACK.pack(delivery_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 
-def _join(stored: StoredRecord, added: bytes) -> bytes:
-    inside = without_send_id(stored.system_properties)
-    length = varint(len(inside) + len(added))
-    return b"".join((stored.payload, _SYSTEM_PROPERTIES_TAG, length, inside, added))
+def delivery_record(revive_topic: str, delivery: Delivery, decoded: object = None) -> Record:
+    """The record of a CK.
+
+    Args:
+        revive_topic: where it stands.
+        delivery: the CK.
+        decoded: what the state that follows the record is to take for it, if that is more than the CK.
+    """
+    body = delivery.encode()
+    queue = delivery.revive_queue
+    return Record(RecordKind.DELIVERY, revive_topic, queue, body, decoded=decoded or delivery)
+
+
+def renewal_record(revive_topic: str, delivery_id: int, bits: int, due_ms: int) -> Record:
+    """The record that says of messages of a CK that they are hidden until `due_ms`."""
+    body = encode_renewal(delivery_id, bits, due_ms)
+    return Record(RecordKind.RENEWAL, revive_topic, delivery_id % REVIVE_QUEUES, body)
+
+
+def ack_record(revive_topic: str, delivery_id: int, bits: int, call: int = 0) -> Record:
+    """The record that says of messages of a CK that a client is done with them.
+
+    Args:
+        revive_topic: where it stands.
+        delivery_id: the CK.
+        bits: the messages.
+        call: which call of a client asked for it; 0 if that is not known.
+    """
+    queue = delivery_id % REVIVE_QUEUES
+    return Record(RecordKind.ACK, revive_topic, queue, encode_ack(delivery_id, bits), origin=encode_call(call))
+
+
+def close_record(revive_topic: str, delivery_id: int, bits: int) -> Record:
+    """The record that says of messages of a CK that they are in it no more, though no client is done with them."""
+    queue = delivery_id % REVIVE_QUEUES
+    return Record(RecordKind.ACK, revive_topic, queue, encode_ack(delivery_id, bits), origin=CLOSED)
+
+
+def close_records(revive_topic: str, deliveries: Iterable[Delivery]) -> list[Record]:
+    """The same of all open messages of CKs."""
+    return [close_record(revive_topic, each.id, each.open_bits) for each in deliveries]
+
+
+def decode_ack(data: bytes) -> tuple[int, int]:
+    """CK id and bits of an ACK record."""
+    (identity,) = _ACK.unpack_from(data)
+    return identity, int.from_bytes(data[_ACK.size :], "big")
+
+
+def encode_call(call: int) -> bytes:
+    """The origin of an ACK record: the call of a client that asked for it; 0 if that is not known."""
+    return _CALL.pack(call) if call else b""
+
+
+def decode_call(data: bytes) -> int:
+    """Read what `encode_call` made; 0 if that is not known."""
+    return int.from_bytes(data, "big")
+
+
+def encode_renewal(delivery_id: int, bits: int, due_ms: int) -> bytes:
+    """The body of a renewal record: the messages of a CK that are hidden until `due_ms`."""
+    assert bits > 0, "a renewal of no message"
+    return _RENEWAL.pack(delivery_id, due_ms) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
+
+
+def decode_renewal(data: bytes) -> tuple[int, int, int]:
+    """CK id, bits and due time of a renewal record."""
+    identity, due_ms = _RENEWAL.unpack_from(data)
+    return identity, int.from_bytes(data[_RENEWAL.size :], "big"), due_ms
+
+
+def bit_indexes(bits: int) -> list[int]:
+    """The indexes of the bits that are set, lowest first."""
+    indexes: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        indexes.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return indexes

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Final, NamedTuple
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 
 DELIVERED: Final = 0
 ACKED: Final = 1
@@ -24,8 +24,8 @@ ENTRIES_MAX: Final = 50_000
 UNKNOWN_ATTEMPTS: Final = -1
 _ENTRIES_AT_ONCE = 2_048
 
-Entry = tuple[int, int, int, CheckPoint, int, int | tuple[int, ...]]
-"""Time, position, kind, check point, bits of its messages, and a number that the kind explains."""
+Entry = tuple[int, int, int, Delivery, int, int | tuple[int, ...]]
+"""Time, position, kind, delivery, bits of its messages, and a number that the kind explains."""
 
 
 class DeliveryEvent(NamedTuple):
@@ -35,7 +35,7 @@ class DeliveryEvent(NamedTuple):
         time_ms: when, wall clock.
         position: in the log, of the record that says so.
         kind: one of the above.
-        check_point: the delivery.
+        delivery: the delivery.
         message_index: of the message there.
         attempts: how many had failed before it was delivered; `UNKNOWN_ATTEMPTS` if it says nothing of that.
         until_ms: until when the message is hidden; 0 if no time ends it.
@@ -44,14 +44,14 @@ class DeliveryEvent(NamedTuple):
     time_ms: int
     position: int
     kind: int
-    check_point: CheckPoint
+    delivery: Delivery
     message_index: int
     attempts: int
     until_ms: int
 
 
 class DeliveryEvents:
-    """A ring of them. One entry stands for all messages of a check point that had the same fate at once.
+    """A ring of them. One entry stands for all messages of a delivery that had the same fate at once.
 
     Args:
         entries_max: as many are kept.
@@ -81,23 +81,23 @@ class DeliveryEvents:
         time_ms: int,
         position: int,
         kind: int,
-        check_point: CheckPoint,
+        delivery: Delivery,
         bits: int,
         number: int | tuple[int, ...],
     ) -> None:
-        """Record that something happened to messages of a check point.
+        """Record that something happened to messages of a delivery.
 
         Args:
             time_ms: when, wall clock.
             position: in the log, of the record that says so.
             kind: what.
-            check_point: their delivery.
+            delivery: their delivery.
             bits: which messages.
             number: of `DELIVERED`: how many attempts had failed before, of all or of each; of `NACKED`: until when they
                 are hidden; else 0.
         """
         self._added += 1
-        self._ring.append((time_ms, position, kind, check_point, bits, number))
+        self._ring.append((time_ms, position, kind, delivery, bits, number))
 
     def step(
         self, queues: Collection[tuple[str, int, int]], offsets: Collection[int], group: str, begin: int
@@ -114,14 +114,14 @@ class DeliveryEvents:
         skipped = first - self.dropped
         found: list[DeliveryEvent] = []
         for entry in islice(self._ring, skipped, skipped + _ENTRIES_AT_ONCE):
-            check_point = entry[3]
-            if group and check_point.group != group:
+            delivery = entry[3]
+            if group and delivery.group != group:
                 continue
-            if (check_point.topic, check_point.origin, check_point.queue_id) not in queues:
+            if (delivery.topic, delivery.origin, delivery.queue_id) not in queues:
                 continue
             bits = entry[4]
             for offset in offsets:
-                index = check_point.index_of(offset)
+                index = delivery.index_of(offset)
                 if index >= 0 and bits >> index & 1:
                     found.append(_event(entry, index))
         following = first + _ENTRIES_AT_ONCE
@@ -129,14 +129,14 @@ class DeliveryEvents:
 
 
 def _event(entry: Entry, index: int) -> DeliveryEvent:
-    time_ms, position, kind, check_point, _, number = entry
+    time_ms, position, kind, delivery, _, number = entry
     attempts, until_ms = UNKNOWN_ATTEMPTS, 0
     if kind == DELIVERED:
         attempts = number[index] if isinstance(number, tuple) else number
-        until_ms = time_ms + check_point.invisible_ms
+        until_ms = time_ms + delivery.invisible_ms
     elif kind == NACKED:
         assert isinstance(number, int), "a message is hidden until one time"
         until_ms = number
-    if check_point.lines:
-        attempts = check_point.attempts[index]
-    return DeliveryEvent(time_ms, position, kind, check_point, index, attempts, until_ms)
+    if delivery.lines:
+        attempts = delivery.attempts[index]
+    return DeliveryEvent(time_ms, position, kind, delivery, index, attempts, until_ms)

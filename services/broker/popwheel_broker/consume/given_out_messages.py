@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.topics.own_topics import OwnTopics
 
-GivenOut = tuple[CheckPoint, int]
+GivenOut = tuple[Delivery, int]
 """A message that is given out: its CK and its index there."""
 
 Place = tuple[ConsumeQueue, int]
@@ -28,16 +28,16 @@ class GivenOutMessages:
         self._store = store
         self._topics = topics
 
-    def message(self, check_point: CheckPoint, index: int) -> StoredRecord | None:
+    def message(self, delivery: Delivery, index: int) -> StoredRecord | None:
         """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
-        return self.read([(check_point, index)])[0]
+        return self.read([(delivery, index)])[0]
 
     def read(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
         """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone, or
         was skipped by an operator as it was damaged.
         """
         found: list[StoredRecord | None] = []
-        for place, count in side_by_side([self.place(check_point, index) for check_point, index in messages]):
+        for place, count in side_by_side([self.place(delivery, index) for delivery, index in messages]):
             records: list[StoredRecord] = []
             if place is not None:
                 queue, offset = place
@@ -45,25 +45,25 @@ class GivenOutMessages:
                 records = self._store.records.read_checked(queue, range(offset, offset + len(entries)), entries)
             found += [None if each.kind == RecordKind.SKIPPED else each for each in records]
             found += [None] * (count - len(records))
-        for number, (check_point, index) in enumerate(messages):
+        for number, (delivery, index) in enumerate(messages):
             stored = found[number]
-            if check_point.lines and stored is not None and stored.attempts != check_point.attempts[index]:
+            if delivery.lines and stored is not None and stored.attempts != delivery.attempts[index]:
                 # In an ordered group a message stays where it is, so its CK counts its deliveries.
-                found[number] = stored._replace(attempts=check_point.attempts[index])
+                found[number] = stored._replace(attempts=delivery.attempts[index])
         return found
 
-    def is_given_out(self, check_point: CheckPoint, index: int) -> bool:
+    def is_given_out(self, delivery: Delivery, index: int) -> bool:
         """Return whether a message of a CK is open, and not gone."""
-        return bool(check_point.open_bits >> index & 1) and self.place(check_point, index) is not None
+        return bool(delivery.open_bits >> index & 1) and self.place(delivery, index) is not None
 
-    def place(self, check_point: CheckPoint, index: int) -> Place | None:
+    def place(self, delivery: Delivery, index: int) -> Place | None:
         """Return the place of a CK's message, or of its copy; None if it is gone."""
-        copy = check_point.copies.get(index)
+        copy = delivery.copies.get(index)
         if copy is None:
-            queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
-            offset = check_point.offsets[index]
+            queue = self._store.queue(stored_topic(delivery), delivery.queue_id)
+            offset = delivery.offsets[index]
         else:
-            queue, offset = self._store.queue(self._topics.revive, check_point.revive_queue), copy
+            queue, offset = self._store.queue(self._topics.revive, delivery.revive_queue), copy
         return None if queue is None or offset < queue.min_offset else (queue, offset)
 
 

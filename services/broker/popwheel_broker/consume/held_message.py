@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.delivery_events import RELEASED
 from popwheel_broker.consume.given_out_messages import GivenOut
 from popwheel_broker.consume.holders import client_of
@@ -11,7 +11,7 @@ from popwheel_broker.consume.in_flight import message_facts
 from popwheel_broker.consume.pop_state import PopState, stored_topic
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 
-_CHECK_POINTS_AT_ONCE = 2_048
+_DELIVERIES_AT_ONCE = 2_048
 
 
 class MessagePlace(NamedTuple):
@@ -59,9 +59,9 @@ class HeldMessages:
         self._acks = acks
 
     def step(self, place: MessagePlace, begin: int) -> tuple[GivenOut | None, int | None]:
-        """Look for it among some check points; where to go on, None if those were all.
+        """Look for it among some deliveries; where to go on, None if those were all.
 
-        Whatever takes the place of a check point meanwhile has a higher id, so it is met. One whose delivery is being
+        Whatever takes the place of a delivery meanwhile has a higher id, so it is met. One whose delivery is being
         taken back is nobody's.
 
         Args:
@@ -69,34 +69,34 @@ class HeldMessages:
             begin: the first id that is looked at.
         """
         group, topic, queue_id, queue_offset = place
-        for count, check_point in enumerate(self._state.table.begin_at(begin, group)):
-            if count == _CHECK_POINTS_AT_ONCE:
-                return None, check_point.id
-            if check_point.queue_id != queue_id or check_point.group != group or stored_topic(check_point) != topic:
+        for count, delivery in enumerate(self._state.table.begin_at(begin, group)):
+            if count == _DELIVERIES_AT_ONCE:
+                return None, delivery.id
+            if delivery.queue_id != queue_id or delivery.group != group or stored_topic(delivery) != topic:
                 continue
-            index = check_point.index_of(queue_offset)
-            if index >= 0 and check_point.open_bits >> index & 1 and not self._state.is_taken_back(check_point):
-                return (check_point, index), check_point.id + 1
+            index = delivery.index_of(queue_offset)
+            if index >= 0 and delivery.open_bits >> index & 1 and not self._state.is_taken_back(delivery):
+                return (delivery, index), delivery.id + 1
         return None, None
 
-    def end(self, check_point: CheckPoint, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
+    def end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
         """End a delivery as if its time were over now; None if it has ended meanwhile.
 
         Raises:
             StatusError: the disk, or the quarantine, is full; nothing has changed.
             CorruptDataError: the message is damaged; likewise.
         """
-        if self._state.table.get(check_point.id) is not check_point or not check_point.open_bits >> index & 1:
+        if self._state.table.get(delivery.id) is not delivery or not delivery.open_bits >> index & 1:
             return None
         stored = None
         try:
             with RECORD_STEP:
-                stored = self._acks.messages.message(check_point, index)
+                stored = self._acks.messages.message(delivery, index)
         except RecordFaultError:
             pass  # it is set aside as its delivery ends
-        facts = message_facts(check_point, index, stored)
-        is_dead = stored is not None and self._acks.was_last_attempt(check_point, index, stored)
-        ended = EndedDelivery(facts.message_id, facts.attempt, is_dead, client_of(check_point))
+        facts = message_facts(delivery, index, stored)
+        is_dead = stored is not None and self._acks.was_last_attempt(delivery, index, stored)
+        ended = EndedDelivery(facts.message_id, facts.attempt, is_dead, client_of(delivery))
         if not is_dry_run:
-            self._acks.redeliver([(check_point, index)], attempted=True, cause=RELEASED)
+            self._acks.redeliver([(delivery, index)], attempted=True, cause=RELEASED)
         return ended

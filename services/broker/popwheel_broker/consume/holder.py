@@ -3,8 +3,8 @@
 from typing import Protocol
 
 
-class Delivery(Protocol):
-    """Delivery to a client with one pop: a check point."""
+class OpenDelivery(Protocol):
+    """Delivery of one pop to a client, with open messages."""
 
     id: int
     pop_time_ms: int
@@ -25,7 +25,7 @@ class Holder:
         self.client_id = client_id
         self.held = 0
         """Number of messages."""
-        self.deliveries: dict[int, Delivery] = {}
+        self.deliveries: dict[int, OpenDelivery] = {}
         """Deliveries with open messages, by id, the oldest first."""
 
     def oldest_popped_ms(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The clients that hold messages, and how many each: what the check points of this master's own pops say.
+"""The clients that hold messages, and how many each: what the deliveries of this master's own pops say.
 
 It is in memory only. The log does not name clients, so of what was delivered before this master began to lead, and by
 masters before it, the holder is not known.
@@ -7,8 +7,8 @@ masters before it, the holder is not known.
 from collections.abc import Iterable
 from typing import Final
 
-from popwheel_broker.consume.check_point import CheckPoint
-from popwheel_broker.consume.check_point_orders import CheckPointSequence
+from popwheel_broker.consume.delivery import Delivery
+from popwheel_broker.consume.delivery_orders import DeliverySequence
 from popwheel_broker.consume.holder import Holder
 from popwheel_common.shares import room
 
@@ -21,17 +21,17 @@ _IDLE_MAX: Final = 1_000
 class Unknown:
     """Messages of a group whose clients are not known."""
 
-    __slots__ = ("check_points", "client_id", "held")
+    __slots__ = ("client_id", "deliveries", "held")
 
     def __init__(self) -> None:
         self.client_id = ""
         self.held = 0
-        self.check_points = CheckPointSequence()
+        self.deliveries = DeliverySequence()
         """Recovery does not open them in the order of their ids."""
 
     def oldest_popped_ms(self) -> int | None:
         """Return the same as `Holder` does."""
-        first = self.check_points.first()
+        first = self.deliveries.first()
         return None if first is None else first.pop_time_ms
 
 
@@ -92,54 +92,54 @@ class Holders:
             found = self._groups[group] = GroupHolders()
         return found
 
-    def opened(self, check_point: CheckPoint, messages: int) -> None:
-        """A check point was opened, and somebody has so many messages of it."""
-        holder = check_point.holder
+    def opened(self, delivery: Delivery, messages: int) -> None:
+        """A delivery was opened, and somebody has so many messages of it."""
+        holder = delivery.holder
         if holder is None:
-            of_group = self._of_group(check_point.group)
+            of_group = self._of_group(delivery.group)
             if of_group.unknown is None:
                 of_group.unknown = Unknown()
             of_group.unknown.held += messages
-            of_group.unknown.check_points.add(check_point)
+            of_group.unknown.deliveries.add(delivery)
             return
         if not holder.held:
             del self._idle[holder]
             self._groups[holder.group].holding += 1
         holder.held += messages
-        holder.deliveries[check_point.id] = check_point
+        holder.deliveries[delivery.id] = delivery
 
-    def ended(self, check_point: CheckPoint, messages: int, *, is_closed: bool) -> None:
-        """Somebody has so many messages of a check point no more.
+    def ended(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
+        """Somebody has so many messages of a delivery no more.
 
         Args:
-            check_point: whose.
+            delivery: whose.
             messages: how many.
             is_closed: it has no others.
         """
-        holder = check_point.holder
+        holder = delivery.holder
         if holder is None:
-            self._ended_unknown(check_point, messages, is_closed=is_closed)
+            self._ended_unknown(delivery, messages, is_closed=is_closed)
             return
         holder.held -= messages
         if is_closed:
-            del holder.deliveries[check_point.id]
+            del holder.deliveries[delivery.id]
         if messages and not holder.held:
             self._groups[holder.group].holding -= 1
             self._idle[holder] = None
             if len(self._idle) > _IDLE_MAX:
                 self._forget(next(iter(self._idle)))
 
-    def _ended_unknown(self, check_point: CheckPoint, messages: int, *, is_closed: bool) -> None:
-        of_group = self._groups[check_point.group]
+    def _ended_unknown(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
+        of_group = self._groups[delivery.group]
         unknown = of_group.unknown
-        assert unknown is not None, "a check point ends that was not opened"
+        assert unknown is not None, "a delivery ends that was not opened"
         unknown.held -= messages
         if is_closed:
-            unknown.check_points.remove(check_point)
+            unknown.deliveries.remove(delivery)
         if not unknown.held:
             of_group.unknown = None
             if not of_group.clients:
-                del self._groups[check_point.group]
+                del self._groups[delivery.group]
 
     def _forget(self, holder: Holder) -> None:
         """Forget one that holds nothing."""
@@ -178,6 +178,6 @@ class Holders:
         ]
 
 
-def client_of(check_point: CheckPoint) -> str:
-    """Return the client that has a check point, or had it; empty if that is not known."""
-    return "" if check_point.holder is None else check_point.holder.client_id
+def client_of(delivery: Delivery) -> str:
+    """Return the client that has a delivery, or had it; empty if that is not known."""
+    return "" if delivery.holder is None else delivery.holder.client_id

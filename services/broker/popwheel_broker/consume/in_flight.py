@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages, Place, side_by_side
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.pop_state import stored_topic
@@ -21,7 +21,7 @@ from popwheel_common.contract import names
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, SystemProperties
 
-_CHECK_POINTS_AT_ONCE = 2_048
+_DELIVERIES_AT_ONCE = 2_048
 _MESSAGES_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 _id_of = attrgetter("id")
@@ -47,17 +47,17 @@ class InFlightPlace(NamedTuple):
     what was given out before is not.
 
     Args:
-        check_point_id: at this CK, or the first behind it.
+        delivery_id: at this CK, or the first behind it.
         number: of that very CK at the message with this index, or the first behind it.
         end: ids from here on were made after one had begun; 0 if one begins now.
     """
 
-    check_point_id: int = 0
+    delivery_id: int = 0
     number: int = 0
     end: int = 0
 
     def __str__(self) -> str:
-        return f"{self.check_point_id}.{self.number}.{self.end}"
+        return f"{self.delivery_id}.{self.number}.{self.end}"
 
     @classmethod
     def of(cls, text: str) -> "InFlightPlace":
@@ -92,13 +92,13 @@ class InFlightMessage(NamedTuple):
     """A message that is given out.
 
     Args:
-        check_point: who has it, since when.
+        delivery: who has it, since when.
         number: index of the message there.
         message_id, attempt, message_group, born_ms: as in `MessageFacts`.
         client_id: who has it; empty if that is not known.
     """
 
-    check_point: CheckPoint
+    delivery: Delivery
     number: int
     message_id: str
     attempt: int
@@ -109,17 +109,17 @@ class InFlightMessage(NamedTuple):
     @property
     def topic(self) -> str:
         """Topic in which it has its offset: a topic, or a retry topic."""
-        return stored_topic(self.check_point)
+        return stored_topic(self.delivery)
 
     @property
     def due_ms(self) -> int:
         """Time until which it is hidden (`PopClock`)."""
-        return self.check_point.due_of(self.number)
+        return self.delivery.due_of(self.number)
 
     @property
     def queue_offset(self) -> int:
         """Offset in its queue, also if it was moved from there meanwhile."""
-        return self.check_point.offsets[self.number]
+        return self.delivery.offsets[self.number]
 
 
 class InFlight:
@@ -156,7 +156,7 @@ class InFlight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
         messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
-        places = [self._messages.place(check_point, index) for check_point, index in messages]
+        places = [self._messages.place(delivery, index) for delivery, index in messages]
         entries = self._entries(places)
         size, count = 0, 0
         for entry in entries:
@@ -168,12 +168,12 @@ class InFlight:
         records = self._records(places[:count], entries[:count])
         found = [
             InFlightMessage(
-                check_point,
+                delivery,
                 index,
-                *message_facts(check_point, index, stored),
-                client_of(check_point),
+                *message_facts(delivery, index, stored),
+                client_of(delivery),
             )
-            for (check_point, index), place, stored in zip(messages, places, records, strict=False)
+            for (delivery, index), place, stored in zip(messages, places, records, strict=False)
             if place is not None
         ]
         return found, rest
@@ -183,33 +183,33 @@ class InFlight:
     ) -> tuple[list[GivenOut], InFlightPlace | None]:
         messages: list[GivenOut] = []
         looked_at = 0
-        of_client = self._few_of(client_id, group, begin.check_point_id) if client_id else None
-        check_points = self._table.begin_at(begin.check_point_id, group) if of_client is None else iter(of_client)
-        for check_point in check_points:
-            if looked_at == _CHECK_POINTS_AT_ONCE:
-                return messages, InFlightPlace(check_point.id, 0, begin.end)
+        of_client = self._few_of(client_id, group, begin.delivery_id) if client_id else None
+        deliveries = self._table.begin_at(begin.delivery_id, group) if of_client is None else iter(of_client)
+        for delivery in deliveries:
+            if looked_at == _DELIVERIES_AT_ONCE:
+                return messages, InFlightPlace(delivery.id, 0, begin.end)
             looked_at += 1
-            if check_point.is_held or (group and check_point.group != group):
+            if delivery.is_held or (group and delivery.group != group):
                 continue
-            if client_id and client_of(check_point) != client_id:
+            if client_id and client_of(delivery) != client_id:
                 continue
-            asked_for = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
+            asked_for = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
             if topic and asked_for != topic:
                 continue
-            if check_point.id >= begin.end and check_point.replaces is None:
+            if delivery.id >= begin.end and delivery.replaces is None:
                 continue
-            first = begin.number if check_point.id == begin.check_point_id else 0
-            for index in check_point.open_indexes():
+            first = begin.number if delivery.id == begin.delivery_id else 0
+            for index in delivery.open_indexes():
                 if index >= first:
                     if len(messages) == messages_max:
-                        return messages, InFlightPlace(check_point.id, index, begin.end)
-                    messages.append((check_point, index))
+                        return messages, InFlightPlace(delivery.id, index, begin.end)
+                    messages.append((delivery, index))
         return messages, None
 
-    def _few_of(self, client_id: str, group: str, begin: int) -> list[CheckPoint] | None:
-        """The check points of a client from an id on, in their order; None if it has many."""
+    def _few_of(self, client_id: str, group: str, begin: int) -> list[Delivery] | None:
+        """The deliveries of a client from an id on, in their order; None if it has many."""
         holders = self._table.holders.of_client(client_id, group)
-        if sum(len(each.deliveries) for each in holders) > _CHECK_POINTS_AT_ONCE:
+        if sum(len(each.deliveries) for each in holders) > _DELIVERIES_AT_ONCE:
             return None
         found = (self._table.get(identity) for each in holders for identity in each.deliveries if identity >= begin)
         return sorted((each for each in found if each is not None), key=_id_of)
@@ -254,7 +254,7 @@ class InFlight:
         return found
 
 
-def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | None) -> MessageFacts:
+def message_facts(delivery: Delivery, index: int, stored: StoredRecord | None) -> MessageFacts:
     """Return the facts of a CK's message; `stored` is None if it cannot be read."""
     if stored is None:
         return MessageFacts()
@@ -262,6 +262,6 @@ def message_facts(check_point: CheckPoint, index: int, stored: StoredRecord | No
         properties = SystemProperties.FromString(stored.system_properties)
     except DecodeError:
         properties = SystemProperties()
-    attempts = check_point.attempts[index] if check_point.lines else stored.attempts
+    attempts = delivery.attempts[index] if delivery.lines else stored.attempts
     born_ms = properties.born_timestamp.ToMilliseconds()
     return MessageFacts(properties.message_id, attempts + 1, properties.message_group, born_ms)

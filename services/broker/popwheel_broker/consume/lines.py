@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from zlib import crc32
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery, bit_indexes
 from popwheel_common.shares import Shares
 
-Member = tuple[CheckPoint, int]
+Member = tuple[Delivery, int]
 """A message of a CK: that, and the message's index there."""
 
 _Pair = tuple[str, str]
@@ -87,10 +87,10 @@ class Lines:
         """
         return self._lines.get((group, topic), _NO_QUEUES).get(queue_id, _NO_LINES)
 
-    def behind(self, check_point: CheckPoint, index: int) -> int:
+    def behind(self, delivery: Delivery, index: int) -> int:
         """Return the number of read messages behind one in its message-group queue."""
-        key = check_point.lines[index] or -1 - check_point.offsets[index] if check_point.lines else 0
-        line = self.of_queue(check_point.group, check_point.topic, check_point.queue_id).get(key)
+        key = delivery.lines[index] or -1 - delivery.offsets[index] if delivery.lines else 0
+        line = self.of_queue(delivery.group, delivery.topic, delivery.queue_id).get(key)
         return 0 if line is None else len(line.members) - 1
 
     def ready(self, group: str, topic: str) -> int:
@@ -118,25 +118,25 @@ class Lines:
 
     # What changes them
 
-    def add(self, check_point: CheckPoint) -> None:
+    def add(self, delivery: Delivery) -> None:
         """A CK was opened; of a message that stands in its line already this CK takes over."""
-        pair = (check_point.group, check_point.topic)
+        pair = (delivery.group, delivery.topic)
         queues = self._lines.setdefault(pair, {})
-        lines = queues.setdefault(check_point.queue_id, {})
-        is_held, hashes, offsets = check_point.is_held, check_point.lines, check_point.offsets
+        lines = queues.setdefault(delivery.queue_id, {})
+        is_held, hashes, offsets = delivery.is_held, delivery.lines, delivery.offsets
         held = 0
-        for index in check_point.open_indexes():
+        for index in delivery.open_indexes():
             offset = offsets[index]
             key = hashes[index] or -1 - offset
             line = lines.get(key)
             if line is None:
                 line = lines[key] = _Line(key)
                 line.order.append(offset)
-                line.members[offset] = (check_point, index)
+                line.members[offset] = (delivery, index)
                 if is_held:
                     held += 1
                     self._ready.setdefault(pair, {})[line] = None
-                    if check_point.sources:
+                    if delivery.sources:
                         self.on_ready(*pair)
                 continue
             before = line.members.get(offset)
@@ -144,37 +144,37 @@ class Lines:
                 heappush(line.order, offset)
             elif before[0].is_held:
                 held -= 1
-            line.members[offset] = (check_point, index)
+            line.members[offset] = (delivery, index)
             held += is_held
-            if self._look(pair, line) and check_point.sources:
+            if self._look(pair, line) and delivery.sources:
                 self.on_ready(*pair)
         self._count(pair, held)
 
-    def remove(self, check_point: CheckPoint, bits: int) -> None:
+    def remove(self, delivery: Delivery, bits: int) -> None:
         """Messages of a CK are done with, or another CK has taken them over."""
-        pair = (check_point.group, check_point.topic)
+        pair = (delivery.group, delivery.topic)
         queues = self._lines.get(pair, _NO_QUEUES)
-        lines = queues.get(check_point.queue_id)
+        lines = queues.get(delivery.queue_id)
         if lines is None:
             return
-        hashes, offsets = check_point.lines, check_point.offsets
+        hashes, offsets = delivery.lines, delivery.offsets
         held = 0
         for index in bit_indexes(bits):
             offset = offsets[index]
             line = lines.get(hashes[index] or -1 - offset)
-            if line is None or (member := line.members.get(offset)) is None or member[0] is not check_point:
+            if line is None or (member := line.members.get(offset)) is None or member[0] is not delivery:
                 continue
             del line.members[offset]
-            held += check_point.is_held
+            held += delivery.is_held
             if line.members:
                 if self._look(pair, line):
                     self.on_ready(*pair)
             else:
                 del lines[line.key]
-                if check_point.is_held:
+                if delivery.is_held:
                     self._not_ready(pair, line)
         if not lines:
-            del queues[check_point.queue_id]
+            del queues[delivery.queue_id]
             if not queues:
                 del self._lines[pair]
         self._count(pair, -held)
@@ -222,8 +222,8 @@ class Lines:
         for pair, queues in self._lines.items():
             for queue_id, lines in queues.items():
                 for key, line in lines.items():
-                    for offset, (check_point, _) in line.members.items():
-                        yield pair, (queue_id, key), offset, check_point.id
+                    for offset, (delivery, _) in line.members.items():
+                        yield pair, (queue_id, key), offset, delivery.id
 
 
 def revive_queue_of(group: str, topic: str, queue_id: int) -> int:

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, KeysView
 from typing import NamedTuple
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.shares import room
 
@@ -81,7 +81,7 @@ class QueueProgress:
         self.is_new = offsets is None
         """True if nothing is stored of it: the group has read nothing of the queue, nor set its offset."""
         self.committed, self.popped = pair_of(queue.known_min_offset if offsets is None else offsets)
-        self.waiting: deque[CheckPoint] | None = None
+        self.waiting: deque[Delivery] | None = None
 
     @property
     def next_offset(self) -> int:
@@ -114,11 +114,11 @@ class Popped(NamedTuple):
     """A CK of a pop that has read on in a queue. It holds that up, unless its messages are held in their lines.
 
     Args:
-        check_point: the CK.
+        delivery: the CK.
         progress: of the queue.
     """
 
-    check_point: CheckPoint
+    delivery: Delivery
     progress: QueueProgress
 
 
@@ -127,25 +127,25 @@ class MergeBuffer:
 
     Args:
         stay_ms: how long a CK holds up the committed offset at the most.
-        check_points_max: how many CKs do so at once at the most.
+        deliveries_max: how many CKs do so at once at the most.
         pairs_max: of how many pairs of a group and a queue progress is kept (see `has_room`).
     """
 
-    def __init__(self, stay_ms: int, check_points_max: int, pairs_max: int) -> None:
+    def __init__(self, stay_ms: int, deliveries_max: int, pairs_max: int) -> None:
         self._stay_ms = stay_ms
-        self._check_points_max = check_points_max
+        self._deliveries_max = deliveries_max
         self._pairs_max = pairs_max
         self._offsets: dict[str, dict[ConsumeQueue, Offsets]] = {}
         self._pairs = 0
         self._held_up: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
-        self._of_check_point: OrderedDict[int, QueueProgress] = OrderedDict()
+        self._of_delivery: OrderedDict[int, QueueProgress] = OrderedDict()
         self._set_by_hand: OrderedDict[tuple[str, ConsumeQueue], int] = OrderedDict()
         self._set_by_hand_before = -1
         self._watched: list[ProgressChanges] = []
 
     def __len__(self) -> int:
         """Return the number of CKs that hold an offset back."""
-        return len(self._of_check_point)
+        return len(self._of_delivery)
 
     def __iter__(self) -> Iterator[QueueProgress]:
         for group, queues in self._offsets.items():
@@ -208,21 +208,21 @@ class MergeBuffer:
 
     # What changes it
 
-    def popped(self, progress: QueueProgress, check_point: CheckPoint) -> None:
+    def popped(self, progress: QueueProgress, delivery: Delivery) -> None:
         """A pop has read up to the CK's next offset and gave out messages, or has them wait in their lines."""
-        if check_point.is_held:
-            self.skipped(progress, check_point.next_offset)
+        if delivery.is_held:
+            self.skipped(progress, delivery.next_offset)
             return
-        assert check_point.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
-        progress.popped = check_point.next_offset
+        assert delivery.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
+        progress.popped = delivery.next_offset
         if progress.waiting is None:
             progress.waiting = deque()
-        assert not progress.waiting or progress.waiting[-1].next_offset <= check_point.start_offset, "CKs overlap"
-        progress.waiting.append(check_point)
-        self._of_check_point[check_point.id] = progress
+        assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "CKs overlap"
+        progress.waiting.append(delivery)
+        self._of_delivery[delivery.id] = progress
         self._held_up.setdefault(progress.group, {})[progress.queue] = progress
         self._keep(progress)
-        if len(self._of_check_point) > self._check_points_max:
+        if len(self._of_delivery) > self._deliveries_max:
             self._let_go_first(progress)
 
     def skipped(self, progress: QueueProgress, next_offset: int) -> None:
@@ -298,16 +298,16 @@ class MergeBuffer:
         self._pairs += queue not in queues
         queues[queue] = committed if committed == popped else (committed, popped)
 
-    def done(self, check_point: CheckPoint) -> None:
+    def done(self, delivery: Delivery) -> None:
         """All messages of a CK are done with."""
-        progress = self._of_check_point.get(check_point.id)
+        progress = self._of_delivery.get(delivery.id)
         if progress is not None:
             self._advance(progress)
 
     def let_go(self, now_ms: int) -> bool:
         """Let go of the CKs that have stayed for long enough (`PopClock`), some at a time; whether more may have."""
         for _ in range(_LET_GO_AT_ONCE):
-            progress = next(iter(self._of_check_point.values()), None)
+            progress = next(iter(self._of_delivery.values()), None)
             # The oldest of all is the oldest of its queue.
             if progress is None or not progress.waiting or progress.waiting[0].pop_time_ms + self._stay_ms > now_ms:
                 return False
@@ -349,23 +349,23 @@ class MergeBuffer:
         assert self._pairs >= 0, "more pairs are gone than there were"
 
     def _release(self, progress: QueueProgress) -> None:
-        for check_point in progress.waiting or ():
-            self._of_check_point.pop(check_point.id, None)
+        for delivery in progress.waiting or ():
+            self._of_delivery.pop(delivery.id, None)
 
     def _let_go_first(self, progress: QueueProgress) -> None:
         if progress.waiting:
-            check_point = progress.waiting.popleft()
-            self._of_check_point.pop(check_point.id, None)
-            progress.committed = max(progress.committed, check_point.next_offset)
+            delivery = progress.waiting.popleft()
+            self._of_delivery.pop(delivery.id, None)
+            progress.committed = max(progress.committed, delivery.next_offset)
         self._advance(progress)
 
     def _advance(self, progress: QueueProgress) -> None:
         """Move the committed offset on to where it is held up; what is to be saved does not change by that."""
         waiting = progress.waiting
         while waiting and not waiting[0].open_bits:
-            check_point = waiting.popleft()
-            self._of_check_point.pop(check_point.id, None)
-            progress.committed = max(progress.committed, check_point.next_offset)
+            delivery = waiting.popleft()
+            self._of_delivery.pop(delivery.id, None)
+            progress.committed = max(progress.committed, delivery.next_offset)
         if not waiting:
             self._hold_up_no_more(progress)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from typing import NamedTuple
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.group_queues import GroupQueues
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.log.consume_queue import ConsumeQueue
@@ -46,7 +46,7 @@ class _Round:
         self.queue: ConsumeQueue | None = None
         """The one that is looked at."""
         self.revive_queues = list(range(REVIVE_QUEUES))
-        self.check_points: list[CheckPoint] = []
+        self.deliveries: list[Delivery] = []
         """CKs of one revive queue: there may be a million in all."""
         self.waiting: dict[Labels, int] = {}
         """Position of the first message by group and topic."""
@@ -128,14 +128,14 @@ class OldestMessages:
                 now.groups.pop()
         elif now.groups:
             now.queues = self._group_queues.queues_of(now.groups[-1])
-        elif now.check_points:
-            check_point = now.check_points.pop()
-            if check_point.open_bits:
-                waits = check_point.is_held
-                topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
-                now.note((check_point.group, topic), check_point.first_position, waits=waits)
+        elif now.deliveries:
+            delivery = now.deliveries.pop()
+            if delivery.open_bits:
+                waits = delivery.is_held
+                topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
+                now.note((delivery.group, topic), delivery.first_position, waits=waits)
         elif now.revive_queues:
-            now.check_points = self._state.table.in_queue(now.revive_queues.pop())
+            now.deliveries = self._state.table.in_queue(now.revive_queues.pop())
         elif now.unread is None:
             wanted = now.positions()
             now.times_ms = {position: self._times_ms[position] for position in wanted if position in self._times_ms}

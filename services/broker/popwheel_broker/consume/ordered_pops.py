@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin, check_point_record, close_record, renewal_record
+from popwheel_broker.consume.delivery import Delivery, Origin, close_record, delivery_record, renewal_record
 from popwheel_broker.consume.given_out_messages import GivenOutMessages
 from popwheel_broker.consume.lines import Lines, Member, revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
@@ -69,14 +69,14 @@ class OrderedPops:
         by_queue: dict[int, list[Member]] = {}
         for member in self.lines.heads(group, topic, budget.messages):
             by_queue.setdefault(member[0].queue_id, []).append(member)
-        gone: dict[CheckPoint, int] = {}
+        gone: dict[Delivery, int] = {}
         for queue_id, members in by_queue.items():
             queue = self._store.queue(topic, queue_id)
             begin = 0 if queue is None else queue.min_offset
-            for check_point, index in members:
-                is_copied = index in check_point.copies
-                if not is_copied and (queue is None or check_point.offsets[index] < begin):
-                    gone[check_point] = gone.get(check_point, 0) | 1 << index
+            for delivery, index in members:
+                is_copied = index in delivery.copies
+                if not is_copied and (queue is None or delivery.offsets[index] < begin):
+                    gone[delivery] = gone.get(delivery, 0) | 1 << index
             there = [(each, index) for each, index in members if not gone.get(each, 0) >> index & 1]
             if there and queue is not None and not budget.is_spent:
                 there.sort(key=_offset_of)
@@ -106,14 +106,14 @@ class OrderedPops:
                 records,
                 offsets[0],
                 offsets[-1] + 1,
-                min(check_point.first_position for check_point, _ in members),
-                lines=tuple(check_point.lines[index] for check_point, index in members),
-                attempts=tuple(check_point.attempts[index] for check_point, index in members),
-                sources=tuple(Origin(check_point.id, index) for check_point, index in members),
+                min(delivery.first_position for delivery, _ in members),
+                lines=tuple(delivery.lines[index] for delivery, index in members),
+                attempts=tuple(delivery.attempts[index] for delivery, index in members),
+                sources=tuple(Origin(delivery.id, index) for delivery, index in members),
                 copies={
-                    number: check_point.copies[index]
-                    for number, (check_point, index) in enumerate(members)
-                    if index in check_point.copies
+                    number: delivery.copies[index]
+                    for number, (delivery, index) in enumerate(members)
+                    if index in delivery.copies
                 },
             )
         )
@@ -197,15 +197,15 @@ class OrderedPops:
                 lines.append(0)  # it is set aside as soon as it is given out
         return lines
 
-    def _hold(self, request: PopRequest, taken: Taken) -> CheckPoint:
+    def _hold(self, request: PopRequest, taken: Taken) -> Delivery:
         """Write down that messages were read and that nobody has them."""
         group, topic, queue_id = request.group, request.topic, taken.progress.queue.queue_id
         identity = self._state.table.make_id(revive_queue_of(group, topic, queue_id))
-        held = taken.check_point(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
-        self._store.put([check_point_record(self._topics.revive, held, Popped(held, taken.progress))])
+        held = taken.delivery(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
+        self._store.put([delivery_record(self._topics.revive, held, Popped(held, taken.progress))])
         return held
 
-    def _drop(self, gone: dict[CheckPoint, int]) -> None:
+    def _drop(self, gone: dict[Delivery, int]) -> None:
         """Messages that are held are no more (retention): their lines go on (P4)."""
         if gone:
             revive = self._topics.revive
@@ -217,17 +217,17 @@ class OrderedPops:
         Raises:
             StatusError: the disk is full.
         """
-        gone: dict[CheckPoint, int] = {}
-        for check_point in self._state.table.lasting_of(queue.topic):
-            if check_point.is_held and (check_point.group, check_point.queue_id) == (group, queue.queue_id):
-                bits = sum(1 << index for index in check_point.open_indexes() if check_point.offsets[index] < offset)
+        gone: dict[Delivery, int] = {}
+        for delivery in self._state.table.lasting_of(queue.topic):
+            if delivery.is_held and (delivery.group, delivery.queue_id) == (group, queue.queue_id):
+                bits = sum(1 << index for index in delivery.open_indexes() if delivery.offsets[index] < offset)
                 if bits:
-                    gone[check_point] = bits
+                    gone[delivery] = bits
         self._drop(gone)
 
     # The same try again
 
-    def again(self, request: PopRequest) -> list[tuple[CheckPoint, list[int], list[StoredRecord]]]:
+    def again(self, request: PopRequest) -> list[tuple[Delivery, list[int], list[StoredRecord]]]:
         """Return the messages that this very try of a receive got before and still has.
 
         They are hidden for the whole time once more.
@@ -235,20 +235,20 @@ class OrderedPops:
         Raises:
             StatusError: the disk is full.
         """
-        found: list[tuple[CheckPoint, list[int], list[StoredRecord]]] = []
+        found: list[tuple[Delivery, list[int], list[StoredRecord]]] = []
         now_ms = self._clock.now_ms()
         for identity in self.receives.given_before(request):
-            check_point = self._state.table.get(identity)
-            if check_point is None:
+            delivery = self._state.table.get(identity)
+            if delivery is None:
                 continue
             indexes = [
                 index
-                for index in check_point.open_indexes()
-                if check_point.due_of(index) > now_ms and self._messages.place(check_point, index) is not None
+                for index in delivery.open_indexes()
+                if delivery.due_of(index) > now_ms and self._messages.place(delivery, index) is not None
             ]
-            records = self._read([(check_point, index) for index in indexes])
+            records = self._read([(delivery, index) for index in indexes])
             if indexes and records is not None:
-                found.append((check_point, indexes, records))
+                found.append((delivery, indexes, records))
         if found:
             due_ms = now_ms + request.invisible_ms
             renewed = [(each, sum(1 << index for index in indexes)) for each, indexes, _ in found]
@@ -265,7 +265,7 @@ def line_of(stored: StoredRecord) -> int:
         return 0
 
 
-def _part(taken: Taken, held: CheckPoint, indexes: Sequence[int]) -> Taken:
+def _part(taken: Taken, held: Delivery, indexes: Sequence[int]) -> Taken:
     """Some of the messages that were just read and are held: those that are given out all the same."""
     offsets = tuple(taken.offsets[index] for index in indexes)
     return Taken(
@@ -283,8 +283,8 @@ def _part(taken: Taken, held: CheckPoint, indexes: Sequence[int]) -> Taken:
 
 
 def _offset_of(member: Member) -> int:
-    check_point, index = member
-    return check_point.offsets[index]
+    delivery, index = member
+    return delivery.offsets[index]
 
 
 def _fitting(records: Sequence[StoredRecord], bytes_max: int) -> int:

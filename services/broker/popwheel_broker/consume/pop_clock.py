@@ -20,7 +20,7 @@ class LogTime(NamedTuple):
 class PopClock:
     """Milliseconds since 1970 as the log's first master had them, and from then on as the log's masters count them.
 
-    Check points say in this time when they were made and when they are due. A master goes on where the log's records
+    Deliveries say in this time when they were made and when they are due. A master goes on where the log's records
     leave off; for a slave, time has passed since it was given the latest of them. So an hour by which clocks differ,
     or jump, brings nothing back before its time. A process that is started again knows by its machine's uptime how long
     it was away. When the machine itself was down and no other replica led, no time has passed: what is hidden comes

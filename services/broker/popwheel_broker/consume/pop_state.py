@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from popwheel_broker.consume import check_point as codec
+from popwheel_broker.consume import delivery as codec
 from popwheel_broker.consume.ack_memory import NOBODY, AckMemory
-from popwheel_broker.consume.check_point import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, CheckPoint, Origin
+from popwheel_broker.consume.delivery import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, Delivery, Origin
 from popwheel_broker.consume.delivery_events import ENTRIES_MAX, DeliveryEvents
 from popwheel_broker.consume.merge_buffer import MergeBuffer, Popped
 from popwheel_broker.consume.pop_clock import LogTime
@@ -48,14 +48,14 @@ class TakingBack(NamedTuple):
     below: int
     queue_id: int | None
 
-    def has(self, check_point: CheckPoint) -> bool:
+    def has(self, delivery: Delivery) -> bool:
         """Say if a CK of the group and topic is one of those."""
-        return check_point.id < self.below and is_read_from(check_point, self.queue_id)
+        return delivery.id < self.below and is_read_from(delivery, self.queue_id)
 
 
-def is_read_from(check_point: CheckPoint, queue_id: int | None) -> bool:
+def is_read_from(delivery: Delivery, queue_id: int | None) -> bool:
     """Say if a CK's messages were read from a queue of its topic. None stands for any queue, and for retries."""
-    return queue_id is None or (check_point.origin == receipt.FROM_TOPIC and check_point.queue_id == queue_id)
+    return queue_id is None or (delivery.origin == receipt.FROM_TOPIC and delivery.queue_id == queue_id)
 
 
 _ORIGINS = frozenset((ORIGIN_BYTES, REDRIVEN_BYTES))
@@ -66,7 +66,7 @@ class PopState:
 
     Args:
         stay_ms: see `MergeBuffer`.
-        check_points_max: see `MergeBuffer`.
+        deliveries_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
         held_max: see `Lines`.
         queue: gives a queue of the store by its topic and number.
@@ -76,7 +76,7 @@ class PopState:
     def __init__(
         self,
         stay_ms: int,
-        check_points_max: int,
+        deliveries_max: int,
         pairs_max: int,
         held_max: int,
         queue: Callable[[str, int], ConsumeQueue | None],
@@ -85,7 +85,7 @@ class PopState:
         self._queue = queue
         self._apply_by_kind: dict[int, Callable[[StoredRecord], None]] = {
             RecordKind.MESSAGE: self._message,
-            RecordKind.CHECK_POINT: self._check_point,
+            RecordKind.DELIVERY: self._delivery,
             RecordKind.ACK: self._ack,
             RecordKind.RENEWAL: self._renew,
             RecordKind.FORGET_TOPIC: self._forget_topic,
@@ -93,7 +93,7 @@ class PopState:
             RecordKind.OFFSET: self._offset,
             RecordKind.QUARANTINE: self._set_aside,
         }
-        self.merge_buffer = MergeBuffer(stay_ms, check_points_max, pairs_max)
+        self.merge_buffer = MergeBuffer(stay_ms, deliveries_max, pairs_max)
         self.table = ReviveTable(held_max)
         self.events = DeliveryEvents(events_max)
         """Recent events of messages. They are a master's own, and not folded."""
@@ -109,10 +109,10 @@ class PopState:
         """Kinds that open, change or end a CK, or move an offset."""
         return frozenset(map(RecordKind, self._apply_by_kind))
 
-    def is_taken_back(self, check_point: CheckPoint) -> bool:
+    def is_taken_back(self, delivery: Delivery) -> bool:
         """Return whether a CK is one of those that are being revoked."""
-        taking_back = self.taking_back.get((check_point.group, check_point.topic))
-        return taking_back is not None and taking_back.has(check_point)
+        taking_back = self.taking_back.get((delivery.group, delivery.topic))
+        return taking_back is not None and taking_back.has(delivery)
 
     def begin_to_lead(self, wall_ms: int) -> None:
         """Begin to record the holders of messages, and the events of messages."""
@@ -130,49 +130,49 @@ class PopState:
 
     def apply_before_snapshot(self, found: StoredRecord) -> None:
         """Follow a record of a revive queue that is older than the snapshot: it has no say in offsets."""
-        if found.kind == RecordKind.CHECK_POINT:
+        if found.kind == RecordKind.DELIVERY:
             self._open(found)
         elif found.kind == RecordKind.ACK:
             self._close(*codec.decode_ack(found.payload))
         elif found.kind == RecordKind.RENEWAL:
             self._renew(found)
 
-    def _check_point(self, found: StoredRecord) -> None:
+    def _delivery(self, found: StoredRecord) -> None:
         """A pop, what is left of one, or a copy of it."""
-        check_point = self._open(found)
+        delivery = self._open(found)
         if isinstance(found.decoded, Popped):
-            self.merge_buffer.popped(found.decoded.progress, check_point)
+            self.merge_buffer.popped(found.decoded.progress, delivery)
             return  # else it is read from the log, or was read before
-        queue = self._queue(stored_topic(check_point), check_point.queue_id)
-        if queue is not None and check_point.next_offset > queue.begin_offset:  # else it is of a deleted topic
-            self.merge_buffer.read_to(check_point.group, queue, check_point.next_offset)
+        queue = self._queue(stored_topic(delivery), delivery.queue_id)
+        if queue is not None and delivery.next_offset > queue.begin_offset:  # else it is of a deleted topic
+            self.merge_buffer.read_to(delivery.group, queue, delivery.next_offset)
 
-    def _open(self, found: StoredRecord) -> CheckPoint:
+    def _open(self, found: StoredRecord) -> Delivery:
         decoded = found.decoded
         if isinstance(decoded, Popped):
-            check_point = decoded.check_point
-        elif isinstance(decoded, CheckPoint):
-            check_point = decoded
+            delivery = decoded.delivery
+        elif isinstance(decoded, Delivery):
+            delivery = decoded
         else:
-            check_point = CheckPoint.decode(found.payload, found.queue_offset)
-        check_point.revive_offset = found.queue_offset
-        self._done(self.table.open(check_point))
-        if check_point.sources:
+            delivery = Delivery.decode(found.payload, found.queue_offset)
+        delivery.revive_offset = found.queue_offset
+        self._done(self.table.open(delivery))
+        if delivery.sources:
             bits_of: dict[int, int] = {}
-            for source in check_point.sources:
-                bits_of[source.check_point_id] = bits_of.get(source.check_point_id, 0) | 1 << source.index
-            for check_point_id, bits in bits_of.items():
-                self._close(check_point_id, bits)
-        return check_point
+            for source in delivery.sources:
+                bits_of[source.delivery_id] = bits_of.get(source.delivery_id, 0) | 1 << source.index
+            for delivery_id, bits in bits_of.items():
+                self._close(delivery_id, bits)
+        return delivery
 
     def _ack(self, found: StoredRecord) -> None:
         """A client is done with messages; or they have left their CK otherwise, mostly by a record before this one."""
-        check_point_id, bits = codec.decode_ack(found.payload)
+        delivery_id, bits = codec.decode_ack(found.payload)
         if found.origin == codec.CLOSED:
-            self._close(check_point_id, bits)
-            self.acked.name(check_point_id, bits, NOBODY)
+            self._close(delivery_id, bits)
+            self.acked.name(delivery_id, bits, NOBODY)
         else:
-            self._finish(check_point_id, bits, codec.decode_call(found.origin))
+            self._finish(delivery_id, bits, codec.decode_call(found.origin))
 
     def _renew(self, found: StoredRecord) -> None:
         self.table.renew(*codec.decode_renewal(found.payload))
@@ -182,7 +182,7 @@ class PopState:
         if len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             done = self._finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self._close
-            done(origin.check_point_id, 1 << origin.index)
+            done(origin.delivery_id, 1 << origin.index)
         elif (offset := codec.decode_redriven(found.origin)) is not None:
             group = names.group_of_retry_topic(found.topic) or found.topic.removeprefix(names.DEAD_LETTER_PREFIX)
             letters = self._queue(names.dead_letter_topic(group), 0)
@@ -191,7 +191,7 @@ class PopState:
 
     def _set_aside(self, found: StoredRecord) -> None:
         origin = Origin.decode(found.origin)
-        self._close(origin.check_point_id, 1 << origin.index)
+        self._close(origin.delivery_id, 1 << origin.index)
 
     def _offset(self, found: StoredRecord) -> None:
         """An offset was set by hand. What a reset takes back is closed by records behind it."""
@@ -205,35 +205,35 @@ class PopState:
         """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
         copies stand elsewhere, and those that are held, do so at once.
         """
-        for check_point in self.table.lasting_of(found.payload.decode()):
-            self._close(check_point.id, check_point.open_bits)
+        for delivery in self.table.lasting_of(found.payload.decode()):
+            self._close(delivery.id, delivery.open_bits)
 
     def _forget_group(self, found: StoredRecord) -> None:
         """A group was deleted: nothing is hidden from it any more."""
         group = found.payload.decode()
         self.merge_buffer.forget_group(group)
-        for check_point in self.table.of_group(group):
-            self._close(check_point.id, check_point.open_bits)
+        for delivery in self.table.of_group(group):
+            self._close(delivery.id, delivery.open_bits)
 
-    def _close(self, check_point_id: int, bits: int) -> None:
+    def _close(self, delivery_id: int, bits: int) -> None:
         """Messages are in a CK no more."""
-        self._done(self.table.close(check_point_id, bits))
+        self._done(self.table.close(delivery_id, bits))
 
-    def _finish(self, check_point_id: int, bits: int, call: int = 0) -> None:
+    def _finish(self, delivery_id: int, bits: int, call: int = 0) -> None:
         """Messages of a CK are done with for good; those of them that were so before are none of this.
 
         Args:
-            check_point_id: the CK.
+            delivery_id: the CK.
             bits: the messages.
             call: which call of a client asked for it; 0 if that is not known.
         """
-        check_point = self.table.get(check_point_id)
-        open_bits = 0 if check_point is None else check_point.open_bits & bits
-        if check_point is not None and open_bits:
-            self.acked.note(check_point, open_bits, call)
-            self._close(check_point_id, open_bits)
+        delivery = self.table.get(delivery_id)
+        open_bits = 0 if delivery is None else delivery.open_bits & bits
+        if delivery is not None and open_bits:
+            self.acked.note(delivery, open_bits, call)
+            self._close(delivery_id, open_bits)
         elif call:
-            self.acked.name(check_point_id, bits, call)
+            self.acked.name(delivery_id, bits, call)
 
     def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
         """Return what to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
@@ -250,13 +250,13 @@ class PopState:
                 for queue_id, (committed, popped) in queues.items():
                     self.merge_buffer.restore(group, take_up(topic, queue_id), committed, popped)
 
-    def _done(self, check_point: CheckPoint | None) -> None:
-        if check_point is not None:
-            self.merge_buffer.done(check_point)
+    def _done(self, delivery: Delivery | None) -> None:
+        if delivery is not None:
+            self.merge_buffer.done(delivery)
 
 
-def stored_topic(check_point: CheckPoint) -> str:
+def stored_topic(delivery: Delivery) -> str:
     """The topic that a CK's messages are stored in: the client's, or its retry topic."""
-    if check_point.origin == receipt.FROM_RETRY_TOPIC:
-        return names.stored_retry_topic(check_point.group, check_point.topic)
-    return check_point.topic
+    if delivery.origin == receipt.FROM_RETRY_TOPIC:
+        return names.stored_retry_topic(delivery.group, delivery.topic)
+    return delivery.topic

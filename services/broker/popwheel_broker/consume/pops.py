@@ -5,8 +5,8 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from popwheel_broker.consume import delivery
-from popwheel_broker.consume.check_point import MESSAGES_MAX, CheckPoint, check_point_record
+from popwheel_broker.consume import delivered_message
+from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_record
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.consume.given_out_messages import GivenOutMessages
 from popwheel_broker.consume.group_filters import GroupFilters
@@ -187,11 +187,11 @@ class Pops:
     def again(self, request: PopRequest) -> PopAnswer:
         """Return the messages that the very same try of a receive got before and still has, if any."""
         answer = PopAnswer()
-        common = delivery.common_properties(self._broker_name, request.invisible_ms)
-        for check_point, indexes, records in self.ordered.again(request):
-            maker = self._maker(check_point)
-            handles = [maker.handle(check_point.offsets[index]) for index in indexes]
-            self._answer(check_point, indexes, records, common, handles, answer)
+        common = delivered_message.common_properties(self._broker_name, request.invisible_ms)
+        for delivery, indexes, records in self.ordered.again(request):
+            maker = self._maker(delivery)
+            handles = [maker.handle(delivery.offsets[index]) for index in indexes]
+            self._answer(delivery, indexes, records, common, handles, answer)
         return answer
 
     def room(self, group: str) -> int:
@@ -377,29 +377,29 @@ class Pops:
         """
         self._view.receipt_key  # noqa: B018 - without it nothing may be given out
         now_ms = self._clock.now_ms()
-        check_points = [self._check_point(request, each, now_ms) for each in taken]
+        deliveries = [self._delivery(request, each, now_ms) for each in taken]
         holder = self._state.table.holders.of(request.group, request.client_id)
         records: list[Record] = []
-        for each, check_point in zip(taken, check_points, strict=True):
-            check_point.holder = holder
-            popped = None if each.sources else Popped(check_point, each.progress)  # else it was read before
-            records.append(check_point_record(self._topics.revive, check_point, popped))
+        for each, delivery in zip(taken, deliveries, strict=True):
+            delivery.holder = holder
+            popped = None if each.sources else Popped(delivery, each.progress)  # else it was read before
+            records.append(delivery_record(self._topics.revive, delivery, popped))
         appended = self._store.put(records)
-        common = delivery.common_properties(self._broker_name, request.invisible_ms)
+        common = delivered_message.common_properties(self._broker_name, request.invisible_ms)
         add_event, stored_ms = self._state.events.add, appended.store_time_ms
-        for each, check_point, position in zip(taken, check_points, appended.positions, strict=True):
-            add_event(stored_ms, position, DELIVERED, check_point, check_point.open_bits, _attempts_of(each))
+        for each, delivery, position in zip(taken, deliveries, appended.positions, strict=True):
+            add_event(stored_ms, position, DELIVERED, delivery, delivery.open_bits, _attempts_of(each))
             if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
                 self._count_queueing(each.records, appended.store_time_ms)
-            maker = self._maker(check_point)
+            maker = self._maker(delivery)
             given = [maker.handle(offset) for offset in each.offsets]
-            self._answer(check_point, range(len(given)), each.records, common, given, answer)
+            self._answer(delivery, range(len(given)), each.records, common, given, answer)
         if request.attempt_id:
-            self.ordered.receives.add(request, [each for each in check_points if each.lines or is_remembered])
+            self.ordered.receives.add(request, [each for each in deliveries if each.lines or is_remembered])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
 
-    def _maker(self, check_point: CheckPoint) -> HandleMaker:
-        return delivery.handle_maker(self._view.receipt_key, check_point, self._broker_name)
+    def _maker(self, delivery: Delivery) -> HandleMaker:
+        return delivered_message.handle_maker(self._view.receipt_key, delivery, self._broker_name)
 
     def _count_queueing(self, records: Sequence[StoredRecord], now_ms: int) -> None:
         if records[0].store_time_ms == records[-1].store_time_ms:  # mostly: they were sent together
@@ -410,7 +410,7 @@ class Pops:
 
     def _answer(
         self,
-        check_point: CheckPoint,
+        delivery: Delivery,
         indexes: Sequence[int],
         records: Sequence[StoredRecord] | None,
         common: bytes,
@@ -420,18 +420,18 @@ class Pops:
         """Put messages of a CK into an answer; `records` is None if one of them could not be read with the others."""
         try:
             with RECORD_STEP:
-                messages = None if records is None else delivery.popped_messages(records, common, handles)
+                messages = None if records is None else delivered_message.popped_messages(records, common, handles)
         except RecordFaultError:
             messages = None
         if messages is None:
-            self._answer_one_by_one(check_point, indexes, common, handles, answer)
+            self._answer_one_by_one(delivery, indexes, common, handles, answer)
         else:
             answer.handles += handles
             answer.messages += messages
 
     def _answer_one_by_one(
         self,
-        check_point: CheckPoint,
+        delivery: Delivery,
         indexes: Sequence[int],
         common: bytes,
         handles: Sequence[str],
@@ -442,35 +442,35 @@ class Pops:
             stored = None
             try:
                 with RECORD_STEP:
-                    stored = self._messages.message(check_point, index)
-                    messages = [] if stored is None else delivery.popped_messages([stored], common, [handle])
+                    stored = self._messages.message(delivery, index)
+                    messages = [] if stored is None else delivered_message.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
                 with suppress(StatusError):  # it comes again when it is due
-                    self._quarantine.set_aside_delivery(check_point, index, stored, Step.ANSWER, fault, attempted=False)
+                    self._quarantine.set_aside_delivery(delivery, index, stored, Step.ANSWER, fault, attempted=False)
                 continue
             except (CorruptDataError, NotInMemory):
                 # It comes again when it is due, and whoever redelivers it waits for the device, or for repair.
-                self._suspend(check_point, index)
+                self._suspend(delivery, index)
                 continue
             if messages:
                 answer.handles.append(handle)
                 answer.messages += messages
 
-    def _suspend(self, check_point: CheckPoint, index: int) -> None:
+    def _suspend(self, delivery: Delivery, index: int) -> None:
         """Write down that a delivery is no attempt: nobody was given a message that stands in line (P5)."""
-        if check_point.lines:
-            identity = self._state.table.make_id(check_point.revive_queue)
-            hidden_ms = check_point.due_of(index) - check_point.pop_time_ms
-            new = check_point.changed(index, identity, check_point.pop_time_ms, hidden_ms, suspends=True)
+        if delivery.lines:
+            identity = self._state.table.make_id(delivery.revive_queue)
+            hidden_ms = delivery.due_of(index) - delivery.pop_time_ms
+            new = delivery.changed(index, identity, delivery.pop_time_ms, hidden_ms, suspends=True)
             new.holder = None
             with suppress(StatusError):  # the disk is full: it counts
-                self._store.put([check_point_record(self._topics.revive, new)])
+                self._store.put([delivery_record(self._topics.revive, new)])
 
-    def _check_point(self, request: PopRequest, taken: Taken, now_ms: int) -> CheckPoint:
+    def _delivery(self, request: PopRequest, taken: Taken, now_ms: int) -> Delivery:
         group, topic = request.group, taken.progress.queue.topic if request.lite else request.topic
         revive_queue = revive_queue_of(group, topic, taken.progress.queue.queue_id) if taken.lines else None
         identity = self._state.table.make_id(revive_queue)
-        return taken.check_point(identity, group, topic, now_ms, request.invisible_ms)
+        return taken.delivery(identity, group, topic, now_ms, request.invisible_ms)
 
 
 def _attempts_of(taken: Taken) -> int | tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import structlog
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin, close_record
+from popwheel_broker.consume.delivery import Delivery, Origin, close_record
 from popwheel_broker.consume.pop_state import PopState, stored_topic
 from popwheel_broker.consume.quarantine_entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
 from popwheel_broker.consume.quarantine_table import QuarantineTable, holder_of
@@ -63,7 +63,7 @@ class Quarantine:
 
     def set_aside_delivery(
         self,
-        check_point: CheckPoint,
+        delivery: Delivery,
         index: int,
         stored: StoredRecord | None,
         step: Step,
@@ -74,7 +74,7 @@ class Quarantine:
         """Take a message out of its CK.
 
         Args:
-            check_point, index: which one.
+            delivery, index: which one.
             stored: the message; None if it could not be read: then it stays where it is, and so does its segment.
             step: what failed.
             fault: how.
@@ -83,29 +83,29 @@ class Quarantine:
         Raises:
             StatusError: the quarantine or the disk is full; nothing has changed.
         """
-        position = self._position(check_point, index) if stored is None else stored.position
+        position = self._position(delivery, index) if stored is None else stored.position
         entry = QuarantineEntry(
             step,
-            EntryFlag.ATTEMPTED if attempted and not check_point.is_suspended else EntryFlag(0),
-            Origin(check_point.id, index).encode(),
+            EntryFlag.ATTEMPTED if attempted and not delivery.is_suspended else EntryFlag(0),
+            Origin(delivery.id, index).encode(),
             position,
             position,
-            check_point.group,
-            check_point.topic,
-            check_point.queue_id,
-            check_point.offsets[index],
+            delivery.group,
+            delivery.topic,
+            delivery.queue_id,
+            delivery.offsets[index],
             str(fault),
         )
         bits = 1 << index
         revive_topic = self._topics.revive
         # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
-        self._put(entry, stored, [close_record(revive_topic, check_point.id, bits)])
+        self._put(entry, stored, [close_record(revive_topic, delivery.id, bits)])
 
-    def _position(self, check_point: CheckPoint, index: int) -> int:
+    def _position(self, delivery: Delivery, index: int) -> int:
         """Return the position of a message that could not be read, or of one before it."""
-        queue = self._store.queue(stored_topic(check_point), check_point.queue_id)
-        entries = [] if queue is None else queue.read(check_point.offsets[index], 1)
-        return entries[0].position if entries else check_point.first_position
+        queue = self._store.queue(stored_topic(delivery), delivery.queue_id)
+        entries = [] if queue is None else queue.read(delivery.offsets[index], 1)
+        return entries[0].position if entries else delivery.first_position
 
     def set_aside_timer(
         self,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
-from popwheel_broker.consume.check_point import ORIGIN_BYTES, Origin
+from popwheel_broker.consume.delivery import ORIGIN_BYTES, Origin
 from popwheel_broker.log.fault import REASON_LENGTH_MAX
 from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import UnknownFormatError
@@ -104,11 +104,11 @@ class QuarantineEntry:
 
     @property
     def id(self) -> str:
-        """The key for operators: a position, or a check point's id and the message's index there."""
+        """The key for operators: a position, or a delivery's id and the message's index there."""
         if not self.is_delivery:
             return str(_POSITION.unpack(self.key)[0])
         origin = Origin.decode(self.origin)
-        return f"{origin.check_point_id}.{origin.index}"
+        return f"{origin.delivery_id}.{origin.index}"
 
     @property
     def is_delivery(self) -> bool:

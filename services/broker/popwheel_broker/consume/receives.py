@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from popwheel_common.shares import Shares
 
@@ -49,18 +49,18 @@ class Receives:
         tries = self._attempts.get(request.group)
         return () if tries is None else tries.get(_key(request), (0, ()))[1]
 
-    def add(self, request: PopRequest, check_points: Sequence[CheckPoint]) -> None:
+    def add(self, request: PopRequest, deliveries: Sequence[Delivery]) -> None:
         """Record that a try was given messages for the first time; none of groups that do not consume in order."""
-        if not request.attempt_id or not check_points:
+        if not request.attempt_id or not deliveries:
             return
-        self._put(request, tuple(each.id for each in check_points))
+        self._put(request, tuple(each.id for each in deliveries))
         if self._first is None:
-            self._first = check_points[0].id
+            self._first = deliveries[0].id
 
-    def share(self, request: PopRequest, check_points: Sequence[CheckPoint]) -> None:
+    def share(self, request: PopRequest, deliveries: Sequence[Delivery]) -> None:
         """Record that a try was given what an earlier receive has, who keeps it as well."""
         earlier, identities = self._attempts[request.group][_key(request)]
-        for each in check_points:
+        for each in deliveries:
             sharers = self._shared.setdefault(each.id, {earlier})
             if len(sharers) < _SHARERS_MAX:
                 sharers.add(request.receive)
@@ -71,18 +71,18 @@ class Receives:
             self._first = max(self._first or 0, forgotten + 1)
         self._put(request, identities)
 
-    def ended(self, check_point: CheckPoint, receive: int) -> bool:
+    def ended(self, delivery: Delivery, receive: int) -> bool:
         """Take a delivery from a receive that has ended.
 
         Returns:
             Whether no other receive has it, as far as is known: then it may be released.
         """
-        sharers = self._shared.get(check_point.id)
+        sharers = self._shared.get(delivery.id)
         if sharers is not None:
             sharers.discard(receive)
             return not sharers
         # Deliveries of an earlier master may be shared, and only that master knew; so may what is forgotten here.
-        return not check_point.lines or (self._first is not None and check_point.id >= self._first)
+        return not delivery.lines or (self._first is not None and delivery.id >= self._first)
 
     def _put(self, request: PopRequest, identities: tuple[int, ...]) -> None:
         group, key = request.group, _key(request)

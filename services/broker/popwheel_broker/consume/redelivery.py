@@ -2,7 +2,7 @@
 
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.send_id import without_send_id
@@ -16,70 +16,68 @@ _PRIORITY_TAG = b"\xb0\x01"
 """Field 22 of SystemProperties, a varint."""
 
 
-def redelivered(
-    check_point: CheckPoint, index: int, stored: StoredRecord, *, attempted: bool, attempts_max: int
-) -> Record:
+def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempted: bool, attempts_max: int) -> Record:
     """The record that takes the place of message `index` of a CK, in the group's retry topic or among its dead letters.
 
     Of what a group has received from a retry topic, as older releases let it, there is no retry: it is a dead letter.
 
     Args:
-        check_point: the CK that hid it.
+        delivery: the CK that hid it.
         index: which of its messages.
         stored: that message, as it is stored.
         attempted: whether the delivery that ends now counts as an attempt.
         attempts_max: after so many attempts it is a dead letter.
     """
     attempts = stored.attempts + (1 if attempted else 0)
-    retry_topic = retry_topic_of(check_point)
+    retry_topic = retry_topic_of(delivery)
     if attempts >= attempts_max or retry_topic is None:
-        return dead_letter(check_point, index, stored)
+        return dead_letter(delivery, index, stored)
     return Record(
         kind=RecordKind.MESSAGE,
         topic=retry_topic,
-        queue_id=_level_of(check_point, stored),
+        queue_id=_level_of(delivery, stored),
         payload=stored.payload,
         system_properties=stored.system_properties,
         tag_hash=stored.tag_hash,
         attempts=attempts,
-        origin=Origin(check_point.id, index).encode(),
+        origin=Origin(delivery.id, index).encode(),
     )
 
 
-def _level_of(check_point: CheckPoint, stored: StoredRecord) -> int:
+def _level_of(delivery: Delivery, stored: StoredRecord) -> int:
     """The queue of the retry topic that a message goes into: its level, if it has a priority. Only topics whose queues
     are levels take such messages, so the message itself tells, whatever is known of the topic now.
     """
-    if not check_point.queue_id or _PRIORITY_TAG not in stored.system_properties:
+    if not delivery.queue_id or _PRIORITY_TAG not in stored.system_properties:
         return 0
     try:
         has_priority = SystemProperties.FromString(stored.system_properties).HasField("priority")
     except DecodeError:
         return 0
-    return check_point.queue_id if has_priority else 0
+    return delivery.queue_id if has_priority else 0
 
 
-def retry_topic_of(check_point: CheckPoint) -> str | None:
+def retry_topic_of(delivery: Delivery) -> str | None:
     """Return the retry topic of a CK's messages; None if there is no such name, as they came from a retry topic."""
     try:
-        return names.retry_topic(check_point.group, check_point.topic)
+        return names.retry_topic(delivery.group, delivery.topic)
     except StatusError:
         return None
 
 
-def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Record:
+def dead_letter(delivery: Delivery, index: int, stored: StoredRecord) -> Record:
     """The record of message `index` of a CK in its group's dead letter queue, with a note of where it came from."""
-    topic = names.dead_letter_topic(check_point.group)
+    topic = names.dead_letter_topic(delivery.group)
     payload, message_id = stored.payload, ""
     try:
         message = Message.FromString(stored.payload)
-        _rename(message.topic, check_point.group)
+        _rename(message.topic, delivery.group)
         payload = message.SerializeToString()
         message_id = SystemProperties.FromString(stored.system_properties).message_id
     except DecodeError:
         # No proxy of ours lets such a message in; one way or the other it must leave the revive queue (P4).
         pass
-    note = DeadLetterQueue(topic=names.client_topic(check_point.topic), message_id=message_id).SerializeToString()
+    note = DeadLetterQueue(topic=names.client_topic(delivery.topic), message_id=message_id).SerializeToString()
     return Record(
         kind=RecordKind.MESSAGE,
         topic=topic,
@@ -87,7 +85,7 @@ def dead_letter(check_point: CheckPoint, index: int, stored: StoredRecord) -> Re
         payload=payload,
         system_properties=without_send_id(stored.system_properties) + _DEAD_LETTER_QUEUE_TAG + varint(len(note)) + note,
         tag_hash=stored.tag_hash,
-        origin=Origin(check_point.id, index).encode(),
+        origin=Origin(delivery.id, index).encode(),
     )
 
 

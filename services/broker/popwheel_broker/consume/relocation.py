@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.revive_table import ReviveTable
@@ -20,7 +20,7 @@ from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_common.errors import CorruptDataError
 
 _BYTES_AT_ONCE = 1 << 20
-_CHECK_POINTS_AT_ONCE = 256
+_DELIVERIES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Copied:
     """One CK whose messages were copied.
 
     Args:
-        check_point: the CK.
+        delivery: the CK.
         copies: by index of a message: where in the revive queue its copy stands.
         first_position: of those copies in the log; where the log ended, if there are none.
     """
 
-    check_point: CheckPoint
+    delivery: Delivery
     copies: dict[int, int]
     first_position: int
 
@@ -59,7 +59,7 @@ class Relocation:
         self._given_out = acks.messages
         self.messages = 0
 
-    def standing_before(self, position: int, revive_topic: str) -> deque[CheckPoint]:
+    def standing_before(self, position: int, revive_topic: str) -> deque[Delivery]:
         """The open CKs of which a message, or the record of the CK itself, stands before a position of the log."""
         before = [0] * REVIVE_QUEUES
         for number in range(REVIVE_QUEUES):
@@ -68,12 +68,12 @@ class Relocation:
                 before[number] = queue.first_at_or_after(position)
         return deque(self._table.standing_before(position, before))
 
-    def open_bytes(self, check_points: Sequence[CheckPoint]) -> int:
+    def open_bytes(self, deliveries: Sequence[Delivery]) -> int:
         """Return the size of their messages that can be copied, in bytes."""
-        return sum(stored.length for each in check_points for _, stored in self._messages(each) or ())
+        return sum(stored.length for each in deliveries for _, stored in self._messages(each) or ())
 
     def copy(
-        self, waiting: deque[CheckPoint], revive_topic: str, check_points_max: int = _CHECK_POINTS_AT_ONCE
+        self, waiting: deque[Delivery], revive_topic: str, deliveries_max: int = _DELIVERIES_AT_ONCE
     ) -> list[Copied]:
         """Copy the messages of the first CKs that wait, a bounded number of them; then they are to be made durable.
 
@@ -83,20 +83,20 @@ class Relocation:
         Raises:
             StatusError: the disk is full; nothing was copied.
         """
-        taken: list[tuple[CheckPoint, list[tuple[int, StoredRecord]]]] = []
+        taken: list[tuple[Delivery, list[tuple[int, StoredRecord]]]] = []
         size = 0
         looked_at = 0
-        for check_point in waiting:
-            if size >= _BYTES_AT_ONCE or len(taken) >= check_points_max:
+        for delivery in waiting:
+            if size >= _BYTES_AT_ONCE or len(taken) >= deliveries_max:
                 break
             looked_at += 1
-            if self._table.get(check_point.id) is not check_point:
+            if self._table.get(delivery.id) is not delivery:
                 continue
-            messages = self._messages(check_point)
+            messages = self._messages(delivery)
             if messages is None:
                 continue
             size += sum(stored.length for _, stored in messages)
-            taken.append((check_point, messages))
+            taken.append((delivery, messages))
         end = self._store.log.end_position
         numbered = [(each.revive_queue, stored) for each, messages in taken for _, stored in messages]
         try:
@@ -114,27 +114,27 @@ class Relocation:
         self.messages += len(appended.positions)
         places = iter(zip(appended.queue_offsets, appended.positions, strict=True))
         copied: list[Copied] = []
-        for check_point, messages in taken:
+        for delivery, messages in taken:
             stands = {index: next(places) for index, _ in messages}
             copies = {index: offset for index, (offset, _) in stands.items()}
             first_position = min((position for _, position in stands.values()), default=end)
-            copied.append(Copied(check_point, copies, first_position))
+            copied.append(Copied(delivery, copies, first_position))
         return copied
 
-    def _messages(self, check_point: CheckPoint) -> list[tuple[int, StoredRecord]] | None:
+    def _messages(self, delivery: Delivery) -> list[tuple[int, StoredRecord]] | None:
         """The messages that a CK holds; None if one is damaged, or fails by itself."""
         try:
             with RECORD_STEP:
-                found = [(index, self._given_out.message(check_point, index)) for index in check_point.open_indexes()]
+                found = [(index, self._given_out.message(delivery, index)) for index in delivery.open_indexes()]
         except CorruptDataError:
             return None
         except RecordFaultError as fault:
-            self._failed(check_point, fault)
+            self._failed(delivery, fault)
             return None
         return [(index, stored) for index, stored in found if stored is not None]
 
-    def _failed(self, check_point: CheckPoint, fault: RecordFaultError) -> None:
-        self._quarantine.count(Step.RETENTION, check_point.first_position, fault)
+    def _failed(self, delivery: Delivery, fault: RecordFaultError) -> None:
+        self._quarantine.count(Step.RETENTION, delivery.first_position, fault)
 
     def rewrite(self, copied: Sequence[Copied]) -> None:
         """The copies are durable: have their CKs count on them, as far as these are what they were.
@@ -142,15 +142,15 @@ class Relocation:
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        moved: list[CheckPoint] = []
+        moved: list[Delivery] = []
         for each in copied:
-            check_point = each.check_point
-            if self._table.get(check_point.id) is check_point:
+            delivery = each.delivery
+            if self._table.get(delivery.id) is delivery:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
                 copies = {
-                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(check_point, index)
+                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(delivery, index)
                 }
-                moved.append(replace(check_point, copies=copies, first_position=each.first_position))
+                moved.append(replace(delivery, copies=copies, first_position=each.first_position))
         self._acks.rewrite(moved)
 
 

@@ -1,4 +1,4 @@
-"""The open check points of a broker: what its revive queues say when they are read from their start.
+"""The open deliveries of a broker: what its revive queues say when they are read from their start.
 
 Every CK, ACK and renewal record that is appended is folded in here at once; recovery folds in the same records, so
 both give the same table (S6). It also knows which messages are due.
@@ -10,8 +10,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeVar
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint, bit_indexes
-from popwheel_broker.consume.check_point_orders import CheckPointIndex, CheckPointSequence, LogStretches
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery, bit_indexes
+from popwheel_broker.consume.delivery_orders import DeliveryIndex, DeliverySequence, LogStretches
 from popwheel_broker.consume.holders import Holders
 from popwheel_broker.consume.lines import Lines
 from popwheel_common.contract import names
@@ -41,17 +41,17 @@ class ReviveTable:
     """
 
     def __init__(self, held_max: int = _HELD_MAX) -> None:
-        self._queues: list[dict[int, CheckPoint]] = [{} for _ in range(REVIVE_QUEUES)]
+        self._queues: list[dict[int, Delivery]] = [{} for _ in range(REVIVE_QUEUES)]
         self._stretches = LogStretches()
-        self._sequence = CheckPointSequence()
+        self._sequence = DeliverySequence()
         self._due: list[tuple[int, int]] = []
         """A heap of due times and CKs; those entries count that say when their CK is `scheduled_ms`."""
         self._leaving: list[tuple[int, int]] = []
         """The same, while what counts of it is brought over to `_due`, a little at a time."""
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
-        self._by_group = CheckPointIndex(lambda each: each.group)
-        self._lasting_by_topic = CheckPointIndex(lambda each: each.topic)
+        self._by_group = DeliveryIndex(lambda each: each.group)
+        self._lasting_by_topic = DeliveryIndex(lambda each: each.topic)
         """Those that do not lapse by themselves when their topic is deleted: messages were copied, or are held."""
         self.lines = Lines(held_max)
         """Message-group queues of ordered groups."""
@@ -71,11 +71,11 @@ class ReviveTable:
         """Return the number of open CKs."""
         return sum(map(len, self._queues))
 
-    def __iter__(self) -> Iterator[CheckPoint]:
+    def __iter__(self) -> Iterator[Delivery]:
         for queue in self._queues:
             yield from queue.values()
 
-    def in_queue(self, revive_queue: int) -> list[CheckPoint]:
+    def in_queue(self, revive_queue: int) -> list[Delivery]:
         """Those of one revive queue, the oldest first."""
         return list(self._queues[revive_queue].values())
 
@@ -107,90 +107,90 @@ class ReviveTable:
         self._next_number += 1
         return number * REVIVE_QUEUES + (number % REVIVE_QUEUES if revive_queue is None else revive_queue)
 
-    def has_made(self, check_point_id: int) -> bool:
+    def has_made(self, delivery_id: int) -> bool:
         """Return whether this master or one before it may have made this id: a later one goes on behind them."""
-        return check_point_id // REVIVE_QUEUES < self._next_number
+        return delivery_id // REVIVE_QUEUES < self._next_number
 
-    def get(self, check_point_id: int) -> CheckPoint | None:
+    def get(self, delivery_id: int) -> Delivery | None:
         """An open CK."""
-        return self._queues[check_point_id % REVIVE_QUEUES].get(check_point_id)
+        return self._queues[delivery_id % REVIVE_QUEUES].get(delivery_id)
 
-    def replacement(self, check_point_id: int, queue_offset: int, call: int) -> CheckPoint | None:
+    def replacement(self, delivery_id: int, queue_offset: int, call: int) -> Delivery | None:
         """The open CK by which a call put something in the place of a message of another one; 0 is any call.
 
         It is looked for among the latest of its queue.
         """
-        latest = islice(reversed(self._queues[check_point_id % REVIVE_QUEUES].values()), _LATEST_MAX)
-        for check_point in latest:
-            origin = check_point.replaces
-            if origin is not None and origin.check_point_id == check_point_id and queue_offset in check_point.offsets:
-                return check_point if check_point.call == call or not (check_point.call and call) else None
+        latest = islice(reversed(self._queues[delivery_id % REVIVE_QUEUES].values()), _LATEST_MAX)
+        for delivery in latest:
+            origin = delivery.replaces
+            if origin is not None and origin.delivery_id == delivery_id and queue_offset in delivery.offsets:
+                return delivery if delivery.call == call or not (delivery.call and call) else None
         return None
 
-    def open(self, check_point: CheckPoint) -> CheckPoint | None:
+    def open(self, delivery: Delivery) -> Delivery | None:
         """Fold in a CK record; the CK that it closed, if it took the place of that one's last open message.
 
         A record of an id that is open already is a copy, written to bring it forward in its queue.
         """
-        queue = self._queues[check_point.revive_queue]
-        earlier = queue.get(check_point.id)
+        queue = self._queues[delivery.revive_queue]
+        earlier = queue.get(delivery.id)
         if earlier is not None:
-            self._bring_forward(earlier, check_point)
+            self._bring_forward(earlier, delivery)
             return None
-        self._next_number = max(self._next_number, check_point.id // REVIVE_QUEUES + 1)
-        self.latest_pop_ms = max(self.latest_pop_ms, check_point.pop_time_ms)
-        if check_point.open_bits:
-            queue[check_point.id] = check_point
-            self._stretches.add(check_point)
-            self._sequence.add(check_point)
-            self._by_group.add(check_point)
-            if check_point.copies or check_point.is_held:
-                self._lasting_by_topic.add(check_point)
-            if check_point.lines:
-                self.lines.add(check_point)
-            messages = check_point.open_bits.bit_count()
-            self._count(check_point, messages)
-            if not check_point.is_held:
-                self.holders.opened(check_point, messages)
-            self._schedule(check_point)
-        if check_point.replaces is None:
+        self._next_number = max(self._next_number, delivery.id // REVIVE_QUEUES + 1)
+        self.latest_pop_ms = max(self.latest_pop_ms, delivery.pop_time_ms)
+        if delivery.open_bits:
+            queue[delivery.id] = delivery
+            self._stretches.add(delivery)
+            self._sequence.add(delivery)
+            self._by_group.add(delivery)
+            if delivery.copies or delivery.is_held:
+                self._lasting_by_topic.add(delivery)
+            if delivery.lines:
+                self.lines.add(delivery)
+            messages = delivery.open_bits.bit_count()
+            self._count(delivery, messages)
+            if not delivery.is_held:
+                self.holders.opened(delivery, messages)
+            self._schedule(delivery)
+        if delivery.replaces is None:
             return None
-        return self.close(check_point.replaces.check_point_id, 1 << check_point.replaces.index)
+        return self.close(delivery.replaces.delivery_id, 1 << delivery.replaces.index)
 
-    def close(self, check_point_id: int, bits: int) -> CheckPoint | None:
+    def close(self, delivery_id: int, bits: int) -> Delivery | None:
         """Fold in that messages of a CK are done with; the CK, if none of its messages is open any more."""
-        queue = self._queues[check_point_id % REVIVE_QUEUES]
-        check_point = queue.get(check_point_id)
-        if check_point is None:
+        queue = self._queues[delivery_id % REVIVE_QUEUES]
+        delivery = queue.get(delivery_id)
+        if delivery is None:
             return None
-        closed = check_point.open_bits & bits
+        closed = delivery.open_bits & bits
         messages = closed.bit_count()
-        self._count(check_point, -messages)
-        check_point.open_bits &= ~bits
-        if check_point.lines:
-            self.lines.remove(check_point, closed)
-        if not check_point.is_held:
-            self.holders.ended(check_point, messages, is_closed=not check_point.open_bits)
-        if check_point.open_bits:
+        self._count(delivery, -messages)
+        delivery.open_bits &= ~bits
+        if delivery.lines:
+            self.lines.remove(delivery, closed)
+        if not delivery.is_held:
+            self.holders.ended(delivery, messages, is_closed=not delivery.open_bits)
+        if delivery.open_bits:
             return None
-        del queue[check_point_id]
-        self._stretches.remove(check_point)
-        self._sequence.remove(check_point)
-        self._by_group.remove(check_point)
-        self._lasting_by_topic.remove(check_point)
-        return check_point
+        del queue[delivery_id]
+        self._stretches.remove(delivery)
+        self._sequence.remove(delivery)
+        self._by_group.remove(delivery)
+        self._lasting_by_topic.remove(delivery)
+        return delivery
 
-    def renew(self, check_point_id: int, bits: int, due_ms: int) -> None:
+    def renew(self, delivery_id: int, bits: int, due_ms: int) -> None:
         """Fold in that messages of a CK are hidden until `due_ms`."""
-        check_point = self.get(check_point_id)
-        if check_point is None:
+        delivery = self.get(delivery_id)
+        if delivery is None:
             return
-        if check_point.open_bits & ~bits:
-            check_point.renewed.update(dict.fromkeys(bit_indexes(bits), due_ms))
+        if delivery.open_bits & ~bits:
+            delivery.renewed.update(dict.fromkeys(bit_indexes(bits), due_ms))
         else:
-            check_point.due_ms = due_ms
-            check_point.renewed.clear()
-        self._schedule(check_point)
+            delivery.due_ms = due_ms
+            delivery.renewed.clear()
+        self._schedule(delivery)
 
     def next_due_ms(self) -> int | None:
         """Return when the first message comes due, or somewhat earlier; None if none is open."""
@@ -202,72 +202,72 @@ class ReviveTable:
         heap = self._earliest()
         return heap[0][0] if heap else None
 
-    def take_due(self, now_ms: int, messages_max: int) -> list[tuple[CheckPoint, list[int]]]:
+    def take_due(self, now_ms: int, messages_max: int) -> list[tuple[Delivery, list[int]]]:
         """CKs with the indexes of their messages that are due, the longest due first; none, too, where many entries had
         to be passed over whose CKs are closed: `next_due_ms` tells whether more is due.
 
         They stay open until `close` says otherwise; `postpone` brings them back if they could not be dealt with.
         """
-        taken: list[tuple[CheckPoint, list[int]]] = []
+        taken: list[tuple[Delivery, list[int]]] = []
         count = passed_over = 0
         while (heap := self._earliest()) and heap[0][0] <= now_ms and count < messages_max:
             due_ms, identity = heapq.heappop(heap)
-            check_point = self.get(identity)
-            if check_point is None or check_point.scheduled_ms != due_ms:
+            delivery = self.get(identity)
+            if delivery is None or delivery.scheduled_ms != due_ms:
                 passed_over += 1
                 if passed_over >= _PASSED_OVER_MAX:
                     break
                 continue
-            check_point.scheduled_ms = _NOT_SCHEDULED
-            indexes = [index for index in check_point.open_indexes() if check_point.due_of(index) <= now_ms]
+            delivery.scheduled_ms = _NOT_SCHEDULED
+            indexes = [index for index in delivery.open_indexes() if delivery.due_of(index) <= now_ms]
             if indexes:
-                taken.append((check_point, indexes))
+                taken.append((delivery, indexes))
                 count += len(indexes)
-            later = [due for index in check_point.open_indexes() if (due := check_point.due_of(index)) > now_ms]
+            later = [due for index in delivery.open_indexes() if (due := delivery.due_of(index)) > now_ms]
             if later:
-                self._put(check_point, min(later))
+                self._put(delivery, min(later))
         return taken
 
-    def postpone(self, check_point: CheckPoint, until_ms: int) -> None:
+    def postpone(self, delivery: Delivery, until_ms: int) -> None:
         """Look at a CK again at a later time, though it is due."""
-        scheduled_ms = check_point.scheduled_ms
-        self._put(check_point, until_ms if scheduled_ms == _NOT_SCHEDULED else min(until_ms, scheduled_ms))
+        scheduled_ms = delivery.scheduled_ms
+        self._put(delivery, until_ms if scheduled_ms == _NOT_SCHEDULED else min(until_ms, scheduled_ms))
 
     def oldest_offset(self, revive_queue: int, end_offset: int) -> int:
         """The offset committed for a revive queue: that of its oldest open CK, its end if none is open."""
         oldest = next(iter(self._queues[revive_queue].values()), None)
         return end_offset if oldest is None else oldest.revive_offset
 
-    def lagging(self, revive_queue: int, before_offset: int, limit: int) -> list[CheckPoint]:
+    def lagging(self, revive_queue: int, before_offset: int, limit: int) -> list[Delivery]:
         """Open CKs whose records stand before an offset of their revive queue, to be written again at its end."""
-        found: list[CheckPoint] = []
-        for check_point in self._queues[revive_queue].values():
-            if check_point.revive_offset >= before_offset or len(found) >= limit:
+        found: list[Delivery] = []
+        for delivery in self._queues[revive_queue].values():
+            if delivery.revive_offset >= before_offset or len(found) >= limit:
                 break
-            found.append(check_point)
+            found.append(delivery)
         return found
 
-    def _bring_forward(self, check_point: CheckPoint, copy: CheckPoint) -> None:
+    def _bring_forward(self, delivery: Delivery, copy: Delivery) -> None:
         """A copy of an open CK was appended, which may say where copies of its messages stand. The CK itself stays:
         others may have it in their hands.
         """
-        assert copy.revive_offset >= check_point.revive_offset, "the copy of a CK stands before it"
-        if copy.copies != check_point.copies or copy.first_position != check_point.first_position:
-            self._stretches.remove(check_point)
-            check_point.copies, check_point.first_position = copy.copies, copy.first_position
-            self._stretches.add(check_point)
-            self._lasting_by_topic.remove(check_point)
-            if check_point.copies or check_point.is_held:
-                self._lasting_by_topic.add(check_point)
-        queue = self._queues[check_point.revive_queue]
-        queue[check_point.id] = queue.pop(check_point.id)
-        check_point.revive_offset = copy.revive_offset
+        assert copy.revive_offset >= delivery.revive_offset, "the copy of a CK stands before it"
+        if copy.copies != delivery.copies or copy.first_position != delivery.first_position:
+            self._stretches.remove(delivery)
+            delivery.copies, delivery.first_position = copy.copies, copy.first_position
+            self._stretches.add(delivery)
+            self._lasting_by_topic.remove(delivery)
+            if delivery.copies or delivery.is_held:
+                self._lasting_by_topic.add(delivery)
+        queue = self._queues[delivery.revive_queue]
+        queue[delivery.id] = queue.pop(delivery.id)
+        delivery.revive_offset = copy.revive_offset
 
     def first_position(self) -> int | None:
         """The least position of the commit log that an open CK needs; None if none is open."""
         return self._stretches.first_position()
 
-    def standing_before(self, position: int, revive_offsets: Sequence[int]) -> list[CheckPoint]:
+    def standing_before(self, position: int, revive_offsets: Sequence[int]) -> list[Delivery]:
         """The open CKs that need something before a position of the log, or whose record stands before an offset.
 
         Args:
@@ -276,27 +276,27 @@ class ReviveTable:
         """
         found = list(self._stretches.before(position))
         for queue, offset in zip(self._queues, revive_offsets, strict=True):
-            for check_point in queue.values():
-                if check_point.revive_offset >= offset:
+            for delivery in queue.values():
+                if delivery.revive_offset >= offset:
                     break
-                if check_point.first_position >= position:
-                    found.append(check_point)
+                if delivery.first_position >= position:
+                    found.append(delivery)
         return found
 
-    def _count(self, check_point: CheckPoint, messages: int) -> None:
+    def _count(self, delivery: Delivery, messages: int) -> None:
         """Count messages that are delivered or blocked, or (negative) no longer."""
-        queue = (check_point.group, check_point.topic, check_point.origin, check_point.queue_id)
+        queue = (delivery.group, delivery.topic, delivery.origin, delivery.queue_id)
         in_flight = self._in_flight_of_queue.get(queue, 0) + messages
         assert in_flight >= 0, "more messages came back than were given out (P1)"
         if in_flight:
             self._in_flight_of_queue[queue] = in_flight
         else:
             self._in_flight_of_queue.pop(queue, None)
-        if check_point.is_held:
+        if delivery.is_held:
             return  # given out to nobody
-        self.shares.take(check_point.group, messages)
-        topic = names.client_topic(check_point.topic) if check_point.lines else check_point.topic
-        _add(self.in_flight, (check_point.group, topic), messages)
+        self.shares.take(delivery.group, messages)
+        topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
+        _add(self.in_flight, (delivery.group, topic), messages)
         _add(self.in_flight_of_topic, topic, messages)
 
     def in_flight_of(self, group: str, topic: str, origin: int, queue_id: int) -> int:
@@ -310,7 +310,7 @@ class ReviveTable:
         """
         return self._in_flight_of_queue.get((group, topic, origin, queue_id), 0)
 
-    def of_group(self, group: str) -> list[CheckPoint]:
+    def of_group(self, group: str) -> list[Delivery]:
         """The open CKs of a group."""
         return self._by_group.of(group)
 
@@ -318,20 +318,20 @@ class ReviveTable:
         """Return the number of a group's open CKs."""
         return self._by_group.count(group)
 
-    def begin_at(self, check_point_id: int, group: str) -> Iterator[CheckPoint]:
+    def begin_at(self, delivery_id: int, group: str) -> Iterator[Delivery]:
         """The open CKs from an id on, in the order of their ids, of a group with few of them or else of all groups.
 
         To be gone through before any of them changes. Whatever takes the place of a CK has a higher id.
 
         Args:
-            check_point_id: the first that is wanted.
+            delivery_id: the first that is wanted.
             group: whose CKs are wanted; empty for all. Those of others may be among them.
         """
         if group and self._by_group.count(group) <= _FEW:
-            return iter(sorted((each for each in self.of_group(group) if each.id >= check_point_id), key=_id_of))
-        return self._sequence.begin_at(check_point_id)
+            return iter(sorted((each for each in self.of_group(group) if each.id >= delivery_id), key=_id_of))
+        return self._sequence.begin_at(delivery_id)
 
-    def lasting_of(self, topic: str) -> list[CheckPoint]:
+    def lasting_of(self, topic: str) -> list[Delivery]:
         """The open CKs of a topic that do not lapse when it is deleted: messages were copied, or are held."""
         return self._lasting_by_topic.of(topic)
 
@@ -339,15 +339,15 @@ class ReviveTable:
         """The number of such CKs that a topic has."""
         return self._lasting_by_topic.count(topic)
 
-    def _schedule(self, check_point: CheckPoint) -> None:
-        if check_point.is_held:
+    def _schedule(self, delivery: Delivery) -> None:
+        if delivery.is_held:
             return
-        self._put(check_point, self._first_due(check_point))
+        self._put(delivery, self._first_due(delivery))
         self._drop_void()
 
-    def _put(self, check_point: CheckPoint, due_ms: int) -> None:
-        check_point.scheduled_ms = due_ms
-        heapq.heappush(self._due, (due_ms, check_point.id))
+    def _put(self, delivery: Delivery, due_ms: int) -> None:
+        delivery.scheduled_ms = due_ms
+        heapq.heappush(self._due, (due_ms, delivery.id))
 
     def _earliest(self) -> list[tuple[int, int]]:
         """The heap whose first entry is the earlier one; an empty one if both are."""
@@ -356,8 +356,8 @@ class ReviveTable:
         return self._due
 
     def _counts(self, entry: tuple[int, int]) -> bool:
-        check_point = self.get(entry[1])
-        return check_point is not None and check_point.scheduled_ms == entry[0]
+        delivery = self.get(entry[1])
+        return delivery is not None and delivery.scheduled_ms == entry[0]
 
     def _drop_void(self) -> None:
         """A CK that was closed before it was due leaves its entry behind; they must not pile up.
@@ -376,10 +376,10 @@ class ReviveTable:
             self._due_max = 2 * len(self._due) + _SCHEDULE_SLACK
 
     @staticmethod
-    def _first_due(check_point: CheckPoint) -> int:
-        if not check_point.renewed:
-            return check_point.due_ms
-        return min(check_point.due_of(index) for index in check_point.open_indexes())
+    def _first_due(delivery: Delivery) -> int:
+        if not delivery.renewed:
+            return delivery.due_ms
+        return min(delivery.due_of(index) for index in delivery.open_indexes())
 
 
 def _add(counts: dict[_Key, int], key: _Key, messages: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.merge_buffer import QueueProgress
 from popwheel_broker.log.consume_queue import Entry
 from popwheel_broker.log.record import StoredRecord
@@ -33,9 +33,9 @@ class Taken:
         offsets: of the messages.
         records: the messages; None if one of them failed as it was read: then each is read by itself.
         start_offset, next_offset: from where to where the queue was read.
-        first_position: as in `CheckPoint`.
+        first_position: as in `Delivery`.
         entries: where the messages stand; nothing for those that were read by an earlier pop.
-        lines, attempts, sources, copies: as in `CheckPoint`, for a group that consumes in order.
+        lines, attempts, sources, copies: as in `Delivery`, for a group that consumes in order.
     """
 
     progress: QueueProgress
@@ -57,9 +57,9 @@ class Taken:
         self.records = None if self.records is None else self.records[:count]
         self.next_offset = self.offsets[-1] + 1
 
-    def check_point(
+    def delivery(
         self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_held: bool = False
-    ) -> CheckPoint:
+    ) -> Delivery:
         """The CK of these messages.
 
         Args:
@@ -69,7 +69,7 @@ class Taken:
             invisible_ms: for how long they are hidden from the others of the group.
             is_held: whether they are not given out yet.
         """
-        return CheckPoint(
+        return Delivery(
             id=identity,
             group=group,
             topic=topic,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.check_point import (
+from popwheel_broker.consume.consumer_lag import ConsumerLag
+from popwheel_broker.consume.delivery import (
     ORIGIN_BYTES,
     REVIVE_QUEUES,
     OffsetCommit,
@@ -19,7 +20,6 @@ from popwheel_broker.consume.check_point import (
     ack_record,
     decode_ack,
 )
-from popwheel_broker.consume.consumer_lag import ConsumerLag
 from popwheel_broker.consume.group_queues import GroupQueues
 from popwheel_broker.consume.merge_buffer import ProgressChanges, pair_of
 from popwheel_broker.consume.oldest_messages import OldestMessages
@@ -118,7 +118,7 @@ class BrokerCore:
         self.interests = Interests(options.pop.notify_interests_max, options.pop.notify_filter_bytes_max)
         self.state = PopState(
             options.pop.stay_ms,
-            options.pop.buffer_check_points_max,
+            options.pop.buffer_deliveries_max,
             options.pop.progress_max,
             options.pop.held_messages_max,
             lambda topic, queue_id: self.store.queue(topic, queue_id),
@@ -305,8 +305,8 @@ class BrokerCore:
         table = self.state.table
         if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
-            if table.get(origin.check_point_id) is not None:
-                closed[origin.check_point_id] = closed.get(origin.check_point_id, 0) | 1 << origin.index
+            if table.get(origin.delivery_id) is not None:
+                closed[origin.delivery_id] = closed.get(origin.delivery_id, 0) | 1 << origin.index
         elif found.kind == RecordKind.FORGET_GROUP:
             group = found.payload.decode()
             closed.update((each.id, closed.get(each.id, 0) | each.open_bits) for each in table.of_group(group))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.check_point import redriven_origin
+from popwheel_broker.consume.delivery import redriven_origin
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.log.consume_queue import ConsumeQueue

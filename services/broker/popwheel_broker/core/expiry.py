@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from popwheel_broker.consume.check_point import REVIVE_QUEUES, CheckPoint
+from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.relocation import Relocation
@@ -63,7 +63,7 @@ class Expiry:
         """
         return self._past_time(self.needed_from(), disk_is_short=self._disk_is_short())
 
-    def to_relocate(self) -> deque[CheckPoint]:
+    def to_relocate(self) -> deque[Delivery]:
         """The open CKs that keep segments which are past their time: what they need is to be moved (`Relocation`).
 
         Where the disk is short, and the oldest segment is to go before its time, only if that frees half of it: else

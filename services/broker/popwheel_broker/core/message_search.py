@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.in_flight import named_place
 from popwheel_broker.consume.pop_state import PopState, stored_topic
 from popwheel_broker.core.waiting_places import WAITING_TOPICS, message_of
@@ -28,7 +28,7 @@ _MESSAGES_AT_ONCE = 128
 _SCANNED_AT_ONCE = 1_024
 """Records that a step searches for the bytes of an id, a key or a tag at most."""
 _BYTES_AT_ONCE = 1 << 20
-_CHECK_POINTS_AT_ONCE = 2_048
+_DELIVERIES_AT_ONCE = 2_048
 _EVER_MS = 1 << 62
 _NAMES_NO_MESSAGE = frozenset[int]((RecordKind.RECALL, RecordKind.HALF_END))
 """Records of waiting messages that say which one they are about by its position alone."""
@@ -138,13 +138,13 @@ class Holding(NamedTuple):
     Args:
         place: the message: its topic, queue and offset.
         group: the group.
-        check_point: in which it is.
+        delivery: in which it is.
         number: its index there.
     """
 
     place: tuple[str, int, int]
     group: str
-    check_point: CheckPoint
+    delivery: Delivery
     number: int
 
 
@@ -247,9 +247,9 @@ class MessageSearch:
         return found
 
     def holdings(self, messages: Sequence[StoredRecord], group: str, begin: int) -> tuple[list[Holding], int | None]:
-        """Return the states of messages by some of the check points, and the id to go on from; None if those were all.
+        """Return the states of messages by some of the deliveries, and the id to go on from; None if those were all.
 
-        Whatever takes the place of a check point meanwhile has a higher id, so it is met.
+        Whatever takes the place of a delivery meanwhile has a higher id, so it is met.
 
         Args:
             messages: as `step` has found them.
@@ -259,15 +259,15 @@ class MessageSearch:
         wanted = {(each.topic, each.queue_id, each.queue_offset) for each in messages}
         queues = {place[:2] for place in wanted}
         found: list[Holding] = []
-        for count, check_point in enumerate(self._state.table.begin_at(begin, group)):
-            if count == _CHECK_POINTS_AT_ONCE:
-                return found, check_point.id
-            stands_in = stored_topic(check_point), check_point.queue_id
-            if stands_in in queues and (not group or check_point.group == group):
-                for index in check_point.open_indexes():
-                    place = *stands_in, check_point.offsets[index]
+        for count, delivery in enumerate(self._state.table.begin_at(begin, group)):
+            if count == _DELIVERIES_AT_ONCE:
+                return found, delivery.id
+            stands_in = stored_topic(delivery), delivery.queue_id
+            if stands_in in queues and (not group or delivery.group == group):
+                for index in delivery.open_indexes():
+                    place = *stands_in, delivery.offsets[index]
                     if place in wanted:
-                        found.append(Holding(place, check_point.group, check_point, index))
+                        found.append(Holding(place, delivery.group, delivery, index))
         return found, None
 
     def _queues(self, wanted: Wanted, begin: SearchPlace) -> Iterator[ConsumeQueue]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from popwheel_broker.consume.check_point import RESET, REVIVE_QUEUES, CheckPoint, OffsetCommit, close_records
+from popwheel_broker.consume.delivery import RESET, REVIVE_QUEUES, Delivery, OffsetCommit, close_records
 from popwheel_broker.consume.pop_state import PopState, TakingBack, is_read_from
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.core.notification import Interests, tell_again
@@ -16,7 +16,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 _AT_ONCE_MAX = 512
-"""Limit of check points that are revoked by the write that sets the offsets."""
+"""Limit of deliveries that are revoked by the write that sets the offsets."""
 _STEP = 128
 """Limit of those that each further write revokes: a millisecond."""
 
@@ -41,7 +41,7 @@ class ResetPlan:
     queues: Mapping[ConsumeQueue, int]
     retries: Sequence[ConsumeQueue]
     retries_kept: Sequence[ConsumeQueue]
-    given_out: list[CheckPoint]
+    given_out: list[Delivery]
     in_flight: int
     queue_id: int | None
 

@@ -6,7 +6,7 @@ itself, and a crash can neither lose nor double it.
 
 from collections.abc import Callable
 
-from popwheel_broker.consume.check_point import CheckPoint, Origin
+from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.consume.quarantine_entry import EntryFlag, Kept, QuarantineEntry, decode_kept, key_of
 from popwheel_broker.consume.redelivery import redelivered
@@ -134,8 +134,8 @@ class Retrial:
         if group is None and not self._knows_group(entry.group):
             return None
         origin = Origin.decode(entry.origin)
-        check_point = CheckPoint(
-            id=origin.check_point_id,
+        delivery = Delivery(
+            id=origin.delivery_id,
             group=entry.group,
             topic=entry.topic,
             origin=receipt.FROM_TOPIC,
@@ -149,7 +149,7 @@ class Retrial:
             offsets=(entry.queue_offset,),
         )
         return redelivered(
-            check_point,
+            delivery,
             origin.index,
             stored,
             attempted=bool(entry.flags & EntryFlag.ATTEMPTED) and group is not None,

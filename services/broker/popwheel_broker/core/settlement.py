@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from popwheel_broker.consume.check_point import CheckPoint, close_records
+from popwheel_broker.consume.delivery import Delivery, close_records
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.core.notification import Interest, Interests, tell_again
@@ -20,14 +20,14 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _AT_ONCE_MAX = 512
-"""The number of open check points that go with a group or a topic, and of lite topics that go with a topic."""
+"""The number of open deliveries that go with a group or a topic, and of lite topics that go with a topic."""
 _WAITING_READERS_MAX = 1_000
 """The number of readers kept in mind of names that the log does not know.
 
 Others take the place of the oldest, as names may never come. Proxies report those again that are polled for.
 """
 _STEP = 128
-"""The number of check points that go by each step before."""
+"""The number of deliveries that go by each step before."""
 _RETRY_TOPICS_STEP = 64
 """The number of retry topics that go together with a topic, and by each step before."""
 _PAIRS_STEP = 50_000
@@ -71,7 +71,7 @@ class Settlement:
         self._interests = interests
         self._subscriptions = subscriptions
         self._left_group = ""
-        self._left: list[CheckPoint] = []
+        self._left: list[Delivery] = []
         """Messages still in flight for the group that is deleted step by step."""
         self._left_topic = ""
         self._left_readers: list[str] | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from popwheel_broker.consume.check_point import RESET, CheckPoint, OffsetCommit, close_record
+from popwheel_broker.consume.delivery import RESET, Delivery, OffsetCommit, close_record
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.lite.lite_pops import LitePops
@@ -82,11 +82,11 @@ class LiteOffsets:
             raise self._pops.progress_full(group)
         revive = self._topics.revive
         commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
-        given_out: dict[CheckPoint, int] = {}
+        given_out: dict[Delivery, int] = {}
         for queue in offsets:
             for line in self._lite_pops.lines.of_queue(group, queue.topic, 0).values():
-                for check_point, index in line.members.values():
-                    given_out[check_point] = given_out.get(check_point, 0) | 1 << index
+                for delivery, index in line.members.values():
+                    given_out[delivery] = given_out.get(delivery, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
         records += [close_record(revive, each.id, bits) for each, bits in given_out.items()]
         self._store.put(records)

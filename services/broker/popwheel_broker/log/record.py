@@ -45,8 +45,8 @@ class RecordKind(IntEnum):
     """Kind of a record."""
 
     MESSAGE = 1
-    CHECK_POINT = 2
-    """A pop: which messages are hidden from which group until when (`popwheel_broker.consume.check_point`)."""
+    DELIVERY = 2
+    """A pop: which messages are hidden from which group until when (`popwheel_broker.consume.delivery`)."""
     ACK = 3
     """Some messages of a CK are done with."""
     RENEWAL = 4
@@ -91,10 +91,10 @@ class Record:
         system_properties: inside of the message's system properties.
         tag_hash: see `hash_tag`.
         attempts: how often the message was delivered before.
-        origin: names the entry that this record takes the place of (`consume.check_point.Origin`, 10 bytes, or the
+        origin: names the entry that this record takes the place of (`consume.delivery.Origin`, 10 bytes, or the
             timer of `timer_record.fired_origin`, 8 bytes, or a half message, 9 bytes), so that the log itself tells
             that it was dealt with; for a timer or a half message, where it goes; for an ACK, who asked for it
-            (`consume.check_point.encode_call`); empty for none.
+            (`consume.delivery.encode_call`); empty for none.
         decoded: what its payload says, for the state that follows it: that need not decode it. None: it decodes it.
     """
 

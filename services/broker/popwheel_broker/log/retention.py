@@ -35,7 +35,7 @@ def delete_before(
         now_ms: wall clock.
         hours: how long messages are held.
         disk_is_short: then the oldest one goes before its time.
-        needed_from: the least position that an open check point or a timer needs; a segment that holds it stays.
+        needed_from: the least position that an open delivery or a timer needs; a segment that holds it stays.
     """
     position = 0
     for number, segment in enumerate(segments):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.clock import Clock
 from popwheel_common.cold_reads import NotInMemory
@@ -128,45 +128,45 @@ class Reviver:
             due = table.take_due(now_ms, 1)
             if not due:
                 break
-            for check_point, indexes in due:
+            for delivery, indexes in due:
                 try:
-                    self._redeliver(check_point, indexes)
+                    self._redeliver(delivery, indexes)
                 except NotInMemory:
                     # As long due as it was, so the next step begins with it, and has what was read for it meanwhile.
-                    table.postpone(check_point, min(map(check_point.due_of, indexes)))
+                    table.postpone(delivery, min(map(delivery.due_of, indexes)))
                     if done:
                         return done
                     raise
                 done += len(indexes)
         return done
 
-    def _redeliver(self, check_point: CheckPoint, indexes: list[int]) -> None:
+    def _redeliver(self, delivery: Delivery, indexes: list[int]) -> None:
         """Redeliver messages of a CK: together, and each by itself if one of them stands in the way."""
         try:
-            self._core.acks.redeliver([(check_point, index) for index in indexes], attempted=True)
+            self._core.acks.redeliver([(delivery, index) for index in indexes], attempted=True)
         except (StatusError, OSError, CorruptDataError):
-            self._redeliver_each(check_point, indexes)
+            self._redeliver_each(delivery, indexes)
         else:
             self.redelivered += len(indexes)
             self.failing_since_ms = None
 
-    def _redeliver_each(self, check_point: CheckPoint, indexes: list[int]) -> None:
+    def _redeliver_each(self, delivery: Delivery, indexes: list[int]) -> None:
         for index in indexes:
             try:
-                self._core.acks.redeliver([(check_point, index)], attempted=True)
+                self._core.acks.redeliver([(delivery, index)], attempted=True)
             except (StatusError, OSError, CorruptDataError) as error:
                 now_ms = self._pop_clock.now_ms()
                 if self.failing_since_ms is None:
                     self.failing_since_ms = now_ms
                     _log.error(
                         "a message that is due can't be redelivered, trying again",
-                        group=check_point.group,
-                        topic=check_point.topic,
-                        queue=check_point.queue_id,
-                        offset=check_point.offsets[index],
+                        group=delivery.group,
+                        topic=delivery.topic,
+                        queue=delivery.queue_id,
+                        offset=delivery.offsets[index],
                         error=str(error),
                     )
-                self._core.state.table.postpone(check_point, now_ms + _TRY_AGAIN_MS)
+                self._core.state.table.postpone(delivery, now_ms + _TRY_AGAIN_MS)
             else:
                 self.redelivered += 1
                 self.failing_since_ms = None

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from popwheel_broker.consume.delivery import common_properties, pulled_message
+from popwheel_broker.consume.delivered_message import common_properties, pulled_message
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.record import Record, StoredRecord

@@ -26,7 +26,7 @@ class ReceiptHandle(NamedTuple):
     """One message of one pop.
 
     Args:
-        check_point_id: names the CK within its broker.
+        delivery_id: names the CK within its broker.
         pop_time_ms: when it was popped.
         invisible_ms: for how long it was hidden from the others of the group.
         revive_queue: number of the revive queue that holds the CK.
@@ -36,7 +36,7 @@ class ReceiptHandle(NamedTuple):
         queue_offset: offset of the message in that queue.
     """
 
-    check_point_id: int
+    delivery_id: int
     pop_time_ms: int
     invisible_ms: int
     revive_queue: int
@@ -65,8 +65,8 @@ class HandleMaker:
         topic: str,
         first: ReceiptHandle,
     ) -> None:
-        check_point_id, pop_time_ms, invisible_ms, revive_queue, origin, broker_name, queue_id, _ = first
-        signed = f"{check_point_id} {pop_time_ms} {invisible_ms} {revive_queue} {origin} {broker_name} {queue_id}"
+        delivery_id, pop_time_ms, invisible_ms, revive_queue, origin, broker_name, queue_id, _ = first
+        signed = f"{delivery_id} {pop_time_ms} {invisible_ms} {revive_queue} {origin} {broker_name} {queue_id}"
         self._prefix = signed + " "
         self._suffix = " " + _sign(key, group, topic, signed)
 
@@ -110,7 +110,7 @@ class HandleReader:
         topic: and for which topic.
     """
 
-    __slots__ = ("_check_point_id", "_group", "_key", "_signature", "_signed_text", "_topic")
+    __slots__ = ("_delivery_id", "_group", "_key", "_signature", "_signed_text", "_topic")
 
     def __init__(self, key: bytes, group: str, topic: str) -> None:
         self._key = key
@@ -118,7 +118,7 @@ class HandleReader:
         self._topic = topic
         self._signed_text: str | None = None  # nothing was read yet: no text is equal to this
         self._signature: str | None = None
-        self._check_point_id = 0
+        self._delivery_id = 0
 
     def read(self, handle: str) -> tuple[int, int]:
         """CK id and queue offset of a handle whose signature is right.
@@ -131,8 +131,8 @@ class HandleReader:
             fields = _signed_fields(self._key, self._group, self._topic, signed, signature)
             if fields is None:
                 raise _invalid()
-            self._signed_text, self._signature, self._check_point_id = signed, signature, fields[0]
-        return self._check_point_id, offset
+            self._signed_text, self._signature, self._delivery_id = signed, signature, fields[0]
+        return self._delivery_id, offset
 
 
 def _parts(handle: str) -> tuple[str, int, str]:
@@ -154,8 +154,8 @@ def _signed_fields(
     given = signature.encode("utf-8", "surrogatepass")
     if not hmac.compare_digest(_sign(key, group, topic, signed).encode(), given):
         return None
-    check_point_id, pop_time, invisible, revive_queue, origin, name, queue_id = signed.split(" ")
-    return int(check_point_id), int(pop_time), int(invisible), int(revive_queue), int(origin), name, int(queue_id)
+    delivery_id, pop_time, invisible, revive_queue, origin, name, queue_id = signed.split(" ")
+    return int(delivery_id), int(pop_time), int(invisible), int(revive_queue), int(origin), name, int(queue_id)
 
 
 def _sign(key: bytes, group: str, topic: str, signed: str) -> str:

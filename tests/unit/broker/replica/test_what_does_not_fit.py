@@ -49,7 +49,7 @@ def test_a_slave_that_cannot_make_anew_what_was_folded_says_so_and_ends() -> Non
         master.lead(world.controller.elect(0))
 
         async def cut(position: int) -> None:
-            raise CorruptDataError("a check point is damaged")
+            raise CorruptDataError("a delivery is damaged")
 
         slave.log.cut = cut  # type: ignore[method-assign]
         slave.follow(0, 2)

@@ -2994,7 +2994,7 @@ class QuarantineEntry(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Names it at its broker: a position, or a check point's id and the message's index there with a dot between."""
+    """Names it at its broker: a position, or a delivery's id and the message's index there with a dot between."""
     step: _builtins.str
     """At which it failed: redelivery, answer, firing, scheduling, fold, reading, retention."""
     reason: _builtins.str

@@ -1,11 +1,11 @@
-"""The open check points in three orders: by name, by place in the log, by id.
+"""The open deliveries in three orders: by name, by place in the log, by id.
 
 There may be millions of them. So nobody goes through all of them to find the first, or those of one group.
 """
 
 from collections.abc import Callable, Iterator
 
-from popwheel_broker.consume.check_point import CheckPoint
+from popwheel_broker.consume.delivery import Delivery
 
 _LOG_STRETCH_BITS = 22
 """A stretch is 4 MiB: a log of 300 GB has 75,000 of them, and 20,000 of the smallest messages stand in one."""
@@ -15,17 +15,17 @@ class LogStretches:
     """Open CKs by the stretch of the log in which their `first_position` is."""
 
     def __init__(self) -> None:
-        self._stretches: dict[int, dict[int, CheckPoint]] = {}
+        self._stretches: dict[int, dict[int, Delivery]] = {}
 
-    def add(self, check_point: CheckPoint) -> None:
+    def add(self, delivery: Delivery) -> None:
         """A CK was opened, or moved to where it is now."""
-        self._stretches.setdefault(check_point.first_position >> _LOG_STRETCH_BITS, {})[check_point.id] = check_point
+        self._stretches.setdefault(delivery.first_position >> _LOG_STRETCH_BITS, {})[delivery.id] = delivery
 
-    def remove(self, check_point: CheckPoint) -> None:
+    def remove(self, delivery: Delivery) -> None:
         """A CK was closed, or is about to be moved."""
-        number = check_point.first_position >> _LOG_STRETCH_BITS
+        number = delivery.first_position >> _LOG_STRETCH_BITS
         stretch = self._stretches[number]
-        del stretch[check_point.id]
+        del stretch[delivery.id]
         if not stretch:
             del self._stretches[number]
 
@@ -35,38 +35,38 @@ class LogStretches:
             return None
         return min(each.first_position for each in self._stretches[min(self._stretches)].values())
 
-    def before(self, position: int) -> Iterator[CheckPoint]:
+    def before(self, position: int) -> Iterator[Delivery]:
         """Those that need something before a position."""
         last = position >> _LOG_STRETCH_BITS
         for number in sorted(each for each in self._stretches if each <= last):
-            for check_point in self._stretches[number].values():
-                if number < last or check_point.first_position < position:
-                    yield check_point
+            for delivery in self._stretches[number].values():
+                if number < last or delivery.first_position < position:
+                    yield delivery
 
 
-class CheckPointIndex:
+class DeliveryIndex:
     """Some of the open CKs, by one of their names.
 
     Args:
         name_of: gives that name of a CK, which never changes.
     """
 
-    def __init__(self, name_of: Callable[[CheckPoint], str]) -> None:
+    def __init__(self, name_of: Callable[[Delivery], str]) -> None:
         self._name_of = name_of
-        self._by_name: dict[str, dict[int, CheckPoint]] = {}
+        self._by_name: dict[str, dict[int, Delivery]] = {}
 
-    def add(self, check_point: CheckPoint) -> None:
+    def add(self, delivery: Delivery) -> None:
         """Have it be found."""
-        self._by_name.setdefault(self._name_of(check_point), {})[check_point.id] = check_point
+        self._by_name.setdefault(self._name_of(delivery), {})[delivery.id] = delivery
 
-    def remove(self, check_point: CheckPoint) -> None:
+    def remove(self, delivery: Delivery) -> None:
         """Have it be found no more, if it was."""
-        name = self._name_of(check_point)
+        name = self._name_of(delivery)
         found = self._by_name.get(name)
-        if found is not None and found.pop(check_point.id, None) is not None and not found:
+        if found is not None and found.pop(delivery.id, None) is not None and not found:
             del self._by_name[name]
 
-    def of(self, name: str) -> list[CheckPoint]:
+    def of(self, name: str) -> list[Delivery]:
         """Those of a name."""
         return list(self._by_name.get(name, {}).values())
 
@@ -80,36 +80,36 @@ _ID_STRETCH_BITS = 16
 are 53,000 stretches."""
 
 
-class CheckPointSequence:
+class DeliverySequence:
     """Open CKs by the stretch of ids in which theirs is."""
 
     def __init__(self) -> None:
-        self._stretches: dict[int, dict[int, CheckPoint]] = {}
+        self._stretches: dict[int, dict[int, Delivery]] = {}
 
-    def add(self, check_point: CheckPoint) -> None:
+    def add(self, delivery: Delivery) -> None:
         """A CK was opened."""
-        self._stretches.setdefault(check_point.id >> _ID_STRETCH_BITS, {})[check_point.id] = check_point
+        self._stretches.setdefault(delivery.id >> _ID_STRETCH_BITS, {})[delivery.id] = delivery
 
-    def remove(self, check_point: CheckPoint) -> None:
+    def remove(self, delivery: Delivery) -> None:
         """A CK was closed."""
-        number = check_point.id >> _ID_STRETCH_BITS
+        number = delivery.id >> _ID_STRETCH_BITS
         stretch = self._stretches[number]
-        del stretch[check_point.id]
+        del stretch[delivery.id]
         if not stretch:
             del self._stretches[number]
 
-    def first(self) -> CheckPoint | None:
+    def first(self) -> Delivery | None:
         """The one with the least id, which is the oldest one."""
         if not self._stretches:
             return None
         stretch = self._stretches[min(self._stretches)]
         return stretch[min(stretch)]
 
-    def begin_at(self, check_point_id: int) -> Iterator[CheckPoint]:
+    def begin_at(self, delivery_id: int) -> Iterator[Delivery]:
         """Those from an id on, to be gone through before any of them changes."""
-        first = check_point_id >> _ID_STRETCH_BITS
+        first = delivery_id >> _ID_STRETCH_BITS
         for number in sorted(each for each in self._stretches if each >= first):
             stretch = self._stretches[number]
             for identity in sorted(stretch):
-                if identity >= check_point_id:
+                if identity >= delivery_id:
                     yield stretch[identity]
