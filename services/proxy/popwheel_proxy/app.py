@@ -178,7 +178,7 @@ class ProxyApp:
         )
         self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
         self._send_handler = SendHandler(
-            context, catalog, self._brokers, self._parked_calls, self._sends_halves, self._clients
+            context, catalog, self._brokers, self._parked_calls, self._sends_half_messages, self._clients
         )
         limits = PollLimits(options, self.metrics)
         self._admission = limits.admission
@@ -220,7 +220,7 @@ class ProxyApp:
                 "counted_polls": lambda: len(self._mode_choice),
                 "unsent_bytes": lambda: self._admission.unsent.total,
                 "waiting_sends": lambda: self._send_handler.waiting_messages,
-                "waiting_in_lanes": lambda: self._send_handler.waiting_in_lanes,
+                "waiting_in_send_queues": lambda: self._send_handler.waiting_in_send_queues,
                 "clients": lambda: len(self._clients),
                 "clients_broken": lambda: self._clients.broken,
                 "client_facts_bytes": lambda: self._clients.facts_bytes,
@@ -232,8 +232,8 @@ class ProxyApp:
                 "producer_topics": lambda: producers.pairs,
                 "asked_bytes": lambda: self._telemetry.asked_bytes,
                 "renewed_handles": lambda: len(self._renewals),
-                "held_calls": lambda: self._parked_calls.calls,
-                "held_bytes": lambda: self._parked_calls.bytes,
+                "parked_calls": lambda: self._parked_calls.calls,
+                "parked_bytes": lambda: self._parked_calls.bytes,
                 "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
                 "masters_changed": lambda: self._brokers.masters_changed,
                 "stale_routes": lambda: self._brokers.stale_routes,
@@ -317,9 +317,9 @@ class ProxyApp:
             for client_id in self._clients.expire(now):
                 self._renewal.release(client_id, is_goodbye=False)
 
-    def _sends_halves(self, call: Call, topic: str) -> None:
+    def _sends_half_messages(self, call: Call, topic: str) -> None:
         user = "" if self._access is None else self._access.user_of(call)
-        self._telemetry.sends_halves(call.metadata.get("x-mq-client-id", ""), user, topic)
+        self._telemetry.sends_half_messages(call.metadata.get("x-mq-client-id", ""), user, topic)
 
     def _access_by(
         self, file: WatchedFile[Users] | None, skew_ms: int, registry: CollectorRegistry, catalog: Catalog

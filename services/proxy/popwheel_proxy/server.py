@@ -291,21 +291,21 @@ class MessagingServer:
                 given = _UNEXPECTED
             if given is not OK:
                 # Field 1 of both ReceiveMessageResponse and PullMessageResponse.
-                told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
-                await stream.send((told.SerializeToString(),))
+                response = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
+                await stream.send((response.SerializeToString(),))
         except StreamClosedError:
             pass  # nobody is left to be answered
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
-        async def tell(error: StatusError) -> None:
+        async def answer(error: StatusError) -> None:
             refusal = for_client(call.metadata, self._refusal(error))
             await stream.send((pb.TelemetryCommand(status=refusal),))
 
         try:
             client_id = client_id_of(call)
         except StatusError as error:
-            return await tell(error)
+            return await answer(error)
         try:
             if self._access is None:
                 await self._telemetry.telemetry(call, client_id, stream)
@@ -316,7 +316,7 @@ class MessagingServer:
             may_publish = partial(self._access.may_publish, caller)
             await self._telemetry.telemetry(call, client_id, guarded, user, may_publish)
         except StatusError as error:
-            await tell(error)
+            await answer(error)
             raise  # as the stream's end: the only thing that all official clients notice while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:

@@ -105,7 +105,7 @@ class Planner:
                 raise OptionError(bound.option, f"{queue} has offsets up to {ends[queue]}, not {offsets[queue]}")
         # Who names the offset 0 wants that message. Else it says no more than that there was none yet.
         named = {queue: START for queue in self._named if marks[queue] == START}
-        await self.check_held(named, {queue: ends[queue] for queue in named})
+        await self.check_stored(named, {queue: ends[queue] for queue in named})
         return offsets
 
     async def beginnings(self, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> Offsets:
@@ -137,11 +137,11 @@ class Planner:
         """Check the same of the queues whose offsets an option names: the others begin where the broker has said.
 
         Raises:
-            DataLossError: see `check_held`.
+            DataLossError: see `check_stored`.
         """
-        await self.check_held(start, {queue: end[queue] for queue in self._named})
+        await self.check_stored(start, {queue: end[queue] for queue in self._named})
 
-    async def check_held(self, start: Offsets, end: Offsets) -> None:
+    async def check_stored(self, start: Offsets, end: Offsets) -> None:
         """Check, before anybody reads, that the queues still have what is to be read from them.
 
         Raises:

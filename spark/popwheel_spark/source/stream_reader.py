@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if reached < offset:
                 reason = "the queue ends before them, or is not there; was the topic deleted, or made anew?"
                 report_loss(gone(queue, reached, offset, reason), fail=self._options.fail_on_data_loss)
-        self._ask(lambda client: Planner(client, self._options).check_held(begin, until))
+        self._ask(lambda client: Planner(client, self._options).check_stored(begin, until))
         return partitions_of(self._options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

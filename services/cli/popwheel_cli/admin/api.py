@@ -134,7 +134,7 @@ class AdminApi:
                 if error.leader and f"http://{error.leader}" not in ask:
                     ask.append(f"http://{error.leader}")
             except _SilentError as error:
-                if error.may_have_heard and method != "GET":
+                if error.may_have_arrived and method != "GET":
                     raise
                 last = error
         raise last
@@ -198,12 +198,12 @@ class _SilentError(CommandError):
 
     Args:
         sentence: what is known of it.
-        may_have_heard: whether somebody may have been there and done what was asked.
+        may_have_arrived: whether somebody may have been there and done what was asked.
     """
 
-    def __init__(self, sentence: str, *, may_have_heard: bool) -> None:
+    def __init__(self, sentence: str, *, may_have_arrived: bool) -> None:
         super().__init__(sentence)
-        self.may_have_heard = may_have_heard
+        self.may_have_arrived = may_have_arrived
 
 
 def _request(client: "httpx.Client", server: str, method: str, path: str, body: object, timeout_s: float) -> Any:
@@ -217,13 +217,13 @@ def _request(client: "httpx.Client", server: str, method: str, path: str, body: 
         if isinstance(error, httpx.ConnectError):
             advice = "start one (`popwheel standalone`), or name another with --server"
             raise _SilentError(
-                f"no controller answers at {server} ({error}); {advice}", may_have_heard=False
+                f"no controller answers at {server} ({error}); {advice}", may_have_arrived=False
             ) from error
         connected = not isinstance(error, httpx.ConnectTimeout)
         how = f"within {timeout_s:.0f} s" if isinstance(error, httpx.TimeoutException) else f"({error})"
         doubt = "; look whether it was done before you ask again" if connected and method != "GET" else ""
         raise _SilentError(
-            f"the controller at {server} did not answer {how}{doubt}", may_have_heard=connected
+            f"the controller at {server} did not answer {how}{doubt}", may_have_arrived=connected
         ) from error
     if answer.is_success:
         if answer.headers.get("content-type", "").startswith(_LINES):

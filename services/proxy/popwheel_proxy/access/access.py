@@ -148,7 +148,7 @@ class Access:
 
     def deny_client(self, call: Call, method: str, client_id: str) -> None:
         """Log and count a call that is refused as another user has its client id."""
-        self._tell(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
+        self._record_refusal(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
 
     def tick(self) -> None:
         """Log how much was left out of the log; called about once a second."""
@@ -190,16 +190,16 @@ class Access:
                 )
 
     def _deny_caller(self, caller: Caller, access_key: str, reason: str, sentence: str) -> NoReturn:
-        self._tell(caller, access_key, reason)
+        self._record_refusal(caller, access_key, reason)
         raise StatusError(Code.UNAUTHORIZED, sentence)
 
     def _deny(
         self, caller: Caller, code: Code.ValueType, reason: str, sentence: str, demand: Demand | None = None
     ) -> NoReturn:
-        self._tell(caller, caller.user.access_key, reason, demand)
+        self._record_refusal(caller, caller.user.access_key, reason, demand)
         raise StatusError(code, sentence)
 
-    def _tell(self, caller: Caller, access_key: str, reason: str, demand: Demand | None = None) -> None:
+    def _record_refusal(self, caller: Caller, access_key: str, reason: str, demand: Demand | None = None) -> None:
         self._metrics.denied(caller.method, reason)
         asked = {} if demand is None else {"right": " or ".join(demand.rights), str(demand.sort): demand.name}
         self._log.denied(

@@ -17,9 +17,9 @@ Outgoing = TypeVar("Outgoing")
 class GuardedStream(Generic[Incoming, Outgoing]):
     """Stands before a stream, as a `Stream` itself.
 
-    What a client sends is checked before the handler sees it. What it is sent is held back if its user was removed
-    since, or may no longer do what it asked: a poll that waits releases what it found, a Telemetry stream says
-    nothing.
+    Incoming messages are checked before the handler sees them. Outgoing messages are dropped if the user was removed
+    since, or may no longer do what it asked: a waiting poll releases the messages that it found, a Telemetry stream
+    sends nothing.
 
     Args:
         stream: the client's.

@@ -13,7 +13,7 @@ _logger = structlog.get_logger()
 
 
 class Background:
-    """The tasks that nobody awaits, held so that they run to their end and their failures are seen."""
+    """Tasks that nobody awaits: referenced here so that they run to their end and their failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -1,8 +1,8 @@
 """The broker groups there are: where the master of each is, and a channel to it.
 
-The controller gives each master an epoch. Who tells of a lower one than was heard of before has not heard of the
-latest master: that is passed over. Without a master (its address is empty: one is being chosen) a group keeps its name
-here, so calls can wait for the next one.
+Each master has an epoch from the controller. An update with a lower epoch than a known one is outdated, and ignored. A
+group without a master (its address is empty while one is elected) keeps its name here, so calls can wait for the next
+master.
 """
 
 import asyncio

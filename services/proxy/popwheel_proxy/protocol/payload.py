@@ -59,7 +59,7 @@ class ClientMessage:
         tag: None if absent.
         keys: all of them.
         priority: of a message to a topic of type PRIORITY; -1 for all others.
-        lane: its message group or lite topic, within which messages keep their order; empty if it has none.
+        send_queue: its message group or lite topic, whose sends go one after another; empty if it has none.
         lite_topic: the lite topic that it is for; empty if it is for none.
 
     Raises:
@@ -73,12 +73,12 @@ class ClientMessage:
         "head_bytes",
         "keys",
         "kind",
-        "lane",
         "lite_topic",
         "message_id",
         "payload",
         "plain",
         "priority",
+        "send_queue",
         "system_properties",
         "tag",
         "time_ms",
@@ -100,7 +100,7 @@ class ClientMessage:
         self.kind = _NOW
         self.time_ms = 0
         self.priority = -1
-        self.lane = self.lite_topic = ""
+        self.send_queue = self.lite_topic = ""
         self.plain: PlainProperties | None = plain_properties(system_properties)
         self._properties: SystemProperties | None = None
         if self.plain is not None:

@@ -56,8 +56,7 @@ _READ_AS_LITE: Final = "consume it with a LitePushConsumer or a LiteSimpleConsum
 def check_message(
     message: ClientMessage, topic: Topic, limits: MessageLimits, *, head_is_checked: bool = False
 ) -> None:
-    """Check everything about one message of a send, and set what follows from it: how it goes into the log, its lane
-    and its priority.
+    """Check one message of a send, and set what follows from it: how it goes into the log, its send queue and priority.
 
     Args:
         message: the message.
@@ -274,7 +273,7 @@ def _check_accepted(kind: int, topic: Topic, topic_type: int) -> None:
 
 
 def _check_type(message: ClientMessage, topic: Topic) -> None:
-    """Check a message's type, and set what follows from it: how it goes into the log, and its lane."""
+    """Check a message's type, and set what follows from it: how it goes into the log, and its send queue."""
     properties = message.properties
     shown = _shown_type(properties)
     kind = properties.message_type or shown or _NORMAL
@@ -284,11 +283,11 @@ def _check_type(message: ClientMessage, topic: Topic) -> None:
         return
     if kind == _FIFO:
         _check_message_group(properties)
-        message.lane = properties.message_group
+        message.send_queue = properties.message_group
         return
     if kind == _LITE:
         _check_lite_topic(properties)
-        message.lane = message.lite_topic = properties.lite_topic
+        message.send_queue = message.lite_topic = properties.lite_topic
         return
     if kind == _PRIORITY:
         _check_priority(properties)

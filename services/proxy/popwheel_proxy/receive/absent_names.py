@@ -44,28 +44,28 @@ class AbsentNames:
         self._clock = clock
         self._waiting: dict[AbsentName, dict[Waiter, None]] = {}
         self._woken: deque[tuple[Waiter, bool]] = deque()
-        """Polls that go on in the turns to come, and whether their name was made."""
+        """Polls to be resumed in the next turns of the loop, and whether their name was made."""
         view.subscribe(self._changed)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     @property
-    def heard(self) -> int:
-        """The version of names that is known now; for `made`, from before the poll was refused."""
+    def seen_version(self) -> int:
+        """The version of the topic registry that is known now; `made` needs that from before the poll was refused."""
         return self._view.named
 
     def waiter(self) -> Waiter:
         """A poll that is about to wait."""
         return asyncio.get_running_loop().create_future()
 
-    async def made(self, absent: AbsentName, heard: int, until_s: float, waiter: Waiter) -> bool:
+    async def made(self, absent: AbsentName, seen_version: int, until_s: float, waiter: Waiter) -> bool:
         """Wait until a topic or group is made; False if it was not in time.
 
         Args:
             absent: either.
-            heard: see there; what was made since counts, as the controller's refusal and its word of that come on ways
-                of their own.
+            seen_version: from before the refusal. Names made since count, as the controller's refusal and its cluster
+                updates arrive by different streams.
             until_s: seconds of the monotonic clock.
             waiter: the poll, not done yet.
         """
@@ -73,7 +73,7 @@ class AbsentNames:
         if left_s <= 0:
             return False
         there = self._find(absent)
-        if there is not None and there.id > heard:
+        if there is not None and there.id > seen_version:
             return True
         waiters = self._waiting.setdefault(absent, {})
         waiters[waiter] = None

@@ -5,7 +5,7 @@ broker it keeps how many messages are known to wait there and how many pops are 
 both change, and wakes polls.
 
 A poll need not pop before it waits if all brokers that there are have registered the interest, nothing is left over and
-no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has registered an
+no pop is under way (`is_quiet`): then no message waits without a notification under way. A broker has registered an
 interest once its first word on it has come on the stream that lives: it answers each registration with how many
 messages wait.
 """

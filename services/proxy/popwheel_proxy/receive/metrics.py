@@ -166,7 +166,7 @@ class PollMetrics:
         )
         self.pop_failures = Counter("popwheel_proxy_pop_failures", "Pop calls that failed", registry=registry)
         self.released = Counter(
-            "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
+            "popwheel_proxy_messages_released", "Messages released for clients that had gone", registry=registry
         )
         self.notify_streams_broken = Counter(
             "popwheel_proxy_notify_streams_broken", "Notify streams that ended and were opened anew", registry=registry

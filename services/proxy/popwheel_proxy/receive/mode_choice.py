@@ -37,7 +37,7 @@ class Demand:
         mode: how its polls wait.
         current: requests in the current bucket.
         previous: in the one before.
-        untold: not yet sent to those who add up the cluster's.
+        unreported: requests not yet added to the shared count of the cluster.
         since: since when the mode is this one, in seconds of the monotonic clock.
         cluster_per_s: the cluster's requests per second, as far as known.
     """
@@ -45,7 +45,7 @@ class Demand:
     mode: Mode
     current: int = 0
     previous: int = 0
-    untold: int = 0
+    unreported: int = 0
     since: float = float("-inf")
     cluster_per_s: float = 0.0
 
@@ -118,7 +118,7 @@ class ModeChoice:
                 return None
             demand = self._demands[topic, group] = Demand(self.uncounted)
         demand.current += 1
-        demand.untold += 1
+        demand.unreported += 1
         return demand.mode
 
     @property
@@ -149,7 +149,7 @@ class ModeChoice:
                 switches.append(Switch(topic, group, chosen, per_s))
         return switches
 
-    def tell(self, keys_max: int) -> dict[Key, int]:
+    def report(self, keys_max: int) -> dict[Key, int]:
         """Return the requests that came here since the last call, for the sum over the cluster.
 
         Args:
@@ -158,11 +158,11 @@ class ModeChoice:
         chosen: Iterable[tuple[Key, Demand]] = self._demands.items()
         if len(self._demands) > keys_max:
             chosen = nlargest(keys_max, chosen, key=lambda item: item[1].current + item[1].previous)
-        told = {}
+        reported = {}
         for key, demand in chosen:
-            told[key] = demand.untold
-            demand.untold = 0
-        return told
+            reported[key] = demand.unreported
+            demand.unreported = 0
+        return reported
 
     def cluster(self, per_s: Mapping[Key, float]) -> None:
         """The requests per second of all proxies; of what is not named, only this proxy's own count from now on."""

@@ -107,7 +107,7 @@ class Notifications:
             return False
         self._readers[topic, group] = None
         for link in self._links.values():
-            link.tell(_reading(topic, group))
+            link.enqueue(_reading(topic, group))
         return True
 
     def names_changed(self, update: ClusterUpdate) -> None:
@@ -123,9 +123,9 @@ class Notifications:
         """Register an interest at all brokers."""
         if not interest.registered:
             self._book.register(interest, self._links)
-            told = _registration(interest)
+            message = _registration(interest)
             for link in self._links.values():
-                link.tell(told)
+                link.enqueue(message)
 
     def register_at(self, interest: Interest, broker: str) -> None:
         """Have one broker notify for an interest; one without a master is asked once it has one. Polls that wait at one
@@ -138,14 +138,14 @@ class Notifications:
             interest.registered_at |= {broker}
             link = self._links.get(broker)
             if link is not None:
-                link.tell(_registration(interest))
+                link.enqueue(_registration(interest))
 
     def cancel(self, interest: Interest) -> None:
         """Cancel an interest at all brokers."""
-        told = NotifyInterest(id=interest.id, cancel=True)
+        message = NotifyInterest(id=interest.id, cancel=True)
         for name, link in self._links.items():
             if interest.registered or name in interest.registered_at:
-                link.tell(told)
+                link.enqueue(message)
         interest.registered = False
         interest.registered_at = frozenset()
 
@@ -154,7 +154,7 @@ class Notifications:
         interest = self._book.refused_at(reader.topic, reader.group, reader.client_id, broker)
         link = self._links.get(broker)
         if interest is not None and link is not None:
-            link.tell(_registration(interest))
+            link.enqueue(_registration(interest))
 
     def time_passed(self, now: float) -> None:
         """Run the periodic work; called ten times a second."""
@@ -166,7 +166,7 @@ class Notifications:
         for interest, broker in self._book.serve_refused(now):
             link = self._links.get(broker)
             if link is not None:
-                link.tell(_registration(interest))
+                link.enqueue(_registration(interest))
 
     def close(self) -> None:
         """End all streams."""
@@ -206,7 +206,7 @@ class _Link:
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
 
-    def tell(self, change: NotifyInterest) -> None:
+    def enqueue(self, change: NotifyInterest) -> None:
         """Send a change with the next write; while there is no stream it is not needed."""
         self._outbox.append(change)
         if self._outbox_filled is not None and not self._outbox_filled.done():
@@ -260,7 +260,7 @@ class _Link:
                 for event in events.events:
                     if not event.refused:
                         if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
-                            self.tell(NotifyInterest(id=event.id, hand_on=True))
+                            self.enqueue(NotifyInterest(id=event.id, hand_on=True))
                         continue
                     if event.unknown_client:
                         interest = self._book.refuse_unknown(event.id, self.name, now)

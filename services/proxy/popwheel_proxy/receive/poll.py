@@ -244,7 +244,7 @@ class Poll:
             self._perform(self._machine.pop_failed(now))
 
     def _arm(self) -> None:
-        """Tell the machine the time when it wants to know it, and at its deadline, though a pop is under way then:
+        """Pass the machine the time when it asked for it, and at its deadline, though a pop is under way then:
         after that the poll may wait on.
         """
         machine, now = self._machine, self._tools.clock.monotonic()

@@ -62,7 +62,7 @@ class PollList:
             waiting = await self._count({pair: _Waiting() for pair in found[:limit]})
             answer = pb.PollListResponse(more=len(found) > limit)
             for number, (pair, count) in enumerate(waiting.items(), 1):
-                self._tell(answer.polls.add(), pair, count)
+                self._describe(answer.polls.add(), pair, count)
                 if number % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             return answer
@@ -102,7 +102,7 @@ class PollList:
                 await asyncio.sleep(0)
         return waiting
 
-    def _tell(self, info: pb.PollInfo, pair: Pair, count: _Waiting) -> None:
+    def _describe(self, info: pb.PollInfo, pair: Pair, count: _Waiting) -> None:
         metrics, mode = self._metrics, self._modes.mode_of(*pair)
         info.topic, info.group = pair
         info.mode = "" if mode is None else mode.value

@@ -124,13 +124,13 @@ class ReceiveHandler:
         self._receives.setdefault(client_id, {})[receive] = None
         try:
             while True:
-                heard = self.absent.heard
+                seen_version = self.absent.seen_version
                 try:
                     return await self._receive(call, client_id, user, request, until_s, stream, receive)
                 except StatusError as error:
                     refused = error
                 # Not within `except`: compiled code has lost the exception by the time it has waited.
-                if not await self._is_made(call, client_id, request, refused.code, until_s, receive, heard):
+                if not await self._is_made(call, client_id, request, refused.code, until_s, receive, seen_version):
                     raise refused
                 receive.check()
         finally:
@@ -146,10 +146,12 @@ class ReceiveHandler:
         code: Code.ValueType,
         until_s: float,
         receive: _Receive,
-        heard: int,
+        seen_version: int,
     ) -> bool:
-        """Hold a poll that was refused because its topic or group is not there, until that is made; False if it was not
-        in time, or the poll was refused for another reason.
+        """Let a poll wait until its missing topic or group is made.
+
+        Returns:
+            False if that was not in time, or the poll was refused for another reason.
         """
         if self._draining or receive.ended or code not in (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND):
             return False
@@ -160,7 +162,7 @@ class ReceiveHandler:
         self._admission.enter(client_id, call.peer, group)
         receive.waiter = self.absent.waiter()
         try:
-            return await self.absent.made(absent, heard, until_s, receive.waiter)
+            return await self.absent.made(absent, seen_version, until_s, receive.waiter)
         finally:
             receive.waiter = None
             self._admission.leave(client_id, call.peer, group)

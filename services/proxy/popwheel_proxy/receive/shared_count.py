@@ -91,7 +91,7 @@ class SharedCount:
         """Exchange counts once."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                sums = await self._store.exchange(self._mode_choice.tell(KEYS_MAX))
+                sums = await self._store.exchange(self._mode_choice.report(KEYS_MAX))
         except CountStoreError as error:
             self._fall_back(str(error))
         except TimeoutError:
@@ -110,7 +110,7 @@ class SharedCount:
             self._believed_from = now + WINDOW_S
         self._generation = sums.generation
         if now < self._believed_from:
-            self._fall_back("it has lost what it held")
+            self._fall_back("it has lost its counts")
             return
         self._mode_choice.cluster(sums.per_s)
         self._up.set(1)

@@ -199,8 +199,8 @@ class Batcher:
                 self._background.start(self._run(1))
         return stored
 
-    def give_back(self, *, left: bool = False) -> int:
-        """Give what waits back to its senders; a Put in flight goes on.
+    def return_waiting(self, *, left: bool = False) -> int:
+        """Return waiting shipments to their senders, who send them elsewhere; a Put in flight continues.
 
         Args:
             left: the broker has left or has no master, so what may not move cannot wait here either.

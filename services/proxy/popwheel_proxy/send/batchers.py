@@ -107,7 +107,7 @@ class Batchers:
                     self._changed(batcher.name, change)
         for batcher in overdue:  # only now, as what waits must not go from one that hangs to the next
             if batcher.waiting_messages and self.health.answers_better(batcher.name):
-                self._metrics.moved.inc(batcher.give_back())
+                self._metrics.moved.inc(batcher.return_waiting())
 
     def _changed(self, broker: str, change: Change) -> None:
         if change is Change.AVOIDED:
@@ -128,8 +128,8 @@ class Batchers:
         for name in self._brokers.changed:
             self.health.master_changed(name, now, led=name in led)
         for name in [name for name in self._batchers if name not in names]:
-            self._metrics.moved.inc(self._batchers.pop(name).give_back(left=True))
+            self._metrics.moved.inc(self._batchers.pop(name).return_waiting(left=True))
         for name, batcher in self._batchers.items():
             if name not in led:
-                self._metrics.moved.inc(batcher.give_back(left=True))
+                self._metrics.moved.inc(batcher.return_waiting(left=True))
         self._metrics.keep(names)

@@ -87,7 +87,7 @@ class BrokerState:
 
 
 class BrokerHealth:
-    """Told how Puts went, says where the next send goes. Knows the brokers of the view and no others (`keep`).
+    """Learns from the outcomes of Puts where the next send goes. Knows the brokers of the view and no others (`keep`).
 
     Attributes:
         sound: names of the brokers that are not avoided.

@@ -59,9 +59,9 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
             some_stored = True
             entry = _OK_FIELD + named + field(_REFERENCES[message.kind], result.encode())
         else:
-            told = status(result.code, result.message)
-            refused.setdefault(int(result.code), told)
-            entry = field(_STATUS, told.SerializeToString()) + named
+            shown = status(result.code, result.message)
+            refused.setdefault(int(result.code), shown)
+            entry = field(_STATUS, shown.SerializeToString()) + named
         parts.append(_ENTRY_TAG + varint(len(entry)) + entry)
     on_top = OK
     if refused:

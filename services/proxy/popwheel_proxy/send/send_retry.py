@@ -73,11 +73,11 @@ class Send:
                 f"the topic {topic.name} was deleted and made again with fewer queues meanwhile; send again",
             )
         if incarnation_of(topic.id) == incarnation_of(self.topic.id):
-            self.tries.left_behind()
+            self.tries.forget_places()
         self.topic = topic
         return True
 
-    def told(self) -> StatusError:
+    def client_error(self) -> StatusError:
         """Return the client's error for a send that could not be stored."""
         failure = self.failure
         if failure is None:
@@ -85,11 +85,11 @@ class Send:
             failure = StatusError(Code.HA_NOT_AVAILABLE, f"{away} now; try again")
         if isinstance(failure, RpcError):
             failure = of_rpc_error(failure, "the broker" if self.place is None else f"the broker {self.place[0]}")
-        if not self.tries.in_doubt or failure.code == Code.PROXY_TIMEOUT:
+        if not self.tries.outcome_unknown or failure.code == Code.PROXY_TIMEOUT:
             return failure
         return StatusError(
             Code.PROXY_TIMEOUT,
-            f"{failure.message}; an earlier try had no answer, so it can't be told whether it is stored",
+            f"{failure.message}; an earlier try had no answer, so it is unknown whether the message is stored",
         )
 
 
@@ -125,23 +125,23 @@ class SendRetry:
             if stored is not None:
                 return stored
             step = self._after(send)
-        if step is Step.TELL:
-            raise send.told()
+        if step is Step.FAIL:
+            raise send.client_error()
         try:
             return await self._park(send, step, began)
         except LimitError as refusal:
             send.failure = refusal  # too much is parked; but it may be stored already, and then that is said
-            raise send.told() from refusal
+            raise send.client_error() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
         """Park a send, and try when it may."""
         with self._parked_calls.park(size_of(send.messages)) as parked:
-            while step is not Step.TELL:
+            while step is not Step.FAIL:
                 if step is Step.WAIT:
                     give_up = self._give_up(send, began)
                     until = min(give_up, send.tries.wait_until)
                     if not await self._parked_calls.turn(send.tries.gate, send.fault, until) and until == give_up:
-                        raise send.told()
+                        raise send.client_error()
                 elif step is Step.LOOK:
                     await self._look(send, began)
                 stored = await self._try(send)
@@ -150,7 +150,7 @@ class SendRetry:
                     return stored
                 step = self._after(send)
             parked.served = True
-            raise send.told()
+            raise send.client_error()
 
     async def _look(self, send: Send, began: float) -> None:
         """Wait for word of another topic of the name, unless it has come already.
@@ -165,13 +165,13 @@ class SendRetry:
             while not send.has_another_topic():
                 now = clock.monotonic()
                 if now >= give_up:
-                    raise send.told()
+                    raise send.client_error()
                 if now >= until:
                     return
-                await self._parked_calls.word_of_topics(min(until, give_up) - now)
+                await self._parked_calls.wait_for_topics(min(until, give_up) - now)
         except StatusError as refusal:
             send.failure = refusal
-            raise send.told() from refusal
+            raise send.client_error() from refusal
 
     def _after(self, send: Send) -> Step:
         """Return the step after a failed try."""
@@ -186,11 +186,11 @@ class SendRetry:
         else:
             fault = fault_of(send.failure)
             if fault is None:
-                return Step.TELL
+                return Step.FAIL
             send.fault = fault
         now = self._parked_calls.clock.monotonic()
         step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._batchers.health.sound, now)
-        if step is not Step.TELL:
+        if step is not Step.FAIL:
             self._metrics.retries.inc()
         return step
 
@@ -214,7 +214,7 @@ class SendRetry:
                 place[1],
                 send.messages,
                 moves=tries.place is None,
-                is_retry=tries.doubted is not None,
+                is_retry=tries.maybe_stored_at is not None,
                 topic_id=send.topic.id,
             )
         except NotSentError:

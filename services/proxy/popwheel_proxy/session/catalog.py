@@ -46,7 +46,7 @@ class _Refusal(NamedTuple):
     code: Code.ValueType
     message: str
     at_s: float
-    heard: int
+    seen_version: int
 
 
 class Catalog:
@@ -181,7 +181,7 @@ class Catalog:
         """Ask the controller for a topic or group, unless it has refused that a moment ago."""
         refusal = self._refusals.get((what, name))
         if refusal is not None:
-            if refusal.heard == self._view.named and self._clock.monotonic() - refusal.at_s < _REFUSAL_S:
+            if refusal.seen_version == self._view.named and self._clock.monotonic() - refusal.at_s < _REFUSAL_S:
                 raise StatusError(refusal.code, refusal.message)
             del self._refusals[what, name]
         try:
@@ -202,5 +202,5 @@ class Catalog:
     def _check_ready(self) -> None:
         if not self._view.ready:
             raise StatusError(
-                Code.HA_NOT_AVAILABLE, "this proxy has not heard of the cluster's topics yet; try again in a moment"
+                Code.HA_NOT_AVAILABLE, "this proxy does not know the cluster's topics yet; try again in a moment"
             )

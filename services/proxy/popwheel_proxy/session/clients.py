@@ -47,7 +47,7 @@ class KnownClient:
 
 
 class Clients:
-    """Client ids and the time of their last sign of life. Told the time; does no I/O.
+    """Client ids and the time of their last sign of life (pure; it is passed the time).
 
     Args:
         clients_max: how many are kept.

@@ -49,47 +49,47 @@ class ProducerBook:
         self._on_change = on_change
 
     def add(self, producer: Producer, topics: Iterable[str]) -> bool:
-        """A producer sends to topics; False if not all could be noted."""
-        held = self._producers.setdefault(producer, set())
+        """Add topics that a producer sends to; False if not all fit."""
+        known = self._producers.setdefault(producer, set())
         new: list[str] = []
         fits = True
         for topic in topics:
-            if topic in held:
+            if topic in known:
                 continue
             if not self._pairs.room(producer.client_id, PAIRS_MAX):
                 fits = False
                 break
-            held.add(topic)
+            known.add(topic)
             self._pairs.take(producer.client_id)
             if topic not in self._topics:
                 new.append(topic)
             self._topics.setdefault(topic, {})[producer] = None
-        if not held:
+        if not known:
             del self._producers[producer]
         if new and self._on_change is not None:
             self._on_change(new, [])
         return fits
 
     def remove(self, producer: Producer, topics: Iterable[str] | None = None) -> None:
-        """A producer sends to some topics no more, or has gone."""
-        held = self._producers.get(producer, set())
-        ended = held.copy() if topics is None else held.intersection(topics)
+        """Remove topics that a producer sends to no more; all if it has gone."""
+        known = self._producers.get(producer, set())
+        ended = known.copy() if topics is None else known.intersection(topics)
         gone: list[str] = []
         for topic in ended:
-            held.discard(topic)
+            known.discard(topic)
             self._pairs.give(producer.client_id)
             of_topic = self._topics[topic]
             del of_topic[producer]
             if not of_topic:
                 del self._topics[topic]
                 gone.append(topic)
-        if not held:
+        if not known:
             self._producers.pop(producer, None)
         if gone and self._on_change is not None:
             self._on_change([], sorted(gone))
 
     def next_of(self, topic: str) -> Producer | None:
-        """The producer that is to be asked about a topic, each in turn; None if there is none."""
+        """Return the producer that is to be asked about a topic, in turn; None if there is none."""
         of_topic = self._topics.get(topic)
         if not of_topic:
             return None

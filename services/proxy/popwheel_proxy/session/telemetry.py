@@ -276,7 +276,7 @@ class Telemetry:
         refusal = Status(code=error.code, message=error.message)
         await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
 
-    def sends_halves(self, client_id: str, user: str, topic: str) -> None:
+    def sends_half_messages(self, client_id: str, user: str, topic: str) -> None:
         """A user's client sends half messages to a topic: its streams here can be asked about them."""
         for session in self._sessions.get(client_id, {}).values():
             if session.user == user:
@@ -400,14 +400,14 @@ class Telemetry:
                         topic_name(entry.topic, Use.RECEIVE)
                 for entry in entries:
                     await self._filters.read(client_id, entry.expression)
-            await self._tell_consumer(answer)
+            await self._fill_consumer_settings(answer)
         else:
             raise StatusError(
                 Code.INVALID_CLIENT_PROPERTIES, "the settings hold neither `publishing` nor `subscription`"
             )
         return answer
 
-    async def _tell_consumer(self, answer: Settings) -> None:
+    async def _fill_consumer_settings(self, answer: Settings) -> None:
         """Fill in the settings of consumers: their group's order and back-off, batch size and poll time."""
         options = self._options
         group = None

@@ -84,7 +84,7 @@ class ClientConnection(Endpoint):
         self._tls_wanted = tls
         self._calls: dict[int, ClientCall] = {}
         self._slot_waiters: list[asyncio.Future[None]] = []
-        self._heard_at = self.now
+        self._last_received_at = self.now
         self._keepalive: asyncio.TimerHandle | None = None
         self._ping_waits = False
         self._error = RpcError(GrpcStatus.UNAVAILABLE, "the connection was closed")
@@ -121,7 +121,7 @@ class ClientConnection(Endpoint):
             call.flushed()
 
     def data_received(self, data: bytes) -> None:
-        self.now = self._heard_at = self.clock.monotonic()
+        self.now = self._last_received_at = self.clock.monotonic()
         self._receiving = True
         try:
             if self._tls is not None:
@@ -183,7 +183,7 @@ class ClientConnection(Endpoint):
         if self._transport is None:
             return
         limits = self.limits
-        silent_s = self.clock.monotonic() - self._heard_at
+        silent_s = self.clock.monotonic() - self._last_received_at
         if self._ping_waits and silent_s >= limits.keepalive_timeout_s:
             self._error = RpcError(GrpcStatus.UNAVAILABLE, "the server does not answer pings any more")
             self.abort()

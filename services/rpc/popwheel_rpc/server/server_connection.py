@@ -57,13 +57,13 @@ class ServerConnection(Carrier):
         """Calls whose handlers start when all that came in with their headers has been processed."""
         self._unary_calls = 0
         self._lingering: set[object] = set()
-        self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
+        self._opened_at = self._last_received_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
         self._pinged_at: float | None = None
         self._taken_bytes = 0
         # What of the bytes that its calls hold, and of unsent ones, is part of the server's totals.
-        self._received_told = 0
-        self._unsent_told = 0
+        self._received_reported = 0
+        self._unsent_reported = 0
         self._let_go = False
 
     # What the loop says
@@ -81,9 +81,9 @@ class ServerConnection(Carrier):
         for call in list(self._calls.values()):
             call.abandon()
         totals = self.server.totals
-        totals.received_bytes -= self._received_told
-        totals.unsent_bytes -= self._unsent_told
-        self._received_told = self._unsent_told = 0
+        totals.received_bytes -= self._received_reported
+        totals.unsent_bytes -= self._unsent_reported
+        self._received_reported = self._unsent_reported = 0
         self.server.dismiss(self)
 
     def resume_writing(self) -> None:
@@ -92,7 +92,7 @@ class ServerConnection(Carrier):
             call.resumed()
 
     def data_received(self, data: bytes) -> None:
-        self.now = self._heard_at = self.clock.monotonic()
+        self.now = self._last_received_at = self.clock.monotonic()
         if not self._detected and not self._detect(data[0]):
             return
         self._receiving = True
@@ -110,7 +110,7 @@ class ServerConnection(Carrier):
         finally:
             self._receiving = False
         held = self.received_bytes + self.http2.unfinished_bytes
-        if held != self._received_told or self._tls is not None:
+        if held != self._received_reported or self._tls is not None:
             self._tell_received()
         self._flush_received()
         if not self._calls and self.http2.refusing:
@@ -268,7 +268,7 @@ class ServerConnection(Carrier):
         super().flush()
         if self._transport is not None:
             unsent = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
-            if unsent != self._unsent_told:
+            if unsent != self._unsent_reported:
                 self._tell_unsent()
                 if unsent > self.limits.backlog_bytes_max:
                     self.abort_for("send_buffer_bytes_max")
@@ -278,19 +278,19 @@ class ServerConnection(Carrier):
     @property
     def received_total(self) -> int:
         if self._transport is None or self._let_go:
-            self._received_told = 0
+            self._received_reported = 0
         else:
             encrypted = 0 if self._tls is None else self._tls.unfinished_bytes
-            self._received_told = self.received_bytes + self.http2.unfinished_bytes + encrypted
-        return self._received_told
+            self._received_reported = self.received_bytes + self.http2.unfinished_bytes + encrypted
+        return self._received_reported
 
     @property
     def unsent_total(self) -> int:
         if self._transport is None or self._let_go:
-            self._unsent_told = 0
+            self._unsent_reported = 0
         else:
-            self._unsent_told = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
-        return self._unsent_told
+            self._unsent_reported = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
+        return self._unsent_reported
 
     @property
     def stalled(self) -> bool:
@@ -299,14 +299,14 @@ class ServerConnection(Carrier):
 
     def _tell_received(self) -> None:
         totals = self.server.totals
-        told = self._received_told
+        told = self._received_reported
         totals.received_bytes += self.received_total - told
         if totals.received_bytes > totals.received_bytes_max:
             totals.relieve_received()
 
     def _tell_unsent(self) -> None:
         totals = self.server.totals
-        told = self._unsent_told
+        told = self._unsent_reported
         totals.unsent_bytes += self.unsent_total - told
         if totals.unsent_bytes > totals.unsent_bytes_max:
             totals.relieve_unsent()
@@ -385,7 +385,7 @@ class ServerConnection(Carrier):
         taken = self.sent_bytes - unread
         self._tell_received()  # handlers have taken messages since
         unsent = unread + self.http2.outbox.queued_bytes
-        if unsent != self._unsent_told:
+        if unsent != self._unsent_reported:
             self._tell_unsent()
         if taken != self._taken_bytes or not unsent:
             self._taken_bytes = taken
@@ -400,7 +400,7 @@ class ServerConnection(Carrier):
         if self._pinged_at is not None:
             if now - self._pinged_at > limits.keepalive_timeout_s:
                 self.abort_for("keepalive_timeout_s")
-        elif limits.keepalive_interval_s and now - self._heard_at > limits.keepalive_interval_s:
+        elif limits.keepalive_interval_s and now - self._last_received_at > limits.keepalive_interval_s:
             self._pinged_at = now
             self.http2.ping(_KEEPALIVE_PING)
             self.flush()
