@@ -117,10 +117,10 @@ class SocketStream(ClientCall, Generic[Response, Request]):
     """
 
     __slots__ = (
+        "_buffered",
         "_connection",
         "_ended",
         "_error",
-        "_held",
         "_messages",
         "_method",
         "_opening",
@@ -140,7 +140,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self.stream_id = 0
         self._messages: deque[bytes] = deque()
         self._reader = MessageReader(0)
-        self._held = 0
+        self._buffered = 0
         self._ended = False
         self._over = False
         self._error: StatusError | RpcError | None = None
@@ -171,7 +171,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             self.fail(grpc_messages.error_of_trailers(head.fields))
 
     def data(self, data: bytes, *, ended: bool) -> None:
-        self._held += len(data)
+        self._buffered += len(data)
         try:
             messages = self._reader.feed(data)
         except RpcError as error:
@@ -193,7 +193,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self._error = error
         if self._connection is not None:
             self._connection.call_ended(self.stream_id)
-            self._release(self._held - sum(len(message) + PREFIX_BYTES for message in self._messages))
+            self._release(self._buffered - sum(len(message) + PREFIX_BYTES for message in self._messages))
         self._wake()
 
     def flushed(self) -> None:
@@ -206,7 +206,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
 
     def _release(self, count: int) -> None:
         if count and self._connection is not None:
-            self._held -= count
+            self._buffered -= count
             self._connection.http2.release(self.stream_id, count)
             self._connection.flush_soon()
 
@@ -233,7 +233,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             await self._wait()
         message = self._messages.popleft()
         self._release(len(message) + PREFIX_BYTES)
-        if not self._messages and self._held and self._connection is not None:
+        if not self._messages and self._buffered and self._connection is not None:
             self._connection.http2.collect(self.stream_id)
         try:
             return self._method.response.decode(message)

@@ -132,16 +132,16 @@ class Connection(Sender):
             raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_ended:
-            self._window.held -= size
+            self._window.buffered -= size
             self._open_connection_window()
             self._on_late_data(stream_id, stream)
             return
         if flags & frames.PADDED:
             payload = without_padding(payload)
-            self._window.held -= size - len(payload)
+            self._window.buffered -= size - len(payload)
         within = stream.receiving.take(size)
         if size != len(payload):
-            stream.receiving.held -= size - len(payload)
+            stream.receiving.buffered -= size - len(payload)
         stream.received_bytes += len(payload)
         ended = flags & frames.END_STREAM != 0
         wanted = stream.content_length
@@ -153,7 +153,7 @@ class Connection(Sender):
         elif wanted is not None and (stream.received_bytes > wanted or (ended and stream.received_bytes != wanted)):
             fault = ErrorCode.PROTOCOL_ERROR, "the data is not as long as content-length says"
         if fault:
-            self._window.held -= len(payload)
+            self._window.buffered -= len(payload)
             raise StreamError(stream_id, *fault)
         if not payload and not ended:
             self._count(self._empty_frames, "empty_frames_max")

@@ -10,7 +10,7 @@ SELF_DEPENDENT = frames.PRIORITY_FLAG
 """Flag of a header block as it is forwarded: its stream was said to depend on itself."""
 
 OnFrame = Callable[[int, int, int, bytes], None]
-"""Told of each frame: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority
+"""Listener for frames: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority
 and with no other flags than END_STREAM and `SELF_DEPENDENT`; all else comes as it is."""
 
 

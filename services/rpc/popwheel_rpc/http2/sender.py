@@ -30,7 +30,7 @@ class Sender:
         self.failed = False
         self._client = client
         self._limits = limits
-        self._window = ReceiveWindow(limits.connection_window_bytes, limits.held_bytes_max)
+        self._window = ReceiveWindow(limits.connection_window_bytes, limits.buffered_bytes_max)
         self._closed = ClosedStreams()
         self._last_stream_id = 0
         self._goaway_last_id = frames.STREAM_ID_MAX
@@ -82,9 +82,9 @@ class Sender:
         return self._goaway_last_id != frames.STREAM_ID_MAX
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes that came in and were not released yet."""
-        return self._window.held
+        return self._window.buffered
 
     # Sending
 
@@ -169,17 +169,17 @@ class Sender:
         """Open a stream's window although what came is still in memory: its message is only of use when it is whole."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
-            stream.receiving.held = 0
+            stream.receiving.buffered = 0
             self._open_window(stream)
 
     def release(self, stream_id: int, count: int) -> None:
         """The owner no longer holds `count` bytes of a stream (over or not): the windows may open."""
-        self._window.held -= count
-        assert self._window.held >= 0, "more bytes are released than came in (M1)"
+        self._window.buffered -= count
+        assert self._window.buffered >= 0, "more bytes are released than came in (M1)"
         self._open_connection_window()
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
-            stream.receiving.held = max(0, stream.receiving.held - count)
+            stream.receiving.buffered = max(0, stream.receiving.buffered - count)
             self._open_window(stream)
 
     def _first(self, block: bytes) -> bytes:

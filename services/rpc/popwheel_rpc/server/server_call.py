@@ -45,12 +45,12 @@ class ServerCall:
     """
 
     __slots__ = (
+        "_buffered",
         "_connection",
         "_deadline_step",
         "_handler",
         "_head",
         "_headers_sent",
-        "_held",
         "_method",
         "_over",
         "_reader",
@@ -84,7 +84,7 @@ class ServerCall:
         self._headers_sent = False
         self._over = False
         # For flow control, and what the server's total counts for it: headers and objects, too.
-        self._held = 0
+        self._buffered = 0
         self.counted_bytes = head.list_bytes + OPEN_CALL_BYTES
         connection.received_bytes += self.counted_bytes
         self._status = GrpcStatus.CANCELLED
@@ -189,9 +189,9 @@ class ServerCall:
         self._release()
         self._connection.call_ended(self.stream_id)
 
-    def _count(self, held: int, counted: int) -> None:
+    def _count(self, buffered: int, counted: int) -> None:
         """Add bytes to this call's memory, and to the server's total."""
-        self._held += held
+        self._buffered += buffered
         self.counted_bytes += counted
         self._connection.received_bytes += counted
 
@@ -200,9 +200,9 @@ class ServerCall:
         connection = self._connection
         connection.received_bytes -= self.counted_bytes
         self.counted_bytes = 0
-        if self._held:
-            connection.http2.release(self.stream_id, self._held)
-            self._held = 0
+        if self._buffered:
+            connection.http2.release(self.stream_id, self._buffered)
+            self._buffered = 0
 
     def expired(self) -> None:
         """The deadline has passed."""
@@ -266,7 +266,7 @@ class UnaryCall(ServerCall):
             if self._message is not None:
                 raise RpcError(GrpcStatus.INTERNAL, "more than one message for a method that takes one")
             self._message = message
-        if self._connection.http2.held_bytes > limits.held_bytes_max - limits.connection_window_bytes:
+        if self._connection.http2.buffered_bytes > limits.buffered_bytes_max - limits.connection_window_bytes:
             self._connection.server.observer.limit_hit("receive_buffer_bytes_max")
             raise RpcError(GrpcStatus.UNAVAILABLE, "too many unfinished messages on this connection; try again")
 
@@ -412,7 +412,7 @@ class StreamCall(ServerCall):
         self._count(-size, -size - _WAITING_MESSAGE_BYTES - self._opening_bytes)
         self._opening_bytes = 0
         self._connection.http2.release(self.stream_id, size)
-        if not self._messages and self._held:
+        if not self._messages and self._buffered:
             self._connection.http2.collect(self.stream_id)
         self._connection.flush_soon()
         try:
