@@ -75,7 +75,7 @@ async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clo
         found = await api.get(SECRETS, secret)
         now = datetime.datetime.fromtimestamp(clock.wall_ms() / 1000, datetime.UTC)
         try:
-            step = next_step(_held(found, secret), names, now)
+            step = next_step(_current(found, secret), names, now)
         except (ValueError, TypeError) as error:
             raise CommandError(
                 f"the Secret {secret} holds what cannot be renewed ({error}): delete it, and all is made anew"
@@ -90,7 +90,7 @@ async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clo
     raise CommandError(f"the Secret {secret} was changed by others {_TRIES} times meanwhile; try again")
 
 
-def _held(found: Resource | None, secret: str) -> CertificateSet:
+def _current(found: Resource | None, secret: str) -> CertificateSet:
     if found is None:
         return CertificateSet()
     labels = found["metadata"].get("labels") or {}
@@ -98,10 +98,10 @@ def _held(found: Resource | None, secret: str) -> CertificateSet:
         raise CommandError(f"the Secret {secret} is not of our making: delete it, or have the chart use it as it is")
     data = found.get("data") or {}
     try:
-        held = {name: base64.b64decode(data.get(file, ""), validate=True) for name, file in _FILES.items()}
+        current = {name: base64.b64decode(data.get(file, ""), validate=True) for name, file in _FILES.items()}
     except binascii.Error as error:
         raise ValueError(str(error)) from error
-    return CertificateSet(**held)
+    return CertificateSet(**current)
 
 
 async def _store(api: KubernetesApi, found: Resource | None, secret: str, made: CertificateSet) -> None:

@@ -268,13 +268,15 @@ def proxy(workers: int, shared_port: bool, heartbeat: int | None, file: Path | N
 
 @main.command()
 @_data_dir
-@click.option("--lock-held", is_flag=True, hidden=True, help="For a child: its parent has the folder, and so has it.")
+@click.option(
+    "--lock-inherited", is_flag=True, hidden=True, help="For a child process: its parent has locked the folder."
+)
 @_skip_record
 @_of_child
 @_with_settings
 def broker(
     data_dir: Path,
-    lock_held: bool,
+    lock_inherited: bool,
     skip_record: int | None,
     heartbeat: int | None,
     file: Path | None,
@@ -289,7 +291,7 @@ def broker(
     from popwheel_cli.process.service_process import BrokerProcess, stop_s_max
 
     return run(
-        lambda: BrokerProcess(options, data_dir, lock_held=lock_held),
+        lambda: BrokerProcess(options, data_dir, lock_inherited=lock_inherited),
         options.log,
         stop_s_max(options.broker),
         heartbeat,

@@ -194,11 +194,11 @@ class RefusedError(CommandError):
 
 
 class _SilentError(CommandError):
-    """Error: nobody answers there.
+    """Error of a controller that does not answer.
 
     Args:
-        sentence: what is known of it.
-        may_have_arrived: whether somebody may have been there and done what was asked.
+        sentence: the message.
+        may_have_arrived: whether a controller may have executed the request.
     """
 
     def __init__(self, sentence: str, *, may_have_arrived: bool) -> None:
@@ -221,7 +221,7 @@ def _request(client: "httpx.Client", server: str, method: str, path: str, body: 
             ) from error
         connected = not isinstance(error, httpx.ConnectTimeout)
         how = f"within {timeout_s:.0f} s" if isinstance(error, httpx.TimeoutException) else f"({error})"
-        doubt = "; look whether it was done before you ask again" if connected and method != "GET" else ""
+        doubt = "; check whether it was done before you retry" if connected and method != "GET" else ""
         raise _SilentError(
             f"the controller at {server} did not answer {how}{doubt}", may_have_arrived=connected
         ) from error

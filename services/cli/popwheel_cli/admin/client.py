@@ -81,9 +81,9 @@ def _row(one: Row) -> dict[str, Any]:
     topics = list(dict.fromkeys([*(each["topic"] for each in one["subscriptions"]), *one["publishes"]]))
     left_out = one["subscriptions_total"] - len(one["subscriptions"]) + one["publishes_total"] - len(one["publishes"])
     more = left_out + len(topics[_TOPICS_SHOWN:])
-    held = "?" if one["held"] is None else str(one["held"])
+    messages = "?" if one["held"] is None else str(one["held"])
     if one["held_since_ms"]:
-        held += f" since {moment(one['held_since_ms'])}"
+        messages += f" since {moment(one['held_since_ms'])}"
     return {
         "id": one["id"],
         "kind": one["kind"] or "?",
@@ -94,7 +94,7 @@ def _row(one: Row) -> dict[str, Any]:
         "group": one["group"],
         "topics": " ".join(topics[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else ""),
         "polls": one["polls"],
-        "held": held,
+        "held": messages,
         "seen": moment(one["seen_ms"]),
     }
 

@@ -42,7 +42,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def connection_options(function: Function) -> Function:
-    """Add the options that say which cluster is meant, and as whom."""
+    """Add the options that choose the cluster and the user."""
     for name in reversed(_HELP):
         option = f"--{name.replace('_', '-')}"
         function = click.option(option, callback=_keep, expose_value=False, help=_HELP[name])(function)
@@ -50,13 +50,15 @@ def connection_options(function: Function) -> Function:
 
 
 def api_of(context: click.Context) -> AdminApi:
-    """The admin API of the cluster that is meant; it is made out when it is first asked."""
+    """Return the admin API of the chosen cluster, which is determined by the first call."""
     meta = context.meta
-    return AdminApi(lambda: settle(meta.get(_GIVEN, {}), os.environ, lambda: load_contexts(contexts_file())))
+    return AdminApi(lambda: connection_from(meta.get(_GIVEN, {}), os.environ, lambda: load_contexts(contexts_file())))
 
 
-def settle(given: Mapping[str, str], environment: Mapping[str, str], contexts: Callable[[], Contexts]) -> Connection:
-    """Find out which cluster is meant. A context's secrets go to its own server alone.
+def connection_from(
+    given: Mapping[str, str], environment: Mapping[str, str], contexts: Callable[[], Contexts]
+) -> Connection:
+    """Return the connection to the chosen cluster. A context's secrets go to its own server alone.
 
     Args:
         given: on the command line, by the names of options.

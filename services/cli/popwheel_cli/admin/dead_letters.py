@@ -197,7 +197,7 @@ def _redrive_selected(
     for each in refused:
         click.echo(f"{each['broker']}/{each['queue_offset']}: {each['reason']}", err=True)
     if refused:
-        raise CommandError(f"{len(refused)} of {len(letters)} were not given back")
+        raise CommandError(f"{len(refused)} of {len(letters)} were not redriven")
 
 
 def _letter(text: str) -> dict[str, Any]:

@@ -28,16 +28,16 @@ _MAY_GO_ON = ("acknowledged", "done", "was dead letter")
 """States of a message that are others if it has gone on to a further place."""
 
 _message_id = click.argument("message_id", metavar="ID")
-_topic = click.option("--topic", required=True, help="That it was sent to.")
+_topic = click.option("--topic", required=True, help="Topic that it was sent to.")
 _since = click.option(
-    "--since", type=MomentParam(), help="When it may have come, at the earliest.  [default: by its id, or the oldest]"
+    "--since", type=MomentParam(), help="Earliest time of its arrival.  [default: by its id, or the oldest]"
 )
-_until = click.option("--until", type=MomentParam(), help="And at the latest.  [default: now]")
+_until = click.option("--until", type=MomentParam(), help="Latest time of its arrival.  [default: now]")
 
 
 @click.group()
 def message() -> None:
-    """Messages: sent, received, looked at as they come or as they are held, found by id or key."""
+    """Send, receive, follow and browse messages, and find them by id or key."""
 
 
 @message.command("get")
@@ -90,7 +90,7 @@ def trace(
 @click.option("--topic", required=True, help="That they were sent to.")
 @click.option("--key", required=True, help="One of the keys that their sender gave them.")
 @click.option("--since", type=MomentParam(), help="Stored then, at the earliest.  [default: the oldest]")
-@click.option("--until", type=MomentParam(), help="And at the latest.  [default: now]")
+@click.option("--until", type=MomentParam(), help="Latest time of its arrival.  [default: now]")
 @click.option("--broker", default="", help="At this broker alone.")
 @limit_option
 @output_option
@@ -136,11 +136,11 @@ def list_messages(
 def _places(
     api: AdminApi, message_id: str, topic: str, group: str, since_ms: int | None, until_ms: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All places that hold it, and what became of it. Where nobody says since when, the time in the id is tried first,
-    then all that is held.
+    """Return the places of a message, and its fate by group. Without `since_ms` the time in the id is tried first, then
+    all stored messages are searched.
 
     Raises:
-        CommandError: none does.
+        CommandError: the message is nowhere.
     """
     asked: dict[str, object] = {"topic": topic, "group": group}
     if until_ms is not None:
@@ -152,7 +152,7 @@ def _places(
             return found, fates
     found, fates = _found(api, message_id, asked, since_ms or 0)
     if not found:
-        since = f"was stored since {moment(since_ms)}" if since_ms else "is held"
+        since = f"was stored since {moment(since_ms)}" if since_ms else "is stored"
         raise CommandError(f"no message {message_id} of {topic} {since} any more; or it was never sent to this topic")
     return found, fates
 

@@ -224,7 +224,7 @@ class Children:
                 log = None
                 if child.log is not None:
                     log = stack.enter_context(child.log.open("ab"))
-                    self._log_begins[child.name] = log.tell()
+                    self._log_begins[child.name] = os.fstat(log.fileno()).st_size
                 process = await asyncio.create_subprocess_exec(
                     *words,
                     stdin=asyncio.subprocess.DEVNULL,

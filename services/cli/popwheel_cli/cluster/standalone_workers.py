@@ -169,7 +169,7 @@ class StandaloneWorkers(ServiceProcess):
             "broker.advertised_address": "",
             "broker.controller_address": controller,
         }
-        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-held")
+        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-inherited")
         return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)
 
     def _count_restarts(self) -> Callable[[str], None]:

@@ -2,7 +2,7 @@
 
 WAITING ──its time has come──> STARTING ──ready──> READY
    ^                              │                  │
-   └──── told of, back-off ───────┴─── it ended ─────┘
+   └──── reported, back-off ───────┴─── it ended ─────┘
 asked to stop: the last tier is terminated; when all of it has ended, the one before it; who takes too long is killed
 """
 

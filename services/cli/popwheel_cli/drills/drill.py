@@ -118,9 +118,9 @@ class Drill:
         """Run the drill and watch.
 
         Args:
-            strike: makes the failure, in a thread; called with the group as it was.
-            mend: takes it back, in a thread; also if all else fails.
-            strike_s: how long the failure lasts; 0 for one that mends itself.
+            strike: causes the failure, in a thread; called with the group as it was before.
+            mend: ends the failure, in a thread; also after an error.
+            strike_s: duration of the failure; 0 for one that ends by itself.
 
         Raises:
             CommandError: it cannot be done; nothing was.

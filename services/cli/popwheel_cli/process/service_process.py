@@ -272,13 +272,13 @@ class BrokerProcess(ServiceProcess):
     Args:
         options: settings of the cluster.
         data_dir: folder of the broker's files.
-        lock_held: whether its parent has locked the folder, and has handed the lock on to this process.
+        lock_inherited: whether its parent has locked the folder, and has passed the lock to this process.
     """
 
-    def __init__(self, options: ClusterOptions, data_dir: Path, *, lock_held: bool = False) -> None:
+    def __init__(self, options: ClusterOptions, data_dir: Path, *, lock_inherited: bool = False) -> None:
         super().__init__(options)
         self._data_dir = data_dir
-        self._lock_held = lock_held
+        self._lock_inherited = lock_inherited
         self._app: BrokerApp | None = None
 
     async def start(self) -> None:
@@ -290,11 +290,11 @@ class BrokerProcess(ServiceProcess):
                 f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
             )
         lock = DataLock(self._data_dir)
-        if not self._lock_held:
+        if not self._lock_inherited:
             lock.check()
         grpc_port = self._ports.reserve(options.grpc_host, options.grpc_port, "broker.grpc_port")
         http_port = self._ports.reserve(options.grpc_host, options.http_port, "broker.http_port")
-        if not self._lock_held:
+        if not self._lock_inherited:
             self._lock(lock)
         controller = self._to_controllers(options.controller_address, "broker.controller_address")
         stack.push_async_callback(controller.close)
