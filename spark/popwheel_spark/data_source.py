@@ -64,7 +64,7 @@ class PopwheelDataSource(DataSource):
 
         options = self._write_options(schema, overwrite)
         if options.write_id:
-            raise OptionError("writeId", "leave it out: what a stream sends is told apart by its checkpoint")
+            raise OptionError("writeId", "leave it out: the checkpoint of a stream identifies its messages")
         return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":

@@ -169,7 +169,7 @@ def decode_protobuf(
 
     wanted = _bad(bad)
     if wanted not in (Bad.FAIL, Bad.NULL):
-        raise OptionError("bad", f"of Protobuf it is fail or null, not {bad!r}: Spark does not tell bad bodies apart")
+        raise OptionError("bad", f"of Protobuf it is fail or null, not {bad!r}: Spark does not mark bad bodies")
     options = {"mode": "FAILFAST" if wanted is Bad.FAIL else "PERMISSIVE"}
     return frame.withColumn(into, from_protobuf(body, message, options=options, binaryDescriptorSet=descriptors))
 

@@ -52,7 +52,7 @@ def watch(query: StreamingQuery) -> int:
     """
     from pyspark.errors import StreamingQueryException
 
-    told, messages = -1, 0
+    logged, messages = -1, 0
     ended = False
     while not ended:
         try:
@@ -61,11 +61,11 @@ def watch(query: StreamingQuery) -> int:
             code, said = outcome(error)
             raise JobError(f"the query failed: {said}", code) from None
         for progress in query.recentProgress:
-            if progress["batchId"] > told and progress["numInputRows"]:
-                told = progress["batchId"]
+            if progress["batchId"] > logged and progress["numInputRows"]:
+                logged = progress["batchId"]
                 messages += progress["numInputRows"]
                 seconds = progress["durationMs"]["triggerExecution"] / 1000
-                click.echo(f"micro-batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s")
+                click.echo(f"micro-batch {logged}: {progress['numInputRows']:,} messages in {seconds:.1f} s")
     return messages
 
 
@@ -79,7 +79,7 @@ def watch(query: StreamingQuery) -> int:
     "--from",
     "start_ms",
     type=Moment(),
-    show_default="the first that is held",
+    show_default="the first stored one",
     help="Begin a new archive with what was stored then: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
 )
 @click.option(

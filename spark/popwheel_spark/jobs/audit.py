@@ -115,10 +115,10 @@ def audit_group(
     retries = folder.put_table("retries", cluster.messages(spark, retry_topics, since, **read).select(*_COLUMNS))
     dead_topic = [names.dead_letter_topic(group)]
     dead = folder.put_table("dead_letters", cluster.messages(spark, dead_topic, since, **read).select(*_COLUMNS))
-    set_aside = spark.createDataFrame(snapshot.set_aside(), audit_states.PLACES)
+    poison_messages = spark.createDataFrame(snapshot.poison_messages(), audit_states.PLACES)
     messages = cluster.messages(spark, topics, window, **read).select(*_COLUMNS)
     found = folder.put_table(
-        "states", audit_states.states(messages, group, progress, in_flight, retries, dead, set_aside)
+        "states", audit_states.states(messages, group, progress, in_flight, retries, dead, poison_messages)
     )
     findings = folder.put_table("findings", audit_states.findings(found, acknowledged, there, noted))
     wrong = findings.where(sql.col("kind").isin(*_LOST)).limit(_SHOWN_MAX).collect()
@@ -166,8 +166,8 @@ def audit(
 ) -> int:
     """Prove that a group has lost no message, or name those that it has.
 
-    Without the record of the senders it cannot tell what was never stored; without that of the consumers, who saw what
-    is acknowledged. The exit code is 1 if some are lost or nobody has noted them.
+    Messages that were never stored are found by the senders' record only, and acknowledged ones that no consumer got by
+    the consumers' record only. The exit code is 1 if messages are lost, or missing in a record.
     """
     spark = job_session("audit")
     folder = ReportFolder(spark, path)

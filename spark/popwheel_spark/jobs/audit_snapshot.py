@@ -54,7 +54,7 @@ class AuditSnapshot:
             for row in page["messages"]
         ]
 
-    def set_aside(self) -> list[Place]:
+    def poison_messages(self) -> list[Place]:
         """Return the group's poison messages: topic, broker, queue, offset.
 
         Raises:
@@ -67,7 +67,7 @@ class AuditSnapshot:
             raise JobError(said, Exit.AWAY)
         if page["total"] > len(page["entries"]):
             raise JobError(
-                f"{page['total']} records are set aside, of which {_PAGE} can be listed: deal with them first "
+                f"{page['total']} poison messages are in quarantine, {_PAGE} can be listed: retry or drop some first "
                 "(docs/operate/messages.md)"
             )
         return [

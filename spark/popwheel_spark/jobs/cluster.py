@@ -237,7 +237,7 @@ _WINDOW_FLAGS = (
         "--from",
         "start_ms",
         type=Moment(),
-        show_default="the first that is held",
+        show_default="the first stored one",
         help="Messages that were stored then or later: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
     ),
     click.option(

@@ -1,8 +1,8 @@
-"""The figures of dead letters, from tables of what a cluster holds (pure: DataFrame -> DataFrame).
+"""Figures of dead letters, from tables of a cluster's messages (pure: DataFrame -> DataFrame).
 
-A dead letter has the topic where its group failed on it, and all that its sender has said. It has not how often it was
-delivered, and nobody tells a broker why a consumer fails. So attempts are those of its latest retry, while that is
-held; and what is not known is null, or `unknown`.
+A dead letter has the topic where its group failed on it, and its sender's properties. It does not say how often it was
+delivered, and consumers do not report to brokers why they fail. So attempts are those of its latest retry, while that
+is stored; an unknown figure is null, or `unknown`.
 """
 
 from collections.abc import Mapping

@@ -46,8 +46,8 @@ _AGES: Final = {
 """Upper bounds of the histogram's columns, in seconds."""
 _OLDER: Final = "older"
 UNKNOWN_SENTENCE: Final = (
-    "Why a consumer failed, nobody tells a broker. Attempts are those of the latest retry that the group's retry topic "
-    "still holds; cause and attempts are unknown where it holds none."
+    "Consumers do not report to brokers why they failed. Attempts are those of the latest retry that the group's retry "
+    "topic still has; cause and attempts are unknown where it has none."
 )
 _ROWS_MAX = 200
 _TIME = "%Y-%m-%d %H:%M:%SZ"
@@ -227,7 +227,7 @@ def report_on(
 @window_flags
 @cluster_flags
 def dead_letter_report(cluster: Cluster, groups: str, most: int, output: str, path: str | None, window: Window) -> None:
-    """Tell what groups have given up: by topic, cause and attempts, by age, and which keys have most of it."""
+    """Report the dead letters of groups: by topic, cause, attempts and age, and the keys with most of them."""
     spark = job_session("dead-letter-report")
     folder = None if path is None else ReportFolder(spark, path)
     found = report_on(spark, cluster, words(groups), window, most, folder)

@@ -74,7 +74,7 @@ def delivery_page(
     sections = [
         Section(
             "Topics",
-            "Stored: from the birth of a message until its topic held it. Late: from its delivery time until then.",
+            "Stored: from the birth of a message until its topic had it. Late: from its delivery time until then.",
             table=table(topics, TOPIC_COLUMNS, ("storedTwice", "offsetGaps")),
         ),
         Section(

@@ -157,9 +157,9 @@ def delivery_report(
     window: Window,
     path: str,
 ) -> None:
-    """Tell per topic and group how long messages took, what was tried again, what was lost or came twice.
+    """Report by topic and group how long messages took, and which were retried, lost or delivered twice.
 
-    When a message was given to whom, only the consumers' own record says; without one there are no figures of it.
+    Deliveries are known from the consumers' own record only; without one there are no figures of them.
     """
     spark = job_session("delivery-report")
     report_on(

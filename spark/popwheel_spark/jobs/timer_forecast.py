@@ -188,7 +188,7 @@ def forecast_of(
 @click.option("--to", "path", required=True, metavar="FOLDER", help="Where the report goes; what is there is replaced.")
 @cluster_flags
 def timer_forecast(cluster: Cluster, topics: str, days: int, peak_factor: float, peak_least: int, path: str) -> None:
-    """Tell how many delayed messages fall due per minute in the next days, and when too many do at once."""
+    """Report how many delayed messages fall due per minute in the next days, and when too many do at once."""
     spark = job_session("timer-forecast")
     start_s = int(time.time()) // 60 * 60
     click.echo("reading the timers of all brokers")

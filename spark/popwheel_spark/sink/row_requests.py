@@ -76,7 +76,7 @@ class Origin:
         return f"{self.root}/{self.partition}/"
 
     def key(self, row: int) -> str:
-        """The key of a row: messages with the same one are the same row, sent again."""
+        """Return the key of a row: messages with the same key are retries of one row."""
         return f"{self.prefix}{row}"
 
 
@@ -87,16 +87,17 @@ class RowRequest:
     Args:
         first: the key of the first of them.
         messages: theirs, each encoded as a field of `SendMessageRequest`.
-        lane: requests of one lane hold the same message groups, and go one after another; None: these have none.
+        send_queue: requests of one send queue have the same message groups, and are sent one after another; None for
+            rows without a message group.
     """
 
     first: str
     messages: Sequence[bytes]
-    lane: int | None = None
+    send_queue: int | None = None
 
 
 class _Sized(NamedTuple):
-    """A message that is encoded.
+    """An encoded message.
 
     Args:
         row: whose it is.
@@ -110,50 +111,50 @@ class _Sized(NamedTuple):
 
 
 class _Bundle:
-    """Messages that become a request when there are enough of them.
+    """Messages that are collected for the next request.
 
     Args:
         origin: whose rows they are.
-        lane: of the requests.
+        send_queue: of the requests.
     """
 
-    def __init__(self, origin: Origin, lane: int | None) -> None:
+    def __init__(self, origin: Origin, send_queue: int | None) -> None:
         self._origin = origin
-        self._lane = lane
+        self._send_queue = send_queue
         self._messages: list[_Sized] = []
         self._size = 0
 
     def add(self, message: _Sized) -> Iterator[RowRequest]:
-        """Add one; a request if that makes it full."""
+        """Add a message; yield a request if that makes it full."""
         self._messages.append(message)
         self._size += message.size
         if len(self._messages) == MESSAGES_MAX or self._size >= _BYTES_MAX:
             yield from self.rest()
 
     def rest(self) -> Iterator[RowRequest]:
-        """A request of those that are left, if there are any."""
+        """Yield a request of the remaining messages, if there are any."""
         if self._messages:
             first = self._origin.key(self._messages[0].row)
-            yield RowRequest(first, [each.message for each in self._messages], self._lane)
+            yield RowRequest(first, [each.message for each in self._messages], self._send_queue)
         self._messages, self._size = [], 0
 
 
 class RowRequests:
-    """Makes requests of a task's rows.
+    """Converts a task's rows to requests.
 
-    The message id of a row follows from its key: a digest of what all keys of the task begin with, and the row's
-    number, in the form that clients give theirs.
+    The message id of a row follows from its key: a digest of the prefix of all keys of the task, and the row's number,
+    in the form of clients' message ids.
 
     Args:
         topic: where all rows go; empty: their column says it.
         origin: whose rows they are.
         born_ns: when the task began, since 1970.
-        lanes: among so many lanes message groups are shared out.
+        send_queues: number of send queues that the message groups are spread over.
     """
 
-    def __init__(self, topic: str, origin: Origin, born_ns: int, lanes: int = 1) -> None:
+    def __init__(self, topic: str, origin: Origin, born_ns: int, send_queues: int = 1) -> None:
         self._topic = topic
-        self._lanes = lanes
+        self._send_queues = send_queues
         self._origin = origin
         self._prefix = origin.prefix.encode()
         self._id = f"01{sha256(self._prefix).hexdigest()[:20].upper()}".encode()
@@ -163,7 +164,7 @@ class RowRequests:
         self._row = 0
 
     def of(self, rows: pa.RecordBatch) -> Iterator[RowRequest]:
-        """The requests that carry some rows.
+        """Yield the requests that carry some rows.
 
         Raises:
             RefusedError: a row has no body, says no topic, or has a key or property that is null.
@@ -185,14 +186,14 @@ class RowRequests:
             message = _Sized(self._row, self._message(head, properties, body), len(body))
             self._row += 1
             if group:
-                lane = crc32(f"{topic} {group}".encode()) % self._lanes
-                by_group.setdefault((lane, str(topic), group), []).append(message)
+                send_queue = crc32(f"{topic} {group}".encode()) % self._send_queues
+                by_group.setdefault((send_queue, str(topic), group), []).append(message)
             else:
                 yield from plain.add(message)
         yield from plain.rest()
-        # A group at a time: a proxy stores what one request has of one group in one go.
-        for lane, ones in groupby(sorted(by_group), key=itemgetter(0)):
-            bundle = _Bundle(self._origin, lane)
+        # One group at a time: a proxy stores the messages of a request's group in one go.
+        for send_queue, ones in groupby(sorted(by_group), key=itemgetter(0)):
+            bundle = _Bundle(self._origin, send_queue)
             for one in ones:
                 for message in by_group[one]:
                     yield from bundle.add(message)

@@ -70,5 +70,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Send a part of a micro-batch, on an executor. Its keys are the same if the query is restarted."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        assert query is not None and batch is not None, "Spark tells tasks of a stream which one it is"
+        assert query is not None and batch is not None, "Spark names the stream and the batch in its tasks"
         return _send(self._options, f"{query}/{batch}", iterator)

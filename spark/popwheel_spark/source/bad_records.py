@@ -69,8 +69,8 @@ def decode(
     return (good if policy is BadRecords.SKIP else _woven(queue, block, columns, good, bad)), bad
 
 
-def tell(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
-    """Log how many were bad."""
+def log_bad(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
+    """Log the number of bad records."""
     if bad:
         what = "are left out" if policy is BadRecords.SKIP else "are rows with the column badRecord"
         many = f"{len(bad):,} messages can not be read and {what} (badRecords={policy.value})"

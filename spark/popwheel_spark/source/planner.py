@@ -89,11 +89,11 @@ class Planner:
         bound = self._options.start or Bound("startingOffsets", default)
         marks = bound.of(queues)
         offsets = await self._client.places(marks)
-        # Thousands of queues are asked about: what the broker has just said of itself needs no check.
-        doubtful = [queue for queue, mark in marks.items() if isinstance(mark, Instant) or mark >= START]
-        ends = await self._client.ends(doubtful)
-        self._named = {queue for queue in doubtful if not isinstance(marks[queue], Instant)}
-        for queue in doubtful:
+        # There may be thousands of queues: an offset that the broker has just returned needs no check.
+        unchecked = [queue for queue, mark in marks.items() if isinstance(mark, Instant) or mark >= START]
+        ends = await self._client.ends(unchecked)
+        self._named = {queue for queue in unchecked if not isinstance(marks[queue], Instant)}
+        for queue in unchecked:
             mark = marks[queue]
             if isinstance(mark, Instant) and offsets[queue] == ends[queue] and self._options.strategy is Strategy.ERROR:
                 raise OptionError(
@@ -103,7 +103,7 @@ class Planner:
                 )
             if offsets[queue] > ends[queue]:
                 raise OptionError(bound.option, f"{queue} has offsets up to {ends[queue]}, not {offsets[queue]}")
-        # Who names the offset 0 wants that message. Else it says no more than that there was none yet.
+        # An option that names the offset 0 wants that message; elsewhere 0 only means that there was none yet.
         named = {queue: START for queue in self._named if marks[queue] == START}
         await self.check_stored(named, {queue: ends[queue] for queue in named})
         return offsets
@@ -134,7 +134,7 @@ class Planner:
         return offsets
 
     async def check_named(self, start: Offsets, end: Offsets) -> None:
-        """Check the same of the queues whose offsets an option names: the others begin where the broker has said.
+        """Check the queues whose offsets an option names; the others begin where the broker said.
 
         Raises:
             DataLossError: see `check_stored`.
@@ -142,10 +142,10 @@ class Planner:
         await self.check_stored(start, {queue: end[queue] for queue in self._named})
 
     async def check_stored(self, start: Offsets, end: Offsets) -> None:
-        """Check, before anybody reads, that the queues still have what is to be read from them.
+        """Check, before tasks read, that the queues still have the messages of a range.
 
         Raises:
-            DataLossError: one does not, and that is an error.
+            DataLossError: messages are gone, and `failOnDataLoss` is set.
         """
         begins = {queue: start.get(queue, START) for queue in end if start.get(queue, START) < end[queue]}
         for queue, first in (await self._client.firsts(begins)).items():

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
-from popwheel_spark.source.bad_records import BadRecord, decode, tell
+from popwheel_spark.source.bad_records import BadRecord, decode, log_bad
 from popwheel_spark.source.data_loss import gone, report_loss
 from popwheel_spark.source.plan import QueueRange
 from popwheel_spark.source.read_options import ReadOptions
@@ -115,9 +115,9 @@ class RangeReader:
         size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
         return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
 
-    def tell(self) -> None:
+    def log_bad_records(self) -> None:
         """Log how many messages could not be decoded."""
-        tell(self._queue, self._bad, self._options.bad_records)
+        log_bad(self._queue, self._bad, self._options.bad_records)
 
     async def _pull_ahead(self, haul: _Haul) -> None:
         """Pull ahead: without a filter offsets have no gaps, so several pulls can be on their way."""
@@ -188,7 +188,7 @@ class RangeReader:
             if begin < first:
                 self._lost(begin, min(end, first), f"retention has deleted them, the queue begins at {first} now")
             if end > first and not self._options.tags:
-                reason = "the broker cannot read them and has set them aside (popwheel admin quarantine list)"
+                reason = "they are in the broker's quarantine, as it cannot read them (popwheel admin quarantine list)"
                 self._lost(max(begin, first), end, reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
@@ -223,7 +223,7 @@ def _batches(
             while at < each.end:
                 batches, at = loop.run_until_complete(reader.batches(at))
                 yield from batches
-            reader.tell()
+            reader.log_bad_records()
 
 
 async def _first_hauls(
@@ -239,24 +239,24 @@ async def _first_hauls(
 
 
 def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with small batches joined: each costs Spark more than some hundred rows. Large ones go on at once,
-    as Spark works on it while the next is pulled.
+    """Join small batches, as each costs Spark more than some hundred rows. Large ones are yielded at once, as Spark
+    processes them while the next is pulled.
     """
-    held: list[pa.RecordBatch] = []
+    small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         is_large = batch.nbytes >= BATCH_BYTES // 2
-        if held and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
-            yield _one(held)
-            held, rows, size = [], 0, 0
+        if small and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
+            yield _one(small)
+            small, rows, size = [], 0, 0
         if is_large:
             yield batch
             continue
-        held.append(batch)
+        small.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-    if held:
-        yield _one(held)
+    if small:
+        yield _one(small)
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

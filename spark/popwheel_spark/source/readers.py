@@ -1,7 +1,7 @@
 """Readers by the option `table`: of the admin API, or of topics.
 
-Each is imported only when it is wanted: a query asks for its columns in a process of their own, and what calls proxies
-takes five times as long to import as all that tells the columns.
+Each is imported only when it is needed: a query asks for its columns in a process of its own, and the modules that call
+proxies take five times as long to import as those that know the columns.
 """
 
 from collections.abc import Mapping
