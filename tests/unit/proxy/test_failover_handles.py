@@ -74,7 +74,7 @@ def test_a_recall_in_doubt_of_a_message_whose_time_has_come_stays_in_doubt() -> 
             w.replicas["a"][0].answers_lost = 1
             answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
             assert answer.status.code == Code.PROXY_TIMEOUT, "the first try has taken it back"
-            assert "the outcome is unknown" in answer.status.message
+            assert "it is unknown whether it was recalled" in answer.status.message
             answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
             assert answer.status.code == Code.MESSAGE_NOT_FOUND, "nothing was in doubt"
 

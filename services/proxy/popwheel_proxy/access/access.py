@@ -124,7 +124,7 @@ class Access:
         self._check_demands(caller)
 
     def check_again(self, caller: Caller) -> None:
-        """The same for what was asked last, if the users have changed since.
+        """Check the last request again, if the users have changed since.
 
         Raises:
             StatusError: as `check` does.
@@ -134,7 +134,7 @@ class Access:
             self._check_demands(caller)
 
     def user_of(self, call: Call) -> str:
-        """The access key of who makes a call; only of one that `caller_of` has let in."""
+        """Return the access key of an accepted call's user."""
         return claim_of(call.metadata.get(AUTHORIZATION, "")).access_key
 
     def has_user(self, access_key: str) -> bool:
@@ -142,16 +142,16 @@ class Access:
         return access_key in self._file.content
 
     def may_publish(self, caller: Caller, topic: str) -> bool:
-        """Return whether a caller, who may have begun to call long ago, may send to a topic now."""
+        """Return whether the caller of a long stream may send to a topic now."""
         now = self._file.content.get(caller.user.access_key)
         return now is not None and now.secret == caller.user.secret and now.may(Right.PUBLISH, Sort.TOPIC, topic)
 
     def deny_client(self, call: Call, method: str, client_id: str) -> None:
-        """Log and count a call that is refused as another user has its client id."""
+        """Log and count the refusal of a call whose client id is another user's."""
         self._record_refusal(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
 
     def tick(self) -> None:
-        """Log how much was left out of the log; called about once a second."""
+        """Log the number of unlogged refusals; called about once a second."""
         self._log.tell_unwritten()
 
     def _check_user(self, caller: Caller) -> None:

@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class AccessMetrics:
-    """Counts what was denied, and shows whether the access file is in force.
+    """Metrics of denials, and of the access file.
 
     Args:
         registry: where they are shown.
         users: how many there are.
-        refused: whether the file holds what cannot be used.
+        refused: whether the file is invalid.
     """
 
     def __init__(self, registry: CollectorRegistry, users: Callable[[], int], refused: Callable[[], bool]) -> None:

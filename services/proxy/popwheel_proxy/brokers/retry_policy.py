@@ -4,8 +4,8 @@ A call that a group's master did not serve is one of three:
 
 - Not done: the master was not reached, or says that it does not lead (any more, or yet). The call is tried again. A
   send that may go to any queue goes to another group at once.
-- Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
-  time changes nothing. Messages would be stored twice, so they are retried at the same group, marked as a retry
+- Outcome unknown: the connection was lost, or no answer came in time. Most calls are idempotent and simply
+  retried. Messages would be stored twice, so they are retried at the same group, marked as a retry
   (`PutRun.again`). They go to another group only when this one has left for good.
 - Refused on its merits: the caller gets the refusal.
 """
@@ -34,13 +34,13 @@ class Fault(Enum):
     """Fault for which a call is retried; its value is its name in metrics."""
 
     NO_MASTER = "no_master"
-    """The group has no master, as far as is known."""
+    """No known master of the group."""
     NOT_REACHED = "not_reached"
     """Fault before any part of the call was sent."""
     NOT_LEADING = "not_leading"
-    """The master says that it cannot: it does not lead any more or yet, or has too few replicas in sync."""
+    """Refusal of a master that does not lead any more or yet, or has too few replicas in sync."""
     BUSY = "busy"
-    """The master has too much to do; another may have less."""
+    """Refusal of an overloaded master; another may have less load."""
     OUTCOME_UNKNOWN = "outcome_unknown"
     """Fault with an unknown outcome."""
 
@@ -105,7 +105,7 @@ class SendTries:
         left: the same, if that group has been gone for too long: it may return with all its messages.
         wait_until: until when it waits for that group while it is gone, in seconds of the monotonic clock.
         outcome_unknown: whether an earlier try may have stored it, there or at a group that has left since.
-        past: groups that it has tried and that certainly did not store it.
+        past: groups that were tried and certainly did not store it.
     """
 
     only: Place | None = None
@@ -117,7 +117,7 @@ class SendTries:
 
     @property
     def place(self) -> Place | None:
-        """The one place that it may go to now; None: any."""
+        """The only place that it may go to now; None: any."""
         return self.maybe_stored_at or self.only
 
     @property
@@ -155,7 +155,7 @@ class SendTries:
             self.past.clear()
             return Step.WAIT
         self.past.add(place[0])
-        # One that says it cannot now is not worse than one that is avoided.
+        # A group that refuses for the moment is no worse than an avoided one.
         others = sound if fault in (Fault.NOT_LEADING, Fault.BUSY) else led
         if any(name not in self.past for name in others):
             return Step.ELSEWHERE

@@ -15,13 +15,13 @@ _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
 class _LatencyTable(Collector):
-    """rocketmq_rpc_latency: how long calls took, by method and status."""
+    """rocketmq_rpc_latency: duration of calls, by method and status."""
 
     def __init__(self, latency: HistogramTable) -> None:
         self._latency = latency
 
     def collect(self) -> Iterable[Metric]:
-        """The table as Prometheus reads it."""
+        """Return the table as a histogram."""
         family = HistogramMetricFamily(
             "rocketmq_rpc_latency",
             "Milliseconds from a call's arrival to its answer",
@@ -33,7 +33,7 @@ class _LatencyTable(Collector):
 
 
 class ClientLibraries(Collector):
-    """popwheel_clients: clients by the language and version of their library.
+    """popwheel_clients: clients by language and version of their library.
 
     Args:
         counts: the numbers, of those that have said it.
@@ -45,7 +45,7 @@ class ClientLibraries(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """The most frequent ones, and all others together."""
+        """Return the most frequent ones, and the sum of all others."""
         family = GaugeMetricFamily(
             "popwheel_clients",
             "Clients by the language and version that they have said, the 20 most frequent, and all others together",
@@ -58,7 +58,7 @@ class ClientLibraries(Collector):
 
 
 class ProxyMetrics:
-    """Metrics that no single folder counts.
+    """Metrics of the proxy as a whole.
 
     Args:
         registry: where they are shown.
@@ -130,6 +130,6 @@ class ProxyMetrics:
         self._limit_hits.labels(limit).inc()
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
-        """Take the gauges' values from here whenever they are shown; names as in `popwheel_proxy_...`."""
+        """Read the gauges' values from here at each scrape; names as in `popwheel_proxy_...`."""
         for name, source in sources.items():
             self._gauges[name].set_function(source)

@@ -1,6 +1,6 @@
 """Parking of polls for topics and groups that do not exist.
 
-Consumers that go on after a deletion do not ask in a loop: some clients poll again at once after any refusal.
+So consumers do not poll in a tight loop after a deletion: some clients poll again at once after any refusal.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 
 _TOGETHER_MAX = 50
-"""Polls that are woken in one turn of the loop, of whatever names: each pops at once."""
+"""Polls that are woken in one turn of the loop, of all names: each pops at once."""
 
 
 class AbsentName(NamedTuple):
     """A topic or group that is not there.
 
     Args:
-        is_group: which of both; they may have the same name.
+        is_group: whether it is a group; a topic may have the same name.
         name: its name.
     """
 
@@ -28,11 +28,11 @@ class AbsentName(NamedTuple):
 
 
 Waiter = asyncio.Future[bool]
-"""A poll that waits; set to False it waits no more."""
+"""Future of a waiting poll; False ends the wait."""
 
 
 class AbsentNames:
-    """Polls that wait for their topic or group to be made. Limits of polls hold for them as for all others.
+    """Polls that wait for their topic or group to be created. The limits of polls include them.
 
     Args:
         view: the cluster as the controller streams it.
@@ -56,7 +56,7 @@ class AbsentNames:
         return self._view.named
 
     def waiter(self) -> Waiter:
-        """A poll that is about to wait."""
+        """Return the future of a poll that is about to wait."""
         return asyncio.get_running_loop().create_future()
 
     async def made(self, absent: AbsentName, seen_version: int, until_s: float, waiter: Waiter) -> bool:

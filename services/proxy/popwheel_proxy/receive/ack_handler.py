@@ -57,7 +57,7 @@ class AckHandler:
     Args:
         context: of the proxy; its view has the key of the handles' signature.
         masters: the way to the brokers.
-        renewals: handles that are kept renewed, and no more once they are done with.
+        renewals: handles that are kept renewed, until they are acknowledged or changed.
     """
 
     def __init__(self, context: ProxyContext, masters: MasterCalls, renewals: RenewalBook) -> None:
@@ -195,7 +195,7 @@ class AckHandler:
             some = [handles[index] for index in indexes]
             answers = [(indexes, await self._ack_at(call, broker, group, topic, some))]
         else:
-            # All at once: one that has no master holds up only its own.
+            # All at once: a group without a master delays only its own.
             asked = by_broker.items()
             results_of = await asyncio.gather(
                 *(
@@ -248,7 +248,7 @@ class AckHandler:
         return refusal
 
     def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
-        """Return why a handle of an absent broker cannot be acknowledged."""
+        """Return why a handle of an absent broker cannot be acknowledged now."""
         try:
             broker = self._broker_of(group, topic, handle)
         except StatusError as error:

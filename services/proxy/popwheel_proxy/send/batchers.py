@@ -1,4 +1,4 @@
-"""The batchers of all brokers: watches over their Puts, and has what waits behind a bad one go elsewhere."""
+"""Batchers of all brokers: supervises their Puts, and moves sends away from a failing broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,15 +23,15 @@ _logger = structlog.get_logger()
 
 
 class Batchers:
-    """One batcher for each broker that was sent to, and how these brokers do.
+    """One batcher for each broker that was sent to, and the health of these brokers.
 
     Args:
         brokers: the brokers there are.
-        options: how much may join and wait in a batcher.
+        options: limits of a batcher.
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
-        answered: called with the name of a broker that has stored something.
+        answered: called with the name of a broker that has stored messages.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Batchers:
         return sum(batcher.waiting_messages for batcher in self._batchers.values())
 
     def batcher(self, broker: str) -> Batcher:
-        """The batcher of a broker of the view."""
+        """Return the batcher of a broker of the view."""
         batcher = self._batchers.get(broker)
         if batcher is None:
             batcher = Batcher(broker, self._brokers.channel, self._options, self._background, self)
@@ -70,14 +70,14 @@ class Batchers:
         return batcher
 
     def put_began(self, batcher: Batcher) -> None:
-        """A batcher is about to put (`batcher.PutObserver`)."""
+        """Record that a batcher begins a Put (`batcher.PutObserver`)."""
         batcher.put_began_at = self._clock.monotonic()
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     def put_ended(self, batcher: Batcher, outcome: Outcome, sends: int) -> None:
-        """A batcher's Put has ended (`batcher.PutObserver`)."""
+        """Record that a batcher's Put has ended (`batcher.PutObserver`)."""
         if self._batchers.get(batcher.name) is not batcher:
             return  # the broker has left, and may even be back
         self._metrics.ended(batcher.name, outcome, sends)
@@ -91,7 +91,7 @@ class Batchers:
             self._changed(batcher.name, change)
 
     def _look(self) -> None:
-        """Find Puts that are overdue, and move what waits behind them if another broker answers."""
+        """Find overdue Puts, and move the sends behind them if another broker answers."""
         busy = [batcher for batcher in self._batchers.values() if batcher.is_putting]
         self._looking = bool(busy)
         if busy:
@@ -105,7 +105,7 @@ class Batchers:
                 change = self.health.overdue(batcher.name, batcher.put_began_at, now)
                 if change is not Change.NONE:
                     self._changed(batcher.name, change)
-        for batcher in overdue:  # only now, as what waits must not go from one that hangs to the next
+        for batcher in overdue:  # only now, as sends must not move from one hanging broker to the next
             if batcher.waiting_messages and self.health.answers_better(batcher.name):
                 self._metrics.moved.inc(batcher.return_waiting())
 
@@ -121,7 +121,7 @@ class Batchers:
             _logger.info("sends go to a broker again", broker=broker)
 
     def _brokers_changed(self) -> None:
-        """Forget brokers that have left; what waits for them, or for those without a master, goes elsewhere."""
+        """Forget brokers that have left; sends that wait for them, or for those without a master, go elsewhere."""
         names, led = self._brokers.names, self._brokers.led
         self.health.keep(names)
         now = self._clock.monotonic()

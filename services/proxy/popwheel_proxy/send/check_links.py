@@ -1,6 +1,6 @@
-"""One stream per broker by which it has producers asked how their transactions ended.
+"""One stream per broker for transaction checks: the broker sends them, producers answer them.
 
-There is none as long as no producer is known here. After a stream has broken, the next one begins with all topics.
+There is none while no producer is known here. After a stream has broken, the next one begins with all topics.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ _logger = structlog.get_logger()
 
 
 class CheckLinks:
-    """Links to each broker: a stream of its own.
+    """Streams to all brokers.
 
     Args:
-        book: for which topics there are producers.
+        book: producers by topic.
         telemetry: the way to them.
         brokers: the brokers there are.
         random_source: spreads reconnects.
@@ -55,7 +55,7 @@ class CheckLinks:
         brokers.subscribe(self.follow)
 
     def follow(self) -> None:
-        """Open streams to masters that have come, and end those to brokers that lead no more."""
+        """Open streams to new masters, and end those to former ones."""
         for name, link in list(self._links.items()):
             if self._brokers.channel_if_led(name) is not link.channel:
                 link.close()
@@ -93,7 +93,7 @@ class _Link:
         self._telemetry = telemetry
         self._random = random_source
         self._unreported: dict[str, bool] = {}
-        """Topic -> whether there are producers; what is to be sent next, each topic once."""
+        """Topic -> whether there are producers; changes to be sent next, each topic once."""
         self._changed = asyncio.Event()
 
     def report(self, topics: list[str], gone: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Sends that failed: tried elsewhere, parked until their group has a master again, or given up."""
+"""Retries of failed sends: elsewhere at once, or parked until their group has a master again."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from popwheel_rpc.status import RpcError
 _ANSWER_RESERVE_S = 0.3
 _LOOK_FIRST_S = 0.2
 _LOOK_S_MAX = 1.0
-"""Longest time that a send waits for news of another topic before it asks the broker again, which may have been wrong.
+"""Longest time that a send waits for another topic of the name before it retries at a broker that may be outdated.
 """
 
 Stored = Sequence[int] | Sequence[str]
@@ -30,19 +30,19 @@ Stored = Sequence[int] | Sequence[str]
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One send, from the moment when it first failed.
+    """One send after its first failure.
 
     Args:
         topic: their topic, as this proxy knows it.
         messages: the messages.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
-        pick: the next place in turn for a topic, past some groups; None if no group has a master.
-        look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
+        pick: returns the next place in turn for a topic, past some groups; None if no group has a master.
+        look_up: returns the topic that has the name now; raises `StatusError` if none takes the messages.
         tries: what is known of its tries.
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
         fault: what it means.
-        look_s: for how long word of another topic is waited for if the topic was deleted.
+        look_s: for how long it waits for another topic of the name if the topic was deleted.
     """
 
     topic: Topic
@@ -57,7 +57,7 @@ class Send:
     look_s: float = _LOOK_FIRST_S
 
     def has_another_topic(self) -> bool:
-        """Return whether another topic has the name now; then the messages are for that.
+        """Return whether another topic has the name now; then the messages go there.
 
         If the controllers have lost their state since, it may be the same one under a new id, with what was stored.
 
@@ -98,7 +98,7 @@ class SendRetry:
 
     Args:
         brokers: the broker groups there are.
-        batchers: the ways to them, and how they do.
+        batchers: send to them, and know their health.
         parked_calls: where sends wait.
         metrics: what is counted.
     """
@@ -110,10 +110,10 @@ class SendRetry:
         self._metrics = metrics
 
     async def go_on(self, send: Send) -> Stored:
-        """Try until it is stored, refused, or its time is over.
+        """Retry until it is stored, refused, or its time is over.
 
         Args:
-            send: what is sent; it has been tried once, or there was nowhere to go.
+            send: the send; it has been tried once, or there was nowhere to go.
 
         Raises:
             StatusError: why it could not be stored.
@@ -130,11 +130,13 @@ class SendRetry:
         try:
             return await self._park(send, step, began)
         except LimitError as refusal:
-            send.failure = refusal  # too much is parked; but it may be stored already, and then that is said
+            send.failure = (
+                refusal  # too much is parked; but an earlier try may have stored it, and then the error says so
+            )
             raise send.client_error() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
-        """Park a send, and try when it may."""
+        """Park a send, and retry when its gate opens."""
         with self._parked_calls.park(size_of(send.messages)) as parked:
             while step is not Step.FAIL:
                 if step is Step.WAIT:
@@ -153,10 +155,10 @@ class SendRetry:
             raise send.client_error()
 
     async def _look(self, send: Send, began: float) -> None:
-        """Wait for word of another topic of the name, unless it has come already.
+        """Wait until another topic has the name, unless one has it already.
 
-        After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
-        this proxy has received something.
+        After a while the send is retried at the same broker, ever more rarely: its answer can't change before it or
+        this proxy has received a cluster update.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
         until = clock.monotonic() + send.look_s
@@ -201,7 +203,7 @@ class SendRetry:
         return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._parked_calls.hold_s, there=there)
 
     async def _try(self, send: Send) -> Stored | None:
-        """Try once; None if it failed."""
+        """Try once; return None if it failed."""
         tries = send.tries
         tries.look(self._brokers.names, self._parked_calls.clock.monotonic())
         send.failure = None

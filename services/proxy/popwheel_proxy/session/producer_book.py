@@ -1,4 +1,4 @@
-"""The Telemetry streams that can be asked how transactions of a topic ended: those of its producers (pure)."""
+"""Telemetry streams of producers by topic, for transaction checks (pure)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from popwheel_common.shares import Shares
 
 PAIRS_MAX = 200_000
-"""Pairs of a producer and a topic that are known at the most; producers past it are not asked."""
+"""Limit of (producer, topic) pairs; producers beyond it get no checks."""
 
 
 class Producer(NamedTuple):
     """One Telemetry stream of a client that sends.
 
     Args:
-        client_id: whose it is; streams of one client id have one share.
+        client_id: its client; all streams of a client id share one quota.
         stream: its number.
     """
 
@@ -26,14 +26,14 @@ class ProducerBook:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[Producer, None]] = {}
-        """Topic -> producers; the one that is asked next comes first."""
+        """Topic -> producers; the next one to be checked comes first."""
         self._pairs = Shares()
         """Pairs by client."""
         self._producers: dict[Producer, set[str]] = {}
         self._on_change: Callable[[list[str], list[str]], None] | None = None
 
     def __len__(self) -> int:
-        """Topics that have a producer here."""
+        """Return the number of topics that have a producer here."""
         return len(self._topics)
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class ProducerBook:
         return self._pairs.total
 
     def subscribe(self, on_change: Callable[[list[str], list[str]], None]) -> None:
-        """Notify of topics that have their first producer, and of those whose last one has gone."""
+        """Notify `on_change` of topics that have their first producer, and of those whose last one has gone."""
         self._on_change = on_change
 
     def add(self, producer: Producer, topics: Iterable[str]) -> bool:
