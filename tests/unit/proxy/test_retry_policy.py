@@ -54,7 +54,7 @@ def test_a_bound_send_waits_where_it_belongs() -> None:
         assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS, 0.0) is Step.WAIT
         assert (tries.place, tries.gate) == (("a", 3), for_sends("a"))
     for now in (0.0, LEFT_S):
-        tries.look(("b",), now)
+        tries.check_groups(("b",), now)
         assert tries.place == ("a", 3), "also when its group is gone"
 
 
@@ -63,9 +63,9 @@ def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_tak
     tries = SendTries()
     assert tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("b",), ("b",), ("b",), 10.0) is Step.WAIT
     assert (tries.gate, tries.wait_until) == (for_sends("a"), 10.0 + LEFT_S)
-    tries.look(("a", "b"), 11.0)
+    tries.check_groups(("a", "b"), 11.0)
     assert (tries.place, tries.wait_until) == (("a", 3), inf)
-    tries.look(("b",), 20.0)
+    tries.check_groups(("b",), 20.0)
     assert tries.place == ("a", 3), "its time begins anew"
     assert tries.failed(("a", 3), Fault.NO_MASTER, ("b",), ("b",), ("b",), 20.0 + LEFT_S) is Step.ELSEWHERE
     assert tries.place is None
@@ -76,10 +76,10 @@ def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_long() -> None:
     """All its replicas may die at once and come back with what they had: without `again` it would be stored twice."""
     tries = SendTries()
     tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("a",), (), (), 0.0)
-    tries.look((), 0.0)
-    tries.look((), LEFT_S)
+    tries.check_groups((), 0.0)
+    tries.check_groups((), LEFT_S)
     assert (tries.maybe_stored_at, tries.place) == (None, None), "others may take it"
-    tries.look(("a",), LEFT_S + 1)
+    tries.check_groups(("a",), LEFT_S + 1)
     assert (tries.maybe_stored_at, tries.place) == (("a", 3), ("a", 3))
 
 
@@ -99,7 +99,7 @@ def test_whatever_goes_wrong(
     for now, (fault, names, led, sound, chance) in enumerate(story):
         led &= names
         sound &= led
-        tries.look(names, now)
+        tries.check_groups(names, now)
         gone_since = None if maybe_stored_at in names else now if gone_since is None else gone_since
         if gone_since is not None and now >= gone_since + LEFT_S:
             maybe_stored_at = None

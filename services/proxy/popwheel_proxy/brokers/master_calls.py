@@ -106,7 +106,7 @@ class MasterCalls:
             if broker not in brokers.led:
                 fault = Fault.NO_MASTER
             give_up = give_up_at(began, deadline, _ANSWER_RESERVE_S, parked_calls.hold_s, there=True)
-            if not await parked_calls.turn(broker, fault, give_up):
+            if not await parked_calls.wait_to_retry(broker, fault, give_up):
                 raise _client_error(failure, broker, outcome_unknown=outcome_unknown)
             try:
                 timeout_s = self._timeout_s + wait_s

@@ -100,7 +100,7 @@ class ParkedCalls:
             for gate in (key, for_sends(key), ANYWHERE):
                 self.gates.open(gate)
 
-    async def turn(self, key: str, fault: Fault, give_up: float) -> bool:
+    async def wait_to_retry(self, key: str, fault: Fault, give_up: float) -> bool:
         """Wait until a parked call may be tried again.
 
         Args:

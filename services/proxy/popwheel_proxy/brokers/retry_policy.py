@@ -89,7 +89,7 @@ class Step(Enum):
     """Send it to another group at once."""
     WAIT = "wait"
     """Wait at the gate `SendTries.gate`."""
-    LOOK = "look"
+    FIND_TOPIC = "check_groups"
     """The group says that the topic was deleted: send to its successor of the same name, if there is one."""
     FAIL = "fail"
     """Return the failure to the client."""
@@ -148,7 +148,7 @@ class SendTries:
         if fault is Fault.OUTCOME_UNKNOWN and place is not None:
             self.outcome_unknown = True
             self.maybe_stored_at = place
-        self.look(names, now)
+        self.check_groups(names, now)
         if self.place is not None:
             return Step.FAIL if fault is Fault.BUSY else Step.WAIT
         if place is None:
@@ -169,7 +169,7 @@ class SendTries:
         self.maybe_stored_at = self.left = None
         self.wait_until = inf
 
-    def look(self, names: Collection[str], now: float) -> None:
+    def check_groups(self, names: Collection[str], now: float) -> None:
         """Check whether the group where it may be stored is still there.
 
         When the group has been gone for a while, others may take the message. When the group returns before another

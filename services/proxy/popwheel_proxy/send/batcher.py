@@ -22,7 +22,7 @@ from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 _MESSAGE_OVERHEAD_BYTES = 64
 _LONE_ROW: Final = 4
 """Consecutive Puts of one send each after which the next send does not wait for others."""
-_LOOK_EVERY: Final = 16
+_JOIN_EVERY: Final = 16
 """Every so many-th lone send waits all the same, to find out whether others join."""
 _OK_CODE = int(Code.OK)
 _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on mean that a broker failed, not that it refused
@@ -120,7 +120,7 @@ class Batcher:
         name: the broker's name.
         is_putting: whether a Put is in flight.
         put_began_at: when it began, or the one before it.
-        looks: how often the observer saw it in flight.
+        checks: how often the observer saw it in flight.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Batcher:
         self.name = name
         self.is_putting = False
         self.put_began_at = 0.0
-        self.looks = 0
+        self.checks = 0
         self._observer = observer
         self._channel = channel
         self._options = options
@@ -193,7 +193,7 @@ class Batcher:
         self._bytes.take(topic, size)
         if not self._running:
             self._running = True
-            if self._lone_puts >= _LONE_ROW and self._lone_puts % _LOOK_EVERY:
+            if self._lone_puts >= _LONE_ROW and self._lone_puts % _JOIN_EVERY:
                 self._background.start_at_once(self._run(0))
             else:
                 self._background.start(self._run(1))
@@ -288,7 +288,7 @@ class Batcher:
                 if not shipment.stored.done():
                     shipment.stored.set_exception(NotSentError)
             return
-        self.looks = 0
+        self.checks = 0
         self.is_putting = True
         self._observer.put_began(self)
         try:

@@ -13,9 +13,9 @@ from popwheel_proxy.send.batcher import Batcher, Outcome
 from popwheel_proxy.send.broker_health import BrokerHealth, Change
 from popwheel_proxy.send.metrics import SendMetrics
 
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 """Interval between two checks of Puts in flight."""
-OVERDUE_LOOKS = 6
+OVERDUE_CHECKS = 6
 """A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Looks are counted instead of seconds, so
 that a loop that stood still is not taken for brokers that hang."""
 
@@ -50,7 +50,7 @@ class Batchers:
         self._metrics = metrics
         self._answered = answered
         self._batchers: dict[str, Batcher] = {}
-        self._looking = False
+        self._is_checking = False
         self.health = BrokerHealth()
         metrics.brokers_avoided.set_function(lambda: self.health.avoided)
         brokers.subscribe(self._brokers_changed)
@@ -72,9 +72,9 @@ class Batchers:
     def put_began(self, batcher: Batcher) -> None:
         """Record that a batcher begins a Put (`batcher.PutObserver`)."""
         batcher.put_began_at = self._clock.monotonic()
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+        if not self._is_checking:
+            self._is_checking = True
+            asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._check_puts)
 
     def put_ended(self, batcher: Batcher, outcome: Outcome, sends: int) -> None:
         """Record that a batcher's Put has ended (`batcher.PutObserver`)."""
@@ -90,17 +90,17 @@ class Batchers:
         if change is not Change.NONE:
             self._changed(batcher.name, change)
 
-    def _look(self) -> None:
+    def _check_puts(self) -> None:
         """Find overdue Puts, and move the sends behind them if another broker answers."""
         busy = [batcher for batcher in self._batchers.values() if batcher.is_putting]
-        self._looking = bool(busy)
+        self._is_checking = bool(busy)
         if busy:
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+            asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._check_puts)
         now = self._clock.monotonic()
         overdue = []
         for batcher in busy:
-            batcher.looks += 1
-            if batcher.looks >= OVERDUE_LOOKS:
+            batcher.checks += 1
+            if batcher.checks >= OVERDUE_CHECKS:
                 overdue.append(batcher)
                 change = self.health.overdue(batcher.name, batcher.put_began_at, now)
                 if change is not Change.NONE:

@@ -1,7 +1,7 @@
 """Health of brokers: those that sends avoid, and when they are tried again (pure).
 
-The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is avoided. From
-there are the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
+The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is avoided. Its
+pauses for 0.55 s and more are the same; the rest differs. A broker is slow by its moving latency, not by one send,
 and compared with the other brokers, as others that are as slow are no better choice. A failure counts by
 the time it took, not as ten seconds. The pause doubles when the trouble lasts. And no broker returns untested when its
 pause is over: one send probes it, and a good answer brings it back.

@@ -250,7 +250,7 @@ class SendHandler:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         tries = SendTries(only)
         send = Send(topic, messages, call.deadline, pick, self._look_up, tries, place, failure)
-        return await self._retry.go_on(send)
+        return await self._retry.retry(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
         """Return the next broker and queue in turn, skipping avoided brokers if it can; None without a master."""

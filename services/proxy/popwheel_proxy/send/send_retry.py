@@ -19,8 +19,8 @@ from popwheel_proxy.send.metrics import SendMetrics
 from popwheel_rpc.status import RpcError
 
 _ANSWER_RESERVE_S = 0.3
-_LOOK_FIRST_S = 0.2
-_LOOK_S_MAX = 1.0
+_TOPIC_WAIT_FIRST_S = 0.2
+_TOPIC_WAIT_S_MAX = 1.0
 """Longest time that a send waits for another topic of the name before it retries at a broker that may be outdated.
 """
 
@@ -42,7 +42,7 @@ class Send:
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
         fault: what it means.
-        look_s: for how long it waits for another topic of the name if the topic was deleted.
+        topic_wait_s: for how long it waits for another topic of the name if the topic was deleted.
     """
 
     topic: Topic
@@ -54,7 +54,7 @@ class Send:
     place: Place | None
     failure: StatusError | RpcError | None
     fault: Fault = Fault.NO_MASTER
-    look_s: float = _LOOK_FIRST_S
+    topic_wait_s: float = _TOPIC_WAIT_FIRST_S
 
     def has_another_topic(self) -> bool:
         """Return whether another topic has the name now; then the messages go there.
@@ -109,7 +109,7 @@ class SendRetry:
         self._parked_calls = parked_calls
         self._metrics = metrics
 
-    async def go_on(self, send: Send) -> Stored:
+    async def retry(self, send: Send) -> Stored:
         """Retry until it is stored, refused, or its time is over.
 
         Args:
@@ -130,9 +130,8 @@ class SendRetry:
         try:
             return await self._park(send, step, began)
         except LimitError as refusal:
-            send.failure = (
-                refusal  # too much is parked; but an earlier try may have stored it, and then the error says so
-            )
+            # Too much is parked; but an earlier try may have stored it, and then the error says so.
+            send.failure = refusal
             raise send.client_error() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
@@ -142,10 +141,13 @@ class SendRetry:
                 if step is Step.WAIT:
                     give_up = self._give_up(send, began)
                     until = min(give_up, send.tries.wait_until)
-                    if not await self._parked_calls.turn(send.tries.gate, send.fault, until) and until == give_up:
+                    if (
+                        not await self._parked_calls.wait_to_retry(send.tries.gate, send.fault, until)
+                        and until == give_up
+                    ):
                         raise send.client_error()
-                elif step is Step.LOOK:
-                    await self._look(send, began)
+                elif step is Step.FIND_TOPIC:
+                    await self._wait_for_topic(send, began)
                 stored = await self._try(send)
                 if stored is not None:
                     parked.served = True
@@ -154,15 +156,15 @@ class SendRetry:
             parked.served = True
             raise send.client_error()
 
-    async def _look(self, send: Send, began: float) -> None:
+    async def _wait_for_topic(self, send: Send, began: float) -> None:
         """Wait until another topic has the name, unless one has it already.
 
         After a while the send is retried at the same broker, ever more rarely: its answer can't change before it or
         this proxy has received a cluster update.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
-        until = clock.monotonic() + send.look_s
-        send.look_s = min(2 * send.look_s, _LOOK_S_MAX)
+        until = clock.monotonic() + send.topic_wait_s
+        send.topic_wait_s = min(2 * send.topic_wait_s, _TOPIC_WAIT_S_MAX)
         try:
             while not send.has_another_topic():
                 now = clock.monotonic()
@@ -184,7 +186,7 @@ class SendRetry:
             send.fault = Fault.NOT_REACHED
         elif isinstance(send.failure, StatusError) and send.failure.code == Code.TOPIC_NOT_FOUND:
             self._metrics.retries.inc()
-            return Step.LOOK
+            return Step.FIND_TOPIC
         else:
             fault = fault_of(send.failure)
             if fault is None:
@@ -205,7 +207,7 @@ class SendRetry:
     async def _try(self, send: Send) -> Stored | None:
         """Try once; return None if it failed."""
         tries = send.tries
-        tries.look(self._brokers.names, self._parked_calls.clock.monotonic())
+        tries.check_groups(self._brokers.names, self._parked_calls.clock.monotonic())
         send.failure = None
         place = send.place = tries.place or send.pick(send.topic, tries.past)
         if place is None or place[0] not in self._brokers.led:
