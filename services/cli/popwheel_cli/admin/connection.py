@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Any)
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 _GIVEN = "popwheel_cli.given"
-"""Key of what was said on the command line, in what click's contexts share."""
+"""Key of the given options in click's shared context."""
 
 _HELP = {
     "server": "Where the controller answers; several, one after a comma, are asked in turn. Or "
@@ -36,7 +36,7 @@ _HELP = {
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep the value given; the rightmost one counts."""
+    """Store the given value; the rightmost one counts."""
     if value is not None:
         context.meta.setdefault(_GIVEN, {})[parameter.name] = value
 
@@ -61,9 +61,9 @@ def connection_from(
     """Return the connection to the chosen cluster. A context's secrets go to its own server alone.
 
     Args:
-        given: on the command line, by the names of options.
+        given: options of the command line, by name.
         environment: variables.
-        contexts: reads them; called only if a context may be meant.
+        contexts: reads the contexts; called only if one may be meant.
 
     Raises:
         CommandError: it is not possible, or the context's secrets are not there.

@@ -1,4 +1,4 @@
-"""`popwheel admin inflight`: who has which message until when, how many each has, and to end one delivery."""
+"""`popwheel admin inflight`: messages in flight, their numbers by group and client, and the release of one."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from popwheel_cli.admin.pages import gather, limit_option, say_what_is_missing, 
 
 
 @click.group("inflight", invoke_without_command=True)
-@click.option("--topic", default="", help="That groups receive from.  [default: all]")
+@click.option("--topic", default="", help="Topic that groups receive from.  [default: all]")
 @click.option("--group", default="", help="Of this group alone.")
-@click.option("--client", default="", help="Of the client with this id alone, as far as it is known.")
+@click.option("--client", default="", help="Only messages of the client with this id, as far as it is known.")
 @click.option("--broker", default="", help="Of this broker alone.")
 @limit_option
 @output_option
@@ -20,7 +20,7 @@ from popwheel_cli.admin.pages import gather, limit_option, say_what_is_missing, 
 def in_flight(
     context: click.Context, topic: str, group: str, client: str, broker: str, limit: int, output: Format
 ) -> None:
-    """Show the messages that groups were given and have not acknowledged: who has them, and until when."""
+    """Show delivered messages that are not acknowledged: their clients, and until when they are invisible."""
     if context.invoked_subcommand is not None:
         return
     api: AdminApi = context.obj

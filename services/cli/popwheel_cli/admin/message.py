@@ -1,4 +1,4 @@
-"""`popwheel admin message ...`: one message, by its id; or those with a key."""
+"""`popwheel admin message ...`: one message by its id, or those with a key."""
 
 import json
 from typing import Any
@@ -23,9 +23,9 @@ from popwheel_cli.errors import CommandError
 from popwheel_common.contract.message_id import made_since_ms
 
 _OF_TRACES = ("kind", "position", "pending", "due_ms", "checks", "redriven", "set_aside", "fate")
-"""Fields of a place that say nothing of the message itself."""
+"""Fields of a place that do not belong to the message itself."""
 _MAY_GO_ON = ("acknowledged", "done", "was dead letter")
-"""States of a message that are others if it has gone on to a further place."""
+"""States of a message that a later place replaces."""
 
 _message_id = click.argument("message_id", metavar="ID")
 _topic = click.option("--topic", required=True, help="Topic that it was sent to.")
@@ -63,7 +63,7 @@ def get(api: AdminApi, message_id: str, topic: str, since: int | None, until: in
 @message.command("trace")
 @_message_id
 @_topic
-@click.option("--group", default="", help="What this group has of it alone.")
+@click.option("--group", default="", help="Only its fate for this group.")
 @_since
 @_until
 @output_option
@@ -71,7 +71,7 @@ def get(api: AdminApi, message_id: str, topic: str, since: int | None, until: in
 def trace(
     api: AdminApi, message_id: str, topic: str, group: str, since: int | None, until: int | None, output: Format
 ) -> None:
-    """Show what became of a message for each group: acknowledged, in flight, failed, dead letter; where it is and was,
+    """Show the fate of a message for each group: acknowledged, in flight, failed, dead letter; its places,
     the oldest place first; and what happened to it, as far as that is known.
     """
     places, found = _places(api, message_id, topic, group, since, until)
@@ -87,7 +87,7 @@ def trace(
 
 
 @message.command("list")
-@click.option("--topic", required=True, help="That they were sent to.")
+@click.option("--topic", required=True, help="Topic that they were sent to.")
 @click.option("--key", required=True, help="One of the keys that their sender gave them.")
 @click.option("--since", type=MomentParam(), help="Stored then, at the earliest.  [default: the oldest]")
 @click.option("--until", type=MomentParam(), help="Latest time of its arrival.  [default: now]")
@@ -105,7 +105,7 @@ def list_messages(
     limit: int,
     output: Format,
 ) -> None:
-    """Show the messages of a topic with a key, the oldest first. All that was stored in that time is read for it."""
+    """Show the messages of a topic with a key, the oldest first. All messages of that time are read for it."""
     asked: dict[str, object] = {"topic": topic, "key": key, "broker": broker, "since_ms": since or 0}
     if until is not None:
         asked["until_ms"] = until

@@ -35,7 +35,7 @@ class _Place(click.ParamType[dict[str, Any]]):
 
 @click.group()
 def offset() -> None:
-    """Change where groups read next."""
+    """Change the offsets of groups."""
 
 
 @offset.command("reset")
@@ -47,10 +47,10 @@ def offset() -> None:
     type=_Place(),
     help="earliest, latest, a time (2026-01-31T12:00:00Z), a span back from now (-1h), or offset:N of each queue.",
 )
-@click.option("--shift", type=int, help="So many messages on from where each queue stands; negative: back.")
+@click.option("--shift", type=int, help="Move each queue by so many messages; negative: back.")
 @click.option("--broker", default="", help="With --queue: that queue of this broker alone.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="With --broker.")
-@click.option("--force", is_flag=True, help="Do it although consumers of the group are connected.")
+@click.option("--force", is_flag=True, help="Reset although consumers of the group are connected.")
 @destroys
 @output_option
 @click.pass_obj
@@ -66,7 +66,7 @@ def reset(
     consent: Consent,
     output: Format,
 ) -> None:
-    """Set a group back or forward in a topic, once it was shown what that changes.
+    """Set a group back or forward in a topic, after showing the changes.
 
     The group gets the messages from there on as if it had never read them. Its messages in flight are revoked, its
     waiting retries are skipped (but kept with --queue). Refused while consumers of the group are connected.
