@@ -1,4 +1,4 @@
-"""One call as its caller has it, over a socket: from the request to what the trailers say."""
+"""One call at its caller, over a socket: from the request to the trailers."""
 
 import asyncio
 from collections import deque
@@ -98,12 +98,12 @@ class UnaryClientCall(ClientCall):
         self.fail(error)
 
     def expired(self) -> None:
-        """The deadline has passed."""
+        """End the call as its deadline has passed."""
         self._deadline_step = None
         self._give_up(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancel(self) -> None:
-        """The caller no longer waits."""
+        """Cancel the call: the caller no longer waits."""
         self._connection.reset(self.stream_id)
         self._finish()
 
@@ -113,7 +113,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
 
     Args:
         method: what is called.
-        connect: gives the connection, and opens the stream on it (`ClientConnection.open_stream`).
+        connect: returns the connection, and opens the stream on it (`ClientConnection.open_stream`).
     """
 
     __slots__ = (
@@ -157,12 +157,12 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             self._wake()
 
     def opened(self, connection: ClientConnection, stream_id: int) -> None:
-        """The stream was opened."""
+        """Record that the stream was opened."""
         self._connection = connection
         self.stream_id = stream_id
         self._reader = MessageReader(connection.limits.message_bytes_max)
 
-    # What the connection says
+    # Events of the connection
 
     def response(self, head: ResponseHead, *, ended: bool) -> None:
         if head.status not in (0, 200):
@@ -221,10 +221,10 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self._waiters.append(waiter)
         await waiter
 
-    # What the caller says
+    # Calls of the caller
 
     async def receive(self) -> Response | None:
-        """The next message; None when the call has ended well, else the error it ended with is raised."""
+        """Return the next message; None when the call has succeeded, else raise its error."""
         while not self._messages:
             if self._over:
                 if self._error is not None:

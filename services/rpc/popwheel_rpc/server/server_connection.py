@@ -39,7 +39,7 @@ _STALLED_S = 3.0
 class ServerConnection(Carrier):
     """A client's connection to a `Server`.
 
-    What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
+    Data received in one turn of the loop is answered by one write: handlers that do not suspend have answered by
     the end of `data_received`, all others join the write of the turn in which they end. The last answer that is due
     is written at once. Handlers of streams start at the end of `data_received`: as a rule they need not wait for their
     first message then.
@@ -66,7 +66,7 @@ class ServerConnection(Carrier):
         self._unsent_reported = 0
         self._let_go = False
 
-    # What the loop says
+    # Callbacks of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -132,7 +132,7 @@ class ServerConnection(Carrier):
         self.http2.start()
         return True
 
-    # What comes in
+    # Received events
 
     def _dispatch(self, event: Event) -> None:
         kind = event.__class__
@@ -191,7 +191,7 @@ class ServerConnection(Carrier):
             return
         if self.server.authority and head.authority != self.server.authority:
             self._refuse(event, RpcError(GrpcStatus.UNAVAILABLE, f"this is {self.server.authority}"))
-            self.go_away()  # so that the caller looks the name up anew
+            self.go_away()  # so that the caller resolves the name anew
             return
         route = self.server.routes.get(head.path)
         if route is None:
@@ -221,7 +221,7 @@ class ServerConnection(Carrier):
         """Start the handlers of streams; as a rule their first message has arrived by now."""
         opened, self._opened = self._opened, []
         for stream in opened:
-            if self._transport is not None and not self._transport.is_closing():  # else nobody would be answered
+            if self._transport is not None and not self._transport.is_closing():  # else the call would get no answer
                 stream.begin()
 
     def _refuse(self, event: RequestReceived, error: RpcError) -> None:
@@ -230,7 +230,7 @@ class ServerConnection(Carrier):
         else:
             self.end_later(event.stream_id, _refusal(error), self.now)
 
-    # What calls say
+    # Reports of calls
 
     def answered(self) -> None:
         if self._unary_calls > 1:
