@@ -1,6 +1,6 @@
 """Certificates and authorities of a cluster's services, and the next step in renewing them.
 
-It is decided by the certificates and the time alone; only what a new key is comes from the machine's randomness.
+The decision depends on the certificates and the time alone; only new keys are random.
 """
 
 import datetime
@@ -17,7 +17,7 @@ DAYS = 90
 AUTHORITY_DAYS = 3650
 
 SPREAD = datetime.timedelta(hours=1)
-"""Time after which every process has a new file, however late Kubernetes brings it."""
+"""Time after which every process has a new file, even if Kubernetes is slow."""
 
 _LAST_PART = 3
 
@@ -53,7 +53,7 @@ class Step:
 
 
 def next_step(current: CertificateSet, names: Sequence[str], now: datetime.datetime) -> Step | None:
-    """The next step in renewing a set; None if nothing is to be done now.
+    """Return the next step in renewing a set; None if none is due.
 
     Processes see a step at different times, up to `SPREAD` apart, and no two of them may refuse each other meanwhile.
     So a new authority is first trusted by all, then makes a certificate, and only then the one before is forgotten.
@@ -64,13 +64,13 @@ def next_step(current: CertificateSet, names: Sequence[str], now: datetime.datet
         now: the time.
 
     Raises:
-        ValueError: it holds what is no certificate or key.
+        ValueError: it has an invalid certificate or key.
     """
     trusted = _certificates(current.authorities)
     issuer = next((each for each in trusted if _belongs(current.authority_key, each)), None)
     shown = x509.load_pem_x509_certificate(current.certificate) if current.certificate else None
     if shown is not None and (shown.not_valid_after_utc <= now or not _belongs(current.key, shown)):
-        shown = None  # nobody takes it, so nobody is to be waited for
+        shown = None  # no process accepts it, so none must be waited for
     if issuer is None or _is_in_last_part(issuer, now):
         return _with_new_authority(current, names, now, alone=shown is None)
     wanted = set(names)
@@ -79,7 +79,7 @@ def next_step(current: CertificateSet, names: Sequence[str], now: datetime.datet
     by_issuer = _is_by(shown, issuer)
     if by_issuer or _is_known_to_all(issuer, now):
         if not wanted <= _names(shown):
-            # The others call this one by its former names until they have been started anew.
+            # Others use the former names until they are restarted.
             return _with_new_certificate(current, issuer, wanted | _names(shown), now, "there are new names")
         if not by_issuer:
             return _with_new_certificate(current, issuer, wanted, now, "there is a new authority")
@@ -88,7 +88,7 @@ def next_step(current: CertificateSet, names: Sequence[str], now: datetime.datet
                 current, issuer, wanted, now, "the certificate is in the last third of its time"
             )
     if by_issuer and len(trusted) > 1 and _is_known_to_all(shown, now):
-        return Step(replace(current, authorities=_pem(issuer)), "the authority before is trusted no more")
+        return Step(replace(current, authorities=_pem(issuer)), "the previous authority is not trusted any more")
     return None
 
 

@@ -1,4 +1,4 @@
-"""`popwheel certificates`: keeps the certificate that services show one another in a Secret of Kubernetes."""
+"""`popwheel certificates`: renews the services' certificate in a Secret of Kubernetes."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ _FILES = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt", "
 
 
 def keep_certificates(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> None:
-    """Take the next step that a Secret of the Kubernetes cluster needs, if any, and say which.
+    """Take the next step of a Secret of the Kubernetes cluster, if any; return it in words.
 
     Args:
         secret: its name.
@@ -59,7 +59,7 @@ async def _keep_in_cluster(secret: str, namespace: str, names: Sequence[str], cl
 
 
 async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clock) -> str:
-    """Take the next step; what was done, in words.
+    """Take the next step; return it in words.
 
     Args:
         api: the API server.
@@ -81,11 +81,11 @@ async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clo
                 f"the Secret {secret} holds what cannot be renewed ({error}): delete it, and all is made anew"
             ) from error
         if step is None:
-            return "nothing is to be renewed now"
+            return "no renewal is due"
         try:
             await _store(api, found, secret, step.made)
         except ApiConflictError:
-            continue  # somebody else was quicker
+            continue  # another process was faster
         return step.why
     raise CommandError(f"the Secret {secret} was changed by others {_TRIES} times meanwhile; try again")
 

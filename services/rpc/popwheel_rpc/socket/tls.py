@@ -47,9 +47,8 @@ def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLCont
 
 
 def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    context.load_cert_chain(
-        certificate, key, password=""
-    )  # else OpenSSL asks at the terminal for the password of an encrypted key
+    # With no password OpenSSL would ask at the terminal for that of an encrypted key.
+    context.load_cert_chain(certificate, key, password="")
     context.set_alpn_protocols(["h2"])
 
 
