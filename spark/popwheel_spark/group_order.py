@@ -1,4 +1,4 @@
-"""Rows of one message group in one task, in order: the sink keeps the order of a task's rows, and Spark runs tasks side
+"""Partitioning by message group: the sink keeps the order of a task's rows, and Spark runs tasks side
 by side.
 """
 

@@ -22,7 +22,7 @@ _DAY_S = 86_400
 
 
 def by_date(messages: DataFrame) -> DataFrame:
-    """Messages with the column `date`: when they were stored, in UTC, wherever the session is (pure)."""
+    """Return the messages with the column `date`: the day of their storage in UTC, in any time zone (pure)."""
     from pyspark.sql import functions as sql
 
     days = sql.floor(sql.unix_seconds("storeTimestamp") / _DAY_S)
@@ -30,7 +30,7 @@ def by_date(messages: DataFrame) -> DataFrame:
 
 
 def start(messages: DataFrame, folder: ArchiveFolder, every_ms: int | None) -> StreamingQuery:
-    """Begin, or go on, to write a stream of messages into an archive.
+    """Start or continue the stream that writes messages to an archive.
 
     Args:
         messages: the stream.
@@ -70,7 +70,7 @@ def watch(query: StreamingQuery) -> int:
 
 
 @click.command(epilog="Example: popwheel-spark archive --topics Orders,Payments --to /data/archive --every 5m")
-@click.option("--topics", default="", metavar="NAME,..", help="Which topics; these or --topic-pattern.")
+@click.option("--topics", default="", metavar="NAME,..", help="Topics to archive; these or --topic-pattern.")
 @click.option(
     "--topic-pattern", default="", metavar="REGEX", help="All topics whose whole names it matches; new ones, too."
 )
@@ -89,14 +89,14 @@ def watch(query: StreamingQuery) -> int:
     show_default=True,
     help="How often a micro-batch is written: 90s, 10m, 2h or 1d.",
 )
-@click.option("--until-now", is_flag=True, help="End when everything is written that is there now.")
+@click.option("--until-now", is_flag=True, help="End when all current messages are written.")
 @cluster_flags
 def archive(
     cluster: Cluster, topics: str, topic_pattern: str, path: str, start_ms: int | None, every: int, until_now: bool
 ) -> None:
     """Write topics to Parquet by date and topic, each message once.
 
-    Begun again with the same folder, it goes on where it was.
+    Started again with the same folder, it continues where it stopped.
     """
     if bool(topics) == bool(topic_pattern):
         raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
@@ -110,7 +110,7 @@ def archive(
     try:
         click.echo(f"archived {watch(query):,} messages")
     except KeyboardInterrupt:
-        click.echo("stopping; begun again, it goes on here")
+        click.echo("stopping; started again, it continues here")
     finally:
         query.stop()
     click.echo(f"in all {folder.describe()}")

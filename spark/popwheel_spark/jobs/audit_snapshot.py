@@ -14,11 +14,11 @@ Place = tuple[str, str, int, int]
 
 
 class AuditSnapshot:
-    """Asks the brokers, and sees that each of them answers all the while as the same master.
+    """Reads a group's state from the brokers, and checks that none changes its master meanwhile.
 
     Args:
         api: of the controller.
-        group: of which it asks.
+        group: the consumer group.
     """
 
     def __init__(self, api: AdminApi, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows as messages, and the requests that carry them (pure)."""
+"""Conversion of rows to messages, and to requests that carry them (pure)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from popwheel_spark.errors import OptionError, RefusedError
 from popwheel_spark.wire.schema import COLUMNS, is_like
 
 WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
-"""Columns that a row to be sent may have; `body` it must have."""
+"""Columns of rows to be sent; `body` is required."""
 MESSAGES_MAX: Final = 64
 """Limit of messages of one request; proxies take 128 by default."""
 _BYTES_MAX = 2**20
 """Size of the bodies of a request after which it gets no further message."""
 _NS_PER_MS = 1_000_000
-# Put together by hand, as objects of protobuf take four times as long. Fields one after another are one message to
+# Encoded by hand, as objects of protobuf take four times as long. Consecutive fields are one message to
 # protobuf, so what rows have in common is encoded once. What is in hexadecimal is a field's tag, and 34 as \x22.
 _PROPERTIES = b"%b\x1a\x22%b%012X\x12%b%b"
-"""SystemProperties: what was said, message_id (34 characters), keys."""
+"""SystemProperties: given ones, message_id (34 characters), keys."""
 _MESSAGE = b"%b\x1a%b%b\x22%b%b"
 """Message: topic and user properties, system_properties, body."""
 _MESSAGES = b"\x0a%b%b"
@@ -53,9 +53,9 @@ def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> N
         if not is_like(field.type, wanted_type) and not (field.name == "body" and pa.types.is_string(field.type)):
             raise OptionError("schema", f"the column {field.name} must be {COLUMNS[field.name][0]}, not {field.type}")
     if "body" not in schema.names:
-        raise OptionError("schema", "rows need a column body, BINARY or STRING: what the message says")
+        raise OptionError("schema", "rows need a column body, BINARY or STRING")
     if not topic and "topic" not in schema.names:
-        raise OptionError("topic", "say where the rows go, by this option or by a column topic")
+        raise OptionError("topic", "give the topic of the rows, by this option or by a column topic")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class RowRequests:
             yield from bundle.rest()
 
     def _message(self, head: bytes, properties: bytes, body: bytes) -> bytes:
-        """The message of the next row."""
+        """Return the encoded message of the next row."""
         row = self._row
         key = b"%b%d" % (self._prefix, row)
         properties = _PROPERTIES % (properties, self._id, row, varint(len(key)), key)
@@ -256,7 +256,7 @@ class RowRequests:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """A column's values in Python; times as microseconds since 1970, bodies as bytes."""
+    """Return a column's values in Python; times as microseconds since 1970, bodies as bytes."""
     match name:
         case "deliveryTimestamp":
             column = column.cast(pa.int64())

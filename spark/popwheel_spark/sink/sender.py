@@ -1,4 +1,4 @@
-"""Sends requests, some at a time, and those messages again that were not taken."""
+"""Sends requests, some at a time, and retries refused messages."""
 
 import asyncio
 import time
