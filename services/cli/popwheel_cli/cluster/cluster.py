@@ -46,7 +46,7 @@ class ClusterOfOneMachine:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Start all processes; returns when all are ready and the table of them is shown.
+        """Start all processes; return when all are ready and their table is shown.
 
         Raises:
             ConfigurationError: the data folder or a port cannot be had.
@@ -86,7 +86,7 @@ class ClusterOfOneMachine:
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Never returns: a process that ends is started again."""
+        """Never returns: a process that ends is restarted."""
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
@@ -107,7 +107,7 @@ def console_address(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print what listens where."""
+    """Print the addresses of all listeners."""
     from popwheel_cli.table import print_table
 
     print_table(("process", "grpc", "http", "log"), rows)

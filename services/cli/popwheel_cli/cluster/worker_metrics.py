@@ -1,4 +1,4 @@
-"""Answers of several children over HTTP, asked at once: whether they are ready, and their metrics."""
+"""Readiness and metrics of several children, requested over HTTP at once."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _READ_S = 8.0  # a page of very many series takes a while, as others are served 
 
 
 class ChildPages:
-    """Asks children over HTTP.
+    """Client of children's HTTP pages.
 
     Sums of their metrics over the label `worker` are those of the whole proxy, so that one port per proxy is all that
     Prometheus has to know.
@@ -35,7 +35,7 @@ class ChildPages:
         )
 
     async def ask(self) -> None:
-        """Ask all which of them are ready."""
+        """Request the readiness of all children."""
         answers = await asyncio.gather(
             *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
         )

@@ -72,7 +72,7 @@ class ProxyWorkers:
             CommandError: a worker cannot start.
         """
         options, stack = self._options, self._stack
-        # What is wrong is said once, not by each worker.
+        # An error is reported once, not by each worker.
         check_files(self._access, options.tls)
         cluster_certificate(self._tls)
         warn_of_open_clients(self._access, options.grpc_host)
@@ -125,7 +125,7 @@ class ProxyWorkers:
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Never returns: a worker that ends is started again."""
+        """Never returns: a worker that ends is restarted."""
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
@@ -142,7 +142,7 @@ def check_files(access: AccessOptions, tls: TlsOptions) -> None:
     """
     client_certificate(tls, access.client_authority_file)
     if access.file:
-        from popwheel_proxy.access.access_file import access_file  # it takes a while to load, and few need it
+        from popwheel_proxy.access.access_file import access_file  # imported late: slow to load, rarely needed
 
         access_file(access.file)
 
@@ -156,7 +156,7 @@ def worker_children(
     settings: Mapping[str, object],
     files: Sequence[int] = (),
 ) -> dict[str, Child]:
-    """The workers of a proxy, by their names: "0", "1" ...
+    """Return the workers of a proxy, by their names: "0", "1" ...
 
     Args:
         ports: where their HTTP ports are reserved.
@@ -178,7 +178,7 @@ def worker_children(
 
 
 def worker_restarts(registry: CollectorRegistry) -> Counter:
-    """Counts workers that are started again."""
+    """Return the counter of restarted workers."""
     return Counter("popwheel_proxy_worker_restarts", "Workers that had ended and were started again", registry=registry)
 
 

@@ -30,16 +30,16 @@ _logger = structlog.get_logger()
 
 
 class Process(Protocol):
-    """Process of a server, between its first and its last line of the log."""
+    """Process of a server."""
 
     async def start(self) -> None:
-        """Serve; returns when everything is served."""
+        """Start serving; returns when everything is served."""
 
     async def stop(self) -> None:
-        """Drain and end; also what a `start` that broke off had begun."""
+        """Drain and end; also after a cancelled `start`."""
 
     async def failed(self) -> Exception:
-        """Return when the process cannot go on, and why."""
+        """Wait until the process cannot continue, and return the reason."""
 
 
 def run(
@@ -153,12 +153,12 @@ async def _drain(process: Process, start: asyncio.Future[None], seconds: float) 
 async def _stop(process: Process, start: asyncio.Future[None]) -> None:
     if not start.done():
         start.cancel()
-        await asyncio.wait({start})  # what it raised is for whoever drains
+        await asyncio.wait({start})  # its exception is handled by the caller that drains
     await process.stop()
 
 
 class _EndSignals:
-    """Listens for the signals that ask the process to end: the first to drain, the second at once."""
+    """Handler of the signals that end the process: the first drains, the second ends at once."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
