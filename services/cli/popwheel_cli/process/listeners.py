@@ -45,8 +45,7 @@ elsewhere.
 """
 
 SEVERAL_CONTROLLERS_LIMITS = replace(CHANNEL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
-"""Limits of callers of one of several controllers: when the leader hangs, another is asked after about three seconds.
-"""
+"""Limits of callers of one of several controllers: when the leader hangs, another is tried after about 3 s."""
 
 CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
 """Limits of the controller.
@@ -223,7 +222,7 @@ def warn_of_open_clients(options: AccessOptions, host: str) -> None:
     """Log a warning if a proxy without access control is reachable from other machines."""
     if not options.file and not options.client_authority_file and not is_loopback(host):
         _logger.warning(
-            "all clients that reach this port may send and receive everything: set access.file (docs/operate/access.md)",
+            "all clients that reach this port may send and receive all: set access.file (docs/operate/access.md)",
             port="proxy.grpc_port",
             host=host,
         )
