@@ -1,4 +1,4 @@
-"""Asks the cluster, on the driver, which queues there are and from where to where they go."""
+"""Planner of reads, on the driver: finds the queues of a cluster and their offsets."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ class Planner:
     """Finds queues and offsets.
 
     Args:
-        client: asks the cluster.
+        client: client of the cluster.
         options: of the read.
     """
 
@@ -29,7 +29,7 @@ class Planner:
         self._named: set[Queue] = set()
 
     async def queues(self, known: Collection[Queue] = ()) -> list[Queue]:
-        """All queues that are to be read and are there now.
+        """Return all existing queues to be read.
 
         Args:
             known: those that were read before.
@@ -63,7 +63,7 @@ class Planner:
         return there if subscription.assign is None else _only(subscription.assign, there)
 
     async def _found(self, topics: Sequence[str]) -> dict[str, list[Queue] | None]:
-        """The queues of each topic, some topics at a time; None for one that is not there."""
+        """Return the queues of each topic, some topics at a time; None for one that does not exist."""
         found: dict[str, list[Queue] | None] = {}
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[begin : begin + _TOPICS_AT_ONCE]
@@ -156,7 +156,7 @@ class Planner:
 
 
 def _only(assign: Mapping[str, Mapping[str, tuple[int, ...]]], there: Collection[Queue]) -> list[Queue]:
-    """The queues that are assigned.
+    """Return the assigned queues.
 
     Raises:
         OptionError: the topic has no such queue.
