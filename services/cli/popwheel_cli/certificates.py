@@ -69,7 +69,7 @@ async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clo
 
     Raises:
         ApiAwayError: the API server cannot be asked.
-        CommandError: the Secret is somebody else's, or holds something else, or others change it all the time.
+        CommandError: the Secret is not ours, has other content, or is changed by others all the time.
     """
     for _ in range(_TRIES):
         found = await api.get(SECRETS, secret)

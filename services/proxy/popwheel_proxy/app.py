@@ -301,7 +301,7 @@ class ProxyApp:
             self._look_after_clients(now)
             for switch in self._mode_choice.time_passed(now):
                 self.poll_metrics.mode_switched(switch.mode)
-                _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
+                _logger.info("polls wait in another mode", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._lite_sync.tick()
             self._send_handler.tick()

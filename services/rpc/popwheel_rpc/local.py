@@ -128,7 +128,7 @@ class _LocalCall:
     """A unary call in flight, which may be ended while the caller waits.
 
     It ends as with `asyncio.timeout`: the caller's task is cancelled, and the exception that leaves the handler is
-    turned into an error, unless somebody else has cancelled the task as well.
+    turned into an error, unless the task was also cancelled by others.
 
     Args:
         task: the caller's; None if it has none, then the call ends only by itself.
@@ -186,7 +186,7 @@ class _Pipe(Generic[Message]):
         self._wake()
 
     async def put(self, messages: Sequence[Message]) -> bool:
-        """Add messages once there is room; False if nobody will read them."""
+        """Add messages once there is room; False if the reader is gone."""
         while not self.broken and len(self._messages) >= self._messages_max:
             await self._wait()
         if self.broken:

@@ -194,7 +194,7 @@ def _lose(
 
     Raises:
         WrongUseError: there is no terminal to ask at.
-        CommandError: it was refused, or nobody answered.
+        CommandError: it was refused, or no controller answered.
     """
     if not word or consent.dry_run:
         consent.check_terminal()

@@ -58,7 +58,7 @@ class Consent:
         Raises:
             WrongUseError: there is no terminal to ask at.
             click.Abort: the operator does not want it.
-            CommandError: it was refused, or nobody answered.
+            CommandError: it was refused, or no controller answered.
         """
         self.check_terminal()
         if self.dry_run or not self.yes:

@@ -160,7 +160,7 @@ def _places(
 def _found(
     api: AdminApi, message_id: str, asked: dict[str, object], since_ms: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The places of which some were stored since then, and what became of it; who did not answer is said."""
+    """Return the places since then, and the fates of the message; print the brokers that did not answer."""
     found: list[dict[str, Any]] = []
     fates: list[dict[str, Any]] = []
     after: str | None = ""

@@ -126,7 +126,7 @@ def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[list[b
     """Yield the bodies to send, as many at once as are there.
 
     Raises:
-        CommandError: it cannot be read, or nobody says what it is.
+        CommandError: it cannot be read, or is not given.
     """
     is_input = body == "-" or (file is not None and str(file) == "-") or (body is None and file is None)
     if body is not None and file is not None:

@@ -33,7 +33,7 @@ class ClusterOfOneMachine:
         options: settings of everything.
         given: words of the command line that gave them, for the children.
         shape: how many processes.
-        data_dir: folder of all that must last, and of the logs; nobody else may have it.
+        data_dir: folder of all persistent data and of the logs, for this process alone.
     """
 
     def __init__(self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path) -> None:
@@ -88,7 +88,7 @@ class ClusterOfOneMachine:
     async def failed(self) -> Exception:
         """Never returns: a process that ends is restarted."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def _relay(self, relays: Sequence[RelayPlan], children: Children) -> None:
         """Open the relays, if there are to be any."""

@@ -8,8 +8,8 @@ _LOOK_S_MAX = 2 * LOOK_S
 class Liveness:
     """Measures how long children have been silent.
 
-    The time is that of the looks: it goes on by two seconds a look at the most. So a parent that was stopped, starved
-    or suspended with the whole machine finds nobody silent when it goes on.
+    Time advances by two seconds per check at the most. So a parent that was stopped, starved
+    or suspended with the whole machine finds no child silent when it continues.
 
     One that is not ready yet may be silent for as long as it likes: a broker recovers its log in its loop, and a large
     one takes minutes.

@@ -30,7 +30,7 @@ class ChildPages:
         self._children = children
         self._without_page = Gauge(
             "popwheel_processes_without_page",
-            "Child processes that gave no page of metrics in time, so that sums on this one lack them",
+            "Child processes whose metrics did not arrive in time, and are missing in the sums",
             registry=registry,
         )
 

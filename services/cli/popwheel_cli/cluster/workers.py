@@ -127,7 +127,7 @@ class ProxyWorkers:
     async def failed(self) -> Exception:
         """Never returns: a worker that ends is restarted."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def _stop_http(self) -> None:
         if self._http is not None:
@@ -179,21 +179,21 @@ def worker_children(
 
 def worker_restarts(registry: CollectorRegistry) -> Counter:
     """Return the counter of restarted workers."""
-    return Counter("popwheel_proxy_worker_restarts", "Workers that had ended and were started again", registry=registry)
+    return Counter("popwheel_proxy_worker_restarts", "Restarts of worker processes", registry=registry)
 
 
 def hung_children(registry: CollectorRegistry) -> Counter:
     """Count processes that are killed because they hang."""
     return Counter(
         "popwheel_hung_processes_killed",
-        "Child processes that gave no sign of life for children.silence_ms_max, were killed and started again",
+        "Child processes without a heartbeat for children.silence_ms_max, which were killed and restarted",
         registry=registry,
     )
 
 
 def show_workers(registry: CollectorRegistry, children: Children, workers: Mapping[str, Child]) -> None:
     """Show how many of the workers run."""
-    Gauge("popwheel_proxy_workers", "Worker processes that run now", registry=registry).set_function(
+    Gauge("popwheel_proxy_workers", "Running worker processes", registry=registry).set_function(
         lambda: sum(children.running(worker.name) for worker in workers.values())
     )
 

@@ -25,7 +25,7 @@ class Check:
 
     Args:
         client: of the proxy, in a group of its own.
-        topic: which takes messages of any type, and which nobody else uses.
+        topic: takes messages of any type, and is used by this check only.
         clock: the time.
         step_s: how long a failed step is retried: a proxy knows a new topic after a moment.
     """

@@ -271,7 +271,7 @@ def _check(view: View) -> None:
     """Check that a replica can take over.
 
     Raises:
-        CommandError: nobody can.
+        CommandError: none can.
     """
     if view["master"] is None:
         raise CommandError(f"{view['name']} has no master, so nothing was done: {view['trouble']}")

@@ -82,6 +82,6 @@ def _secret(path: str) -> bytes:
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigurationError(
             "console.secret_file",
-            f"{path} has {len(secret)} bytes, and must have at least {SECRET_BYTES_MIN} that nobody can guess",
+            f"{path} has {len(secret)} bytes, and must have at least {SECRET_BYTES_MIN} random ones",
         )
     return secret

@@ -36,7 +36,7 @@ class DataLock:
         """Check that the folder can be locked, without changing it.
 
         Raises:
-            ConfigurationError: another process has it, it is somebody else's, or it cannot be read.
+            ConfigurationError: another process has it, it is a foreign folder, or it cannot be read.
         """
         try:
             names = [path.name for path in self._data_dir.iterdir()]
@@ -65,7 +65,7 @@ class DataLock:
         """Lock the folder.
 
         Raises:
-            ConfigurationError: another process has it, it is somebody else's, or it cannot be made or written.
+            ConfigurationError: another process has it, it is a foreign folder, or it cannot be made or written.
         """
         self.check()
         try:

@@ -76,12 +76,12 @@ class LoopTurns(Collector):
         now_s = self._clock.monotonic()
         yield GaugeMetricFamily(
             "popwheel_loop_turn_p99_seconds",
-            "How long turns of the loop took within the last minute, in CPU time: 99 of 100 took no longer.",
+            "99th percentile of the turns of the loop within the last minute, in seconds of CPU time.",
             value=self._times.quantile(now_s, _MOST),
         )
         yield GaugeMetricFamily(
             "popwheel_loop_turn_max_seconds",
-            "How long the longest turn of the loop took within the last minute, in CPU time.",
+            "Longest turn of the loop within the last minute, in seconds of CPU time.",
             value=self._times.quantile(now_s, 1.0),
         )
 

@@ -33,7 +33,7 @@ class Ports:
             The port.
 
         Raises:
-            ConfigurationError: somebody listens there already, it is reserved here, or the host is not this machine's.
+            ConfigurationError: it is in use, it is reserved here, or the host is not this machine's.
         """
         for other_host, other, other_key in self._reserved:
             if port == other and (host == other_host or {host, other_host} & {*EVERYWHERE}):

@@ -57,7 +57,7 @@ def run(
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
 
-    From then on to the end of the process nobody waits for who reads its standard error and output (`log_writer`).
+    From then on slow readers of standard error and output do not block the process (`log_writer`).
 
     Raises:
         CommandError: it could not start (WrongUseError: because of a setting, or of the operating system).
@@ -119,7 +119,7 @@ async def _live(make: Callable[[], Process], drain_s_max: float, heartbeat: int 
             await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
             collecting.cancel()
             if failure.done():
-                _logger.error("cannot go on, ending", reason=str(failure.result()))
+                _logger.error("cannot continue, ending", reason=str(failure.result()))
                 await _drain(process, start, drain_s_max)
                 return _EXIT_FAILED
             failure.cancel()

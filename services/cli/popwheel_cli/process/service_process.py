@@ -110,7 +110,7 @@ class ServiceProcess:
     async def failed(self) -> Exception:
         """Never returns: no failure ends such a process."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     def _random(self) -> random.Random:
         return random.Random(self._secrets.getrandbits(64))

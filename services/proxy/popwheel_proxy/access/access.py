@@ -118,7 +118,7 @@ class Access:
         """
         row = DEMANDS.get(caller.method)
         if row is None:
-            self._deny(caller, Code.FORBIDDEN, "no_row", f"nobody may call {caller.method} while access is checked")
+            self._deny(caller, Code.FORBIDDEN, "no_row", f"no user may call {caller.method} while access is checked")
         caller.demands = row(request)
         self._check_user(caller)
         self._check_demands(caller)

@@ -17,14 +17,14 @@ class AccessMetrics:
     def __init__(self, registry: CollectorRegistry, users: Callable[[], int], refused: Callable[[], bool]) -> None:
         self._denials = Counter(
             "popwheel_proxy_access_denials",
-            "Calls that were denied: of whom it was not shown who made them, or who may not do it",
+            "Denied calls: not authenticated, or not authorized",
             ("method", "reason"),
             registry=registry,
         )
-        Gauge("popwheel_proxy_access_users", "Users of the access file in force", registry=registry).set_function(users)
+        Gauge("popwheel_proxy_access_users", "Users of the access file in use", registry=registry).set_function(users)
         Gauge(
             "popwheel_proxy_access_file_refused",
-            "1 while the access file holds what cannot be used, so that the rules before stay in force",
+            "1 while the access file is invalid, so that the previous rules stay in use",
             registry=registry,
         ).set_function(refused)
 

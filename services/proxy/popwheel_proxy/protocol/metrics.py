@@ -48,7 +48,7 @@ class ClientLibraries(Collector):
         """Return the most frequent ones, and the sum of all others."""
         family = GaugeMetricFamily(
             "popwheel_clients",
-            "Clients by the language and version that they have said, the 20 most frequent, and all others together",
+            "Clients by language and version of their library, the 20 most frequent, and the sum of all others",
             labels=("language", "version"),
         )
         rows: dict[tuple[str, ...], int] = dict(self._counts.items())
@@ -70,7 +70,7 @@ class ProxyMetrics:
         self.up = Gauge("rocketmq_proxy_up", "1 while the proxy serves", registry=registry)
         self._limit_hits = Counter(
             "popwheel_proxy_limit_hits",
-            "How often a client went past a limit: the call was refused, or what it asked for was cut to the limit",
+            "Calls that exceeded a limit: they were refused, or their request was cut to the limit",
             ("limit",),
             registry=registry,
         )
@@ -85,12 +85,12 @@ class ProxyMetrics:
         )
         self.released_of_gone = Counter(
             "popwheel_proxy_renewed_handles_released",
-            "Receipt handles released that clients kept renewed which have gone",
+            "Renewed receipt handles released for clients that had gone",
             registry=registry,
         )
         self.release_failures = Counter(
             "popwheel_proxy_release_failures",
-            "Release calls for clients that have gone that failed: their messages come again later",
+            "Failed Release calls for clients that had gone: their messages are delivered again later",
             registry=registry,
         )
         self._gauges = {
@@ -100,7 +100,7 @@ class ProxyMetrics:
                 "polls_waiting": "Polls that wait for messages now",
                 "polls_absent": "Polls that wait for their topic or group to be created",
                 "interests": "Distinct (topic, group, filter) combinations that are polled for now",
-                "filter_bytes": "Characters of their filters, of 32 MiB",
+                "filter_bytes": "Characters of the filters of interests, of 32 MiB",
                 "interests_refused": "Interests that brokers refused as too many; popped periodically instead",
                 "counted_polls": "(topic, group) pairs whose polls are counted now, to choose how they wait",
                 "unsent_bytes": "Bytes of answers that clients have not read yet",

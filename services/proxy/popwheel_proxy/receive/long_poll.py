@@ -75,7 +75,7 @@ class Do(Enum):
     ANSWER_EMPTY = auto()
     """Answer that there is no message."""
     RELEASE = auto()
-    """Release the messages that were just found: nobody waits for them any more."""
+    """Release the messages that were just found: the client has gone."""
 
 
 Effect = Pop | WaitAt | Do | None

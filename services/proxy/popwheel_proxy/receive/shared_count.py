@@ -124,5 +124,5 @@ class SharedCount:
         self._up.set(0)
         self._failures.inc()
         if self._trouble is None:
-            _logger.warning("polls of all proxies are not counted: this proxy goes by its own", reason=reason)
+            _logger.warning("polls of all proxies are not counted: this proxy uses its own count", reason=reason)
         self._trouble = reason

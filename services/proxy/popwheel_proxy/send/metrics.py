@@ -30,7 +30,7 @@ class SendMetrics(Collector):
         registry.register(self)
         self.retries = Counter(
             "popwheel_proxy_send_retries",
-            "Sends tried again because a broker was not reached or took no messages",
+            "Sends retried as a broker was not reached or took no messages",
             registry=registry,
         )
         self.moved = Counter(
@@ -45,7 +45,7 @@ class SendMetrics(Collector):
         )
         probes = Counter(
             "popwheel_proxy_broker_probes",
-            "Puts to brokers that sends avoid; a good one brings its broker back",
+            "Puts that probe avoided brokers; a good one ends the avoidance",
             ("result",),
             registry=registry,
         )
@@ -67,7 +67,7 @@ class SendMetrics(Collector):
         """Return the sends by broker and outcome."""
         family = CounterMetricFamily(
             "popwheel_proxy_sends",
-            "Sends (of one or more messages for one queue) by broker, and how their Put ended",
+            "Sends (of one or more messages for one queue) by broker and outcome of their Put",
             labels=("broker", "outcome"),
         )
         for labels, sends in self._ended:

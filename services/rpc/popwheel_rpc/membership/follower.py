@@ -98,7 +98,7 @@ class ControllerFollower:
                 if self.away_since is None:
                     self.away_since = self._clock.monotonic()
                 if refusal is None:
-                    _logger.error("the controller is of another cluster, what it says does not count", reason=reason)
+                    _logger.error("the controller belongs to another cluster, ignoring it", reason=reason)
                 await asyncio.sleep(OTHER_CLUSTER_S)
                 continue
             if self.away_since is None:

@@ -105,7 +105,7 @@ class InspectionStream:
         try:
             answer = await self._answer(question)
         except Exception as error:
-            _logger.exception("a question of the controller could not be answered")
+            _logger.exception("an inspection of the controller could not be answered")
             answer = InspectAnswer(trouble=f"it failed at this: {error!r}")
         answer.number = question.number
         with contextlib.suppress(StatusError, RpcError, StreamClosedError):  # whoever receives finds that out, too

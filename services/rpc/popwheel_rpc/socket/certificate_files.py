@@ -69,7 +69,7 @@ class CertificateFiles:
         try:
             self._load()
             self.trouble = ""
-            log.info("took over a certificate", file=str(self._certificate))
+            log.info("loaded a certificate", file=str(self._certificate))
         except (OSError, ValueError) as error:
             if stamps != self._look():
                 return  # they changed while they were read: the next call loads them
