@@ -16,8 +16,10 @@ ANSWER_RESERVE_MS: Final = 300
 """A poll or pull is answered this long before the client's deadline."""
 
 BLOCK_MESSAGES_MAX: Final = 1024
-"""Messages of one block. A broker's loop serves no other call while it reads them, less than 1 us each; it also stops at
-`broker.pop.response_bytes_max`."""
+"""Messages of one block. A broker's loop serves no other call while it reads them, less than 1 us each.
+
+It also stops at `broker.pop.response_bytes_max`.
+"""
 
 _SHORTEST = "grpc_client_consumer_min_long_polling_timeout_ms"
 _LONGEST = "grpc_client_consumer_max_long_polling_timeout_ms"
