@@ -12,7 +12,7 @@ class Expiring(Hashable, Protocol):
     """Item with a deadline."""
 
     def expired(self) -> None:
-        """The deadline has passed."""
+        """Notify the item that its deadline has passed."""
 
 
 class DeadlineTimer:

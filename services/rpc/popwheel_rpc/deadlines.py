@@ -48,7 +48,7 @@ class Deadlines(Generic[Item]):
         return self._steps[0] * STEP_S if self._steps else None
 
     def expired(self, now: float) -> list[Item]:
-        """The items whose deadline has passed; they are forgotten."""
+        """Return and remove the items whose deadline has passed."""
         reached = int(now / STEP_S)
         found: list[Item] = []
         while self._steps and self._steps[0] <= reached:

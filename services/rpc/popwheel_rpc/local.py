@@ -148,7 +148,7 @@ class _LocalCall:
             self._task.cancel()
 
     def expired(self) -> None:
-        """The deadline has passed."""
+        """End the call as its deadline has passed."""
         self.end(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancelled_with(self) -> CancelledError | RpcError:
@@ -218,7 +218,7 @@ class _Pipe(Generic[Message]):
 
 
 class LocalStream(Generic[Response, Request]):
-    """A streaming call as its caller has it (`ClientStream`); its handler has the other end.
+    """Caller's end of a streaming call (`ClientStream`); the handler has the other end.
 
     Args:
         messages_max: how many messages wait in each direction before their sender does.

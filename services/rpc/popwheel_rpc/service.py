@@ -104,7 +104,7 @@ class Stream(Protocol[Incoming, Outgoing]):
 
 
 class ClientStream(Stream[Incoming, Outgoing], Protocol[Incoming, Outgoing]):
-    """A streaming call as its caller has it."""
+    """Caller's end of a streaming call."""
 
     async def end(self) -> None:
         """Half-close: no more messages will be sent."""

@@ -30,7 +30,7 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True)
 class Instant:
-    """The first message that was stored then or later.
+    """Place of the first message stored at a time or later.
 
     Args:
         ms: since 1970.

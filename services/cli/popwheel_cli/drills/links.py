@@ -195,7 +195,7 @@ class LinksClient:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[str]:
-    """A path to a folder that is short enough for the address of a socket, which may have 107 characters."""
+    """Return a path to a folder that fits in the address of a socket, which may have 107 characters."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{number}"

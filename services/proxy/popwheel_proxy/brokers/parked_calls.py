@@ -26,7 +26,7 @@ PARKED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class ParkedCall:
-    """A call that is parked.
+    """One parked call.
 
     Args:
         served: whether it was answered in the end, if with a refusal; set by the caller.

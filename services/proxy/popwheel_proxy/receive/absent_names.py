@@ -16,7 +16,7 @@ _TOGETHER_MAX = 50
 
 
 class AbsentName(NamedTuple):
-    """A topic or group that is not there.
+    """Topic or group that does not exist.
 
     Args:
         is_group: whether it is a group; a topic may have the same name.
@@ -52,7 +52,7 @@ class AbsentNames:
 
     @property
     def seen_version(self) -> int:
-        """The version of the topic registry that is known now; `made` needs that from before the poll was refused."""
+        """Seen version of the topic registry; `made` needs the one from before the poll was refused."""
         return self._view.named
 
     def waiter(self) -> Waiter:

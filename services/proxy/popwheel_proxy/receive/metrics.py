@@ -66,7 +66,7 @@ class PollModes(SlicedCollector):
 
 
 class Count:
-    """A number that goes up."""
+    """Counter of one series."""
 
     __slots__ = ("value",)
 

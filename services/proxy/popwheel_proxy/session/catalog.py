@@ -67,7 +67,7 @@ class Catalog:
         self._refusals: dict[tuple[str, str], _Refusal] = {}
 
     def find_topic(self, name: str) -> Topic | None:
-        """A topic that is there. Retry and dead letter topics are there if what they are made of is; they have one
+        """Return a topic that exists, or None. Retry and dead letter topics exist with their group and topic; they have one
         queue, but for the retry topics of a topic with levels, which have as many.
         """
         topic = self._view.topics.get(name)

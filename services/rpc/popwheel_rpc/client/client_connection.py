@@ -64,7 +64,7 @@ class ClientCall:
 
 
 class ClientConnection(Endpoint):
-    """A connection that a channel has made.
+    """Connection of a channel.
 
     `ready` is done when the server has sent its settings, or with an `RpcError` if that failed.
 
