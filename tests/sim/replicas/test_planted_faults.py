@@ -25,7 +25,7 @@ from popwheel_broker.replication.replication_master import ReplicationMaster
 from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.upkeep import Upkeep
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from popwheel_controller.broker_groups import broker_group, group_policy
@@ -219,7 +219,7 @@ def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
     patch.setattr(Settlement, "hear_of_topic", lambda self, topic, topic_id: None)
-    patch.setattr(KnownNames, "is_current", lambda self, topic, topic_id: True)
+    patch.setattr(TopicRegistry, "is_current", lambda self, topic, topic_id: True)
 
 
 CAUGHT_BY: dict[Plant, int] = {

@@ -262,7 +262,7 @@ class Watch:
 
     def _compare(self, name: str, app: BrokerApp) -> None:
         log = app.files.log
-        confirmed = min(app.files.confirmed_position, log.end_position)
+        confirmed = min(app.files.high_watermark, log.end_position)
         at = max(self._compared.get(name, 0), log.start_position)
         if at > self._confirmed_from + len(self._confirmed):
             return  # what is between was deleted before anybody looked

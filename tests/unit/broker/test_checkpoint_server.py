@@ -39,7 +39,7 @@ async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
         await world.ack(*popped.values())
         checkpoint = await fetch(master, 1)
         assert (checkpoint.epoch, checkpoint.base_version, checkpoint.rest_from) == (1, 0, 0)
-        assert checkpoint.confirmed_position == master.end
+        assert checkpoint.high_watermark == master.end
         assert {name.name for name in checkpoint.topics} == {"t", "later"}
         assert [(each.group, each.topic, list(each.popped)) for each in checkpoint.offsets] == [("g", "t", [2])]
         assert len(checkpoint.revive_offsets) == 8
@@ -97,7 +97,7 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
             told.update({each.topic: list(each.committed) for each in given[-1].offsets})
         assert told["t"] == [3]
         assert {each.looked_position for each in given} == {given[0].looked_position}
-        assert given[0].looked_position < given[-1].confirmed_position
+        assert given[0].looked_position < given[-1].high_watermark
         await set_offset("t", 0)
         await world.in_sync(0, 1)
         await world.lead(1)
@@ -225,7 +225,7 @@ async def test_where_it_might_take_a_message_away_the_checkpoint_is_not_used(why
                 methods.UPDATE_OFFSET, pb.UpdateOffsetRequest(group="g", topic="t", queue_id=0, offset=1)
             )
         elif why == "more of the log":
-            checkpoint.confirmed_position += 1_000_000
+            checkpoint.high_watermark += 1_000_000
         elif why == "another topic":
             for name in checkpoint.topics:
                 name.id += 100

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from popwheel_broker.calls.name_server import LISTED_MAX, NameServer
-from popwheel_broker.topics.known_names import KnownNames, Names
 from popwheel_broker.topics.known_settings import written_settings
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.clock import SystemClock
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
@@ -22,7 +22,7 @@ from tests.unit.broker.served_broker import Broker, refused, running
 from tests.unit.broker.test_notify import change
 from tests.unit.broker.world import KEY
 
-ANEW = 7 * VERSIONS_PER_INCARNATION
+ANEW = 7 * VERSIONS_PER_STORE
 BACK = 1_000_001
 
 
@@ -147,7 +147,7 @@ def test_a_record_of_an_older_release_says_no_settings_and_one_of_this_release_d
 
 def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a_time() -> None:
     view = ClusterView()
-    names = KnownNames(view)
+    names = TopicRegistry(view)
     topics = [Topic(name=f"t{number}", queues=number + 1, id=number + 1) for number in range(600)]
     names_in_log.note(names, Names({each.name: each.id for each in topics}, {}, 600))
     update = whole(600, *topics)
@@ -169,7 +169,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
 def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_told_anew() -> None:
     """A master before had heard of other settings, and the controllers were set back since."""
     view = ClusterView()
-    names = KnownNames(view)
+    names = TopicRegistry(view)
     topic = Topic(name="t", queues=2, id=1)
     for each in (whole(1, topic), whole(1, topic)):
         names.tell(each)

@@ -115,7 +115,7 @@ async def test_a_slave_takes_over_and_folds_what_it_cannot_take_apart(
         patch.setattr(replica_store, "checked_records", checked_records)
         await store.take(data[: positions[10]], positions[10])
     await store.take(data[positions[10] : positions[20]], positions[20])
-    assert store.files.confirmed_position == positions[20]
+    assert store.files.high_watermark == positions[20]
     plain = Store()
     await plain.start()
     await plain.take(data[: positions[20]], positions[20])

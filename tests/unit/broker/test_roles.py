@@ -193,7 +193,7 @@ async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
             assert (await world.put(b"%d" % number)).queue_offset == number
         await world.ack(*(await world.pop(20)).values())
         await world.in_sync(0, 1)
-        await until(lambda: first.alive.files.confirmed_position == second.alive.files.confirmed_position == first.end)
+        await until(lambda: first.alive.files.high_watermark == second.alive.files.high_watermark == first.end)
         await first.kill()
         await world.lead(1)
         assert len(await world.pop()) == 30
@@ -310,7 +310,7 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         await first.start()
         files = first.alive.files
         assert list(first.alive.role.group.sync_state_set) == [0]
-        assert files.confirmed_position == files.saved_position < files.end_position
+        assert files.high_watermark == files.saved_position < files.end_position
         world.group = heard
         await world.lead(0)
         assert len(await world.pop()) == 10

@@ -11,7 +11,7 @@ import pytest
 from popwheel_broker.log.record import Record, RecordKind
 from popwheel_broker.log.refusals import disk_full
 from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, decode_delay
-from popwheel_broker.topics.known_names import Names
+from popwheel_broker.topics.topic_registry import Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import revive_topic
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult

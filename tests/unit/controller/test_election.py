@@ -60,7 +60,7 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
 
 
 def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtful() -> None:
-    sure, short, long = report(0, 3, 50), report(0, 3, 100, doubtful=True), report(1, 3, 200, doubtful=True)
+    sure, short, long = report(0, 3, 50), report(0, 3, 100, suspect=True), report(1, 3, 200, suspect=True)
     assert elect(state(0, 1), reports(long)) is None
     assert elect(state(0, 1), reports(sure, long)) == 0  # what it said last may be old, but it has everything
     assert elect(state(0, 1), reports(short, long)) == 1
@@ -71,7 +71,7 @@ def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtf
 
 def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     group = state(0, 1)
-    new_process = Seen(Standing.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
+    new_process = Seen(Standing.LIVING, report(0, 3, 100, suspect=True), earlier_epoch=3)
     alone = {0: new_process, 1: Seen(Standing.DEAD)}
     assert next_state("b", group, alone) is None
     why = trouble(group, alone)
@@ -96,7 +96,7 @@ def test_a_master_that_begins_anew_is_chosen_only_if_no_other_member_will_come()
     for end in (200, 50):  # what it said last may be old, but it has all that counts
         after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
         assert after is not None and (after.epoch, after.master) == (4, 1)
-    after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200, doubtful=True))})
+    after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200, suspect=True))})
     assert after is not None and (after.epoch, after.master) == (4, 0)
     after = next_state("b", group, {0: anew, 1: Seen(Standing.DEAD)})
     assert after is not None and (after.epoch, after.master) == (4, 0)
@@ -129,7 +129,7 @@ def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
 
 def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
-    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))
+    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], suspect=True) for n in range(2))
     for replicas, master in (((sure, longer), 0), ((long, longer), 1)):
         made = found("b", reports(*replicas))
         assert made is not None and made.master == master
@@ -166,8 +166,8 @@ def test_nothing_changes_while_all_is_well() -> None:
     assert next_state("b", state(0, 1), alive) is None
     assert route("b", state(0, 1), alive) is not None
     assert trouble(state(0, 1), alive) == ""
-    doubtful = {0: Seen(Standing.UNSURE), 1: Seen(Standing.LIVING, report(1))}
-    assert next_state("b", state(0, 1), doubtful) is None
+    suspect = {0: Seen(Standing.UNSURE), 1: Seen(Standing.LIVING, report(1))}
+    assert next_state("b", state(0, 1), suspect) is None
     silent = {0: Seen(Standing.DEAD), 1: Seen(Standing.SILENT, report(1))}
     assert next_state("b", state(0, 1), silent) is None  # not from somebody who may be gone as well
 

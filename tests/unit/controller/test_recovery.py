@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION as LIFE
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE as LIFE
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
@@ -19,7 +19,7 @@ from tests.unit.controller.changes import KEY, contents
 
 LOST = 3 * LIFE
 NOW = 9 * LIFE
-"""Of the state that was made anew; a smaller incarnation follows as well as a larger one."""
+"""Of the state that was made anew; a smaller store_id follows as well as a larger one."""
 OPTIONS = ControllerOptions(topics_max=6, groups_max=6)
 FIFO = Topic(type=TopicType.FIFO, queues=4)
 SLOW = Group(max_attempts=9, backoff_ms=[5])
@@ -72,7 +72,7 @@ def test_all_is_as_it_was_and_versions_go_on_behind_the_lost_ones(begin: int) ->
     recovered = after(state, found)
     assert dict(recovered.topics) == {"t": found.topics[0]} and dict(recovered.groups) == {"g": found.groups[0]}
     assert recovered.version == recovered.named > LOST + 9 + VERSIONS_LEFT_OUT
-    assert incarnation_of(recovered.version) == incarnation_of(LOST)
+    assert store_id_of(recovered.version) == store_id_of(LOST)
     assert (recovered.id, recovered.receipt_key, dict(recovered.brokers)) == (state.id, KEY, dict(state.brokers))
 
 
@@ -91,7 +91,7 @@ def test_who_watches_is_told_the_whole_state_though_its_versions_go_back() -> No
     watchers.publish(created)
     for each in watcher.take():
         view.apply(each)
-    assert contents(view) == contents(state) and view.incarnation == incarnation_of(LOST)
+    assert contents(view) == contents(state) and view.store_id == store_id_of(LOST)
 
 
 def test_where_nothing_was_lost_nothing_is_done() -> None:

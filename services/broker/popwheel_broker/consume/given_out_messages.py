@@ -7,7 +7,7 @@ from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RecordKind, StoredRecord
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 
 GivenOut = tuple[Delivery, int]
 """A message that is given out: its CK and its index there."""
@@ -24,7 +24,7 @@ class GivenOutMessages:
         topics: where copies stand of those whose segments are gone.
     """
 
-    def __init__(self, store: MessageStore, topics: OwnTopics) -> None:
+    def __init__(self, store: MessageStore, topics: SystemTopics) -> None:
         self._store = store
         self._topics = topics
 

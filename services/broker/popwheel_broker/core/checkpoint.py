@@ -20,7 +20,7 @@ from popwheel_broker.consume.pop_clock import LogTime
 from popwheel_broker.consume.pop_state import PopSnapshot
 from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.log.queues import QueueChanges
-from popwheel_broker.topics.known_names import SavedNames
+from popwheel_broker.topics.topic_registry import SavedNames
 from popwheel_common.clock import Uptime
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 

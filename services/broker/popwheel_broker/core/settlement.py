@@ -11,8 +11,8 @@ from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.known_names import KnownNames, Names
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError
@@ -55,9 +55,9 @@ class Settlement:
         self,
         store: MessageStore,
         state: PopState,
-        known: KnownNames,
+        known: TopicRegistry,
         view: ClusterView,
-        topics: OwnTopics,
+        topics: SystemTopics,
         pops: Pops,
         interests: Interests,
         subscriptions: LiteSubscriptions,
@@ -120,7 +120,7 @@ class Settlement:
             self._tell_of_resumed()
         if not self._names.can_be_settled:
             return
-        anew = self._names.new_incarnation()
+        anew = self._names.new_store()
         if anew is not None:
             self._note_names(anew)
         topics = list(topics)

@@ -114,10 +114,10 @@ class TimerFold:
             state.pending.remove(topic, unit.due_ms)
         state.finish(unit.slot_ms)
 
-    def progress(self, confirmed_position: int, last_read_time_ms: int) -> None:
+    def progress(self, high_watermark: int, last_read_time_ms: int) -> None:
         """The master has done all slots before a time, and the log up to a position tells of what fired of them."""
         if last_read_time_ms > self._master_done_ms:
-            self._master_position, self._master_done_ms = confirmed_position, last_read_time_ms
+            self._master_position, self._master_done_ms = high_watermark, last_read_time_ms
 
     def step(self, count: int) -> int:
         """Read up to `count` units of slots whose time has come, and let up to `count` go; how much was done.

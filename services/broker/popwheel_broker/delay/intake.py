@@ -8,7 +8,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from popwheel_broker.options import TimerOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.recall_handle import RecallHandle
@@ -131,7 +131,7 @@ class TimerIntake:
         store: MessageStore,
         options: TimerOptions,
         clock: Clock,
-        topics: KnownNames,
+        topics: TopicRegistry,
         quarantine: QuarantineTable,
     ) -> None:
         self._state = state

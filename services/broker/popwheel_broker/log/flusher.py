@@ -25,15 +25,15 @@ class Watermarks(Protocol):
     """Watermarks of the replicas without which nothing is acknowledged (`replication.sync_state_set`)."""
 
     @property
-    def confirmed_position(self) -> int:
+    def high_watermark(self) -> int:
         """High watermark: what is before it may be acknowledged to senders, and be read."""
 
     @property
-    def held_position(self) -> int:
+    def replicated_position(self) -> int:
         """Position before which all outlives the process of the master."""
 
     @property
-    def replicated_position(self) -> int:
+    def set_synced_position(self) -> int:
         """Position before which nothing is cut off any more."""
 
     @property
@@ -117,13 +117,13 @@ class Flusher:
         """
         self._check()
         if self._mode == "async":
-            if self._marks is not None and self._marks.held_position < position:
+            if self._marks is not None and self._marks.replicated_position < position:
                 await self.held(position)
             self._store.confirm(position)
-        elif self._store.confirmed_position < position:
+        elif self._store.high_watermark < position:
             # With too few replicas the sync is left to the task, after which all who wait are told so.
             enough = self._marks is None or self._marks.enough
-            if enough and self._sync_quickly() and self._store.confirmed_position >= position:
+            if enough and self._sync_quickly() and self._store.high_watermark >= position:
                 return
             self._wanted.set()
             await _wait(self._waiting, position)
@@ -138,7 +138,7 @@ class Flusher:
 
         They do so by themselves while it waits for no other replica.
         """
-        return self._marks is None or self._marks.held_position >= position
+        return self._marks is None or self._marks.replicated_position >= position
 
     async def held(self, position: int) -> None:
         """Return when the records before `position` outlive the process of this broker. Raises as `durable` does."""
@@ -156,7 +156,7 @@ class Flusher:
         await self.sync()
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        if self._marks is not None and self._marks.replicated_position < position:
+        if self._marks is not None and self._marks.set_synced_position < position:
             await _wait(self._waiting_replicated, position)
 
     async def all_replicated(self) -> None:
@@ -166,7 +166,9 @@ class Flusher:
     def confirm_later(self) -> None:
         """Have what was appended confirmed soon, without waiting for it."""
         if self._mode == "async":
-            self._store.confirm(self._store.log.end_position if self._marks is None else self._marks.held_position)
+            self._store.confirm(
+                self._store.log.end_position if self._marks is None else self._marks.replicated_position
+            )
         else:
             self._wanted.set()
 
@@ -234,9 +236,9 @@ class Flusher:
             return
         if not marks.enough:
             _fail_all(self._waiting, _replicas_lost())
-        self._confirm(marks.held_position if self._mode == "async" else marks.confirmed_position)
-        _let_go(self._waiting_held, marks.held_position)
-        _let_go(self._waiting_replicated, marks.replicated_position)
+        self._confirm(marks.replicated_position if self._mode == "async" else marks.high_watermark)
+        _let_go(self._waiting_held, marks.replicated_position)
+        _let_go(self._waiting_replicated, marks.set_synced_position)
 
     def _confirm(self, position: int) -> None:
         self._store.confirm(position)

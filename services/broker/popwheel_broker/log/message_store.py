@@ -132,7 +132,7 @@ class MessageStore:
         self._gaps = IndexGaps(self.index, [], 1)
         self.queues = Queues(options.queues_max, self._make_queue, lite_topics_max)
         self.epoch = 1
-        self.confirmed_position = 0
+        self.high_watermark = 0
         self.latest_ms: int | None = None
         """Time when the latest record was stored; None as long as none was seen."""
         self._begins_with_gap = False
@@ -237,7 +237,7 @@ class MessageStore:
     def confirm(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
         unconfirmed = self._unconfirmed
-        reached = self.confirmed_position
+        reached = self.high_watermark
         while unconfirmed and unconfirmed[0][0] <= position:
             reached, queue, entries, tag_hashes = unconfirmed.popleft()
             queue.extend(entries)
@@ -247,8 +247,8 @@ class MessageStore:
             self._next_offsets.clear()
             reached = max(reached, position)
         # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
-        assert reached >= self.confirmed_position, "the confirmed position falls (C4)"
-        self.confirmed_position = reached
+        assert reached >= self.high_watermark, "the confirmed position falls (C4)"
+        self.high_watermark = reached
 
     def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
         """The entries of a queue that are appended and not confirmed yet, in their order."""
@@ -262,7 +262,7 @@ class MessageStore:
 
     def take_queue_changes(self) -> QueueChanges:
         """Return the queues that are new, have grown or are gone since the last call, with their changes."""
-        return self.queues.take_changes(self.confirmed_position)
+        return self.queues.take_changes(self.high_watermark)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the next record put into a queue will have."""
@@ -289,14 +289,14 @@ class MessageStore:
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
-        assert self.confirmed_position <= self.log.end_position, "more is confirmed than was appended"
-        self._checkpoint_position = self.confirmed_position
+        assert self.high_watermark <= self.log.end_position, "more is confirmed than was appended"
+        self._checkpoint_position = self.high_watermark
         return StoreCheckpoint(
-            self.confirmed_position,
+            self.high_watermark,
             self.log.synced_position,
             self.epoch,
             offsets_from=self.queues.offsets_from,
-            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.confirmed_position,
+            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.high_watermark,
         )
 
     async def write_index(self) -> None:
@@ -325,8 +325,8 @@ class MessageStore:
         self._gaps = IndexGaps(self.index, gaps, max(1, self._options.index_entries_max // _REMADE_SHARE))
         self._begins_with_gap = checkpoint.position < self.log.start_position
         begin = checkpoint.position if self._gaps.begin is None else self._gaps.begin
-        self.confirmed_position = max(begin, self.log.start_position)
-        return self.confirmed_position
+        self.high_watermark = max(begin, self.log.start_position)
+        return self.high_watermark
 
     def take_up(self, found: StoredRecord) -> None:
         """Put a record of the log into its queue, each in turn.
@@ -337,7 +337,7 @@ class MessageStore:
         queue = self.queues.get(found.topic, found.queue_id)
         if found.position < self._covered:
             self._gaps.take(found, queue)
-            self.confirmed_position = found.position + found.length
+            self.high_watermark = found.position + found.length
             return
         if queue is None:
             queue = self.queues.take_up(found.topic, found.queue_id)
@@ -351,7 +351,7 @@ class MessageStore:
                 raise goes_not_on(found, queue.max_offset)
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
-        self.confirmed_position = found.position + found.length
+        self.high_watermark = found.position + found.length
         self.latest_ms = found.store_time_ms
         if found.kind == RecordKind.FORGET_TOPIC:
             self._forget_topics((found.payload.decode(),))
@@ -365,7 +365,7 @@ class MessageStore:
         if queue.max_offset == found.queue_offset:
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
-        self.confirmed_position = found.position + found.length
+        self.high_watermark = found.position + found.length
 
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
         """Return whether a retention that was ahead of the checkpoint may have deleted the next records of a queue."""
@@ -373,7 +373,7 @@ class MessageStore:
 
     def finish(self) -> None:
         """All records of the log have been taken up: go on behind them."""
-        self.confirmed_position = self.log.end_position
+        self.high_watermark = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:
         """The queue of that name, made empty if there is none.

@@ -7,7 +7,7 @@ from typing import TypeVar
 from popwheel_broker.consume.merge_buffer import MergeBuffer, pair_of
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.replication.changes import Changes
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.pb.popwheel.v1.broker_pb2 import KnownName, ReplicaCheckpoint, TimerProgress
 
 _GONE_MAX = 100_000
@@ -29,7 +29,7 @@ class CheckpointSource:
         names: which topics and groups the broker knows.
     """
 
-    def __init__(self, group: str, epoch: int, entries_max: int, buffer: MergeBuffer, names: KnownNames) -> None:
+    def __init__(self, group: str, epoch: int, entries_max: int, buffer: MergeBuffer, names: TopicRegistry) -> None:
         self._group = group
         self.epoch = epoch
         self._entries_max = entries_max
@@ -105,7 +105,7 @@ class CheckpointSource:
         self,
         known_version: int,
         time_ms: int,
-        confirmed_position: int,
+        high_watermark: int,
         timer: TimerProgress,
         revive_offsets: Iterable[int],
     ) -> ReplicaCheckpoint:
@@ -114,7 +114,7 @@ class CheckpointSource:
         Args:
             known_version: 0 for none; one that this source never gave counts as none.
             time_ms: wall clock.
-            confirmed_position: of the log: all that was looked at is told by what is before it.
+            high_watermark: of the log: all that was looked at is told by what is before it.
             timer: how far the timer is.
             revive_offsets: of each revive queue, where its oldest open CK stands.
         """
@@ -134,7 +134,7 @@ class CheckpointSource:
             version=self.version,
             base_version=known_version,
             time_ms=time_ms,
-            confirmed_position=confirmed_position,
+            high_watermark=high_watermark,
             timer=timer,
             revive_offsets=revive_offsets,
             rest_from=rest_from or 0,

@@ -151,7 +151,7 @@ class LogReceiver:
                 await asyncio.sleep(0)  # the report leaves before the fold
                 if log.end_position - log.synced_position > slave.constants.unsynced_bytes_max:
                     await self._wait_for_sync()
-            await self._confirm(chunk.confirmed_position)
+            await self._confirm(chunk.high_watermark)
 
     async def _wait_for_sync(self) -> None:
         """Take no more until the device has caught up; the master then sends no more either."""
@@ -274,7 +274,7 @@ class LogReceiver:
                 # What was good when it came is not any more. If it is good and does not fit, nobody can help; that
                 # may be told by a later call, as the log folds by itself, too.
                 slave.statistics.checks_failed += 1
-                damaged = log.confirmed_position
+                damaged = log.high_watermark
                 if damaged == self._repaired or not await slave.repair(damaged):
                     slave.on_failure(error)
                     raise

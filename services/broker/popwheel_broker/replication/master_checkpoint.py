@@ -118,7 +118,7 @@ class MasterCheckpoint:
             version=given.version,
             base_version=given.base_version,
             time_ms=given.time_ms,
-            confirmed_position=given.confirmed_position,
+            high_watermark=given.high_watermark,
             revive_offsets=given.revive_offsets,
             rest_from=given.rest_from,
             looked_position=given.looked_position,
@@ -163,7 +163,7 @@ def speaks_of(given: ReplicaCheckpoint, end_of_epoch: int | None) -> bool:
         given: the checkpoint.
         end_of_epoch: where the records of its epoch end in the log that is held; None if it has none.
     """
-    return end_of_epoch is not None and given.confirmed_position <= end_of_epoch
+    return end_of_epoch is not None and given.high_watermark <= end_of_epoch
 
 
 def encode(given: ReplicaCheckpoint) -> bytes:

@@ -25,7 +25,7 @@ class ReplicaLog(Protocol):
         """Position before which all is on the device."""
 
     @property
-    def confirmed_position(self) -> int:
+    def high_watermark(self) -> int:
         """High watermark: the sync-state set has what is before it; a slave has folded it into its state."""
 
     @property
@@ -79,7 +79,7 @@ class ReplicaLog(Protocol):
         """
 
     async def cut(self, position: int) -> None:
-        """Drop all from `position` on, where a record begins, durably. It may lie before `confirmed_position` (an
+        """Drop all from `position` on, where a record begins, durably. It may lie before `high_watermark` (an
         unclean election, or `ack_mode: master`): then what was folded is made anew from the files.
         """
 

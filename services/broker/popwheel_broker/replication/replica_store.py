@@ -64,7 +64,7 @@ class ReplicaStore:
         make_core: makes a core that is fresh, on a log or on the one of its own files.
         on_failure: told if the device has failed, or the log is damaged.
         checkpoint_changes_bytes: see `SavedCheckpoint`.
-        on_doubt_ended: told when `is_doubtful` is over.
+        on_doubt_ended: told when `is_suspect` is over.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class ReplicaStore:
         """Tell nobody any more."""
         self._subscriber = None
 
-    def timer_progressed(self, confirmed_position: int, progress: TimerProgress) -> None:
+    def timer_progressed(self, high_watermark: int, progress: TimerProgress) -> None:
         """The master's timer has come so far, with a log that was confirmed up to there."""
-        self.core.timer.progress(confirmed_position, progress)
+        self.core.timer.progress(high_watermark, progress)
         self._folded()
 
     def _folded(self) -> None:
@@ -136,9 +136,9 @@ class ReplicaStore:
         return self.log.synced_position
 
     @property
-    def confirmed_position(self) -> int:
+    def high_watermark(self) -> int:
         """Position before which the sync-state set has all, and all is folded into the core: the high watermark."""
-        return self.core.store.confirmed_position
+        return self.core.store.high_watermark
 
     @property
     def epochs(self) -> EpochHistory:
@@ -151,13 +151,13 @@ class ReplicaStore:
         return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_suspect(self) -> bool:
         """True if acknowledged messages may be missing.
 
         This or an earlier start cut off the log's end, and not every other replica could be asked for it. It outlives
         the process.
         """
-        return self.superblock.contents.is_doubtful
+        return self.superblock.contents.is_suspect
 
     # Begin and end
 
@@ -216,12 +216,12 @@ class ReplicaStore:
             at=position,
             dropped=self.log.end_position - position,
         )
-        await self.superblock.change(is_doubtful=True)
+        await self.superblock.change(is_suspect=True)
 
     async def end_doubt(self) -> None:
         """End the suspicion: all acknowledged messages are here (see `ReplicaLog`)."""
-        if self.is_doubtful:
-            await self.superblock.change(is_doubtful=False)
+        if self.is_suspect:
+            await self.superblock.change(is_suspect=False)
             _log.info("this replica has everything again", position=self.end_position)
             self._on_doubt_ended()
 

@@ -35,7 +35,7 @@ _EPOCH = struct.Struct(">QQ")
 _MAGIC = b"PWSB"
 _VERSION = 1
 _INSTALLING = 1
-_DOUBTFUL = 2
+_SUSPECT = 2
 _log = structlog.get_logger()
 
 
@@ -49,7 +49,7 @@ class Contents:
         epochs: who wrote the log, oldest first; at most `EPOCHS_MAX`.
         log_start: a position in the log; nothing from there on was to be deleted.
         is_installing: what else is in the folder is of two logs, and worth nothing.
-        is_doubtful: the end of the log was cut off, or is about to be, and others may have it.
+        is_suspect: the end of the log was cut off, or is about to be, and others may have it.
     """
 
     identity: bytes = b""
@@ -57,7 +57,7 @@ class Contents:
     epochs: tuple[EpochStart, ...] = ()
     log_start: int = 0
     is_installing: bool = False
-    is_doubtful: bool = False
+    is_suspect: bool = False
 
 
 class Superblock:
@@ -177,7 +177,7 @@ class Superblock:
 
 def encode(contents: Contents, sequence: int) -> bytes:
     """A slot."""
-    marks = _INSTALLING * contents.is_installing + _DOUBTFUL * contents.is_doubtful
+    marks = _INSTALLING * contents.is_installing + _SUSPECT * contents.is_suspect
     counts = len(contents.epochs), len(contents.group)
     fields = _FIELDS.pack(_VERSION, sequence, contents.identity, marks, contents.log_start, *counts)
     body = b"".join((fields, *(_EPOCH.pack(*each) for each in contents.epochs), contents.group))
@@ -204,5 +204,5 @@ def decode(slot: bytes) -> tuple[int, Contents] | None:
     begin = _HEAD.size + _FIELDS.size
     end = begin + epochs * _EPOCH.size
     starts = tuple(EpochStart(*each) for each in _EPOCH.iter_unpack(slot[begin:end]))
-    is_installing, is_doubtful = bool(marks & _INSTALLING), bool(marks & _DOUBTFUL)
-    return sequence, Contents(identity, slot[end : end + group], starts, log_start, is_installing, is_doubtful)
+    is_installing, is_suspect = bool(marks & _INSTALLING), bool(marks & _SUSPECT)
+    return sequence, Contents(identity, slot[end : end + group], starts, log_start, is_installing, is_suspect)

@@ -165,7 +165,7 @@ class CheckpointServer:
     def _hand_on(self, request: pb.ReplicaCheckpoint) -> None:
         """Let the timer know how far the master's is."""
         if self._role.leader is None:
-            self._files.timer_progressed(request.confirmed_position, request.timer)
+            self._files.timer_progressed(request.high_watermark, request.timer)
 
     def take_over(self) -> None:
         """This replica is about to lead, and all of its log is folded: go on from what was stored."""

@@ -102,7 +102,7 @@ class Follower:
         saved_position = -1
         while True:
             await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
-            position = self._files.confirmed_position
+            position = self._files.high_watermark
             if position == saved_position:
                 continue
             try:

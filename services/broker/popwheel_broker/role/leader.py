@@ -23,7 +23,7 @@ from popwheel_broker.transactions.checkers import Checkers
 from popwheel_broker.transactions.transaction_ids import TransactionIds
 from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_broker.transactions.transaction_service import TransactionService
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -328,7 +328,7 @@ class Leader:
         known = names.known_version
 
         def is_behind() -> bool:
-            return view.incarnation != incarnation_of(known) or view.named < known
+            return view.store_id != store_id_of(known) or view.named < known
 
         if not known or not is_behind():
             return
@@ -338,7 +338,7 @@ class Leader:
                 while is_behind():
                     self._cluster_changed.clear()
                     await self._cluster_changed.wait()
-        if view.incarnation != incarnation_of(known):
+        if view.store_id != store_id_of(known):
             _log.error(
                 "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
                 "kept, and goes on when topics and groups are there again: popwheel admin cluster recover",

@@ -58,14 +58,14 @@ class ReplicaCollector(Collector):
             ("popwheel_replica_end_position", "Where the log ends.", end),
             ("popwheel_replica_synced_position", "Up to here the log is on the device.", files.synced_position),
             (
-                "popwheel_replica_confirmed_position",
+                "popwheel_replica_high_watermark",
                 "Up to here the log may be read: every replica has it that may become master.",
-                files.confirmed_position,
+                files.high_watermark,
             ),
             (
-                "popwheel_replica_held_position",
+                "popwheel_replica_replicated_position",
                 "Up to here the log outlives the process of the master.",
-                end if leader is None or leader.flusher.is_alone else leader.members.held_position,
+                end if leader is None or leader.flusher.is_alone else leader.members.replicated_position,
             ),
             (
                 "popwheel_replica_sync_state_set_size",
@@ -73,9 +73,9 @@ class ReplicaCollector(Collector):
                 len(role.group.sync_state_set),
             ),
             (
-                "popwheel_replica_doubtful",
+                "popwheel_replica_suspect",
                 "1 if the end of the log was cut off at a start, and others may have it.",
-                int(files.is_doubtful),
+                int(files.is_suspect),
             ),
             (
                 "popwheel_broker_kept_for_tries",

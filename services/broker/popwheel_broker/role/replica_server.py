@@ -71,8 +71,8 @@ class ReplicaServer:
             is_master=role.leader is not None,
             last_epoch=files.last_epoch,
             end_position=files.end_position,
-            confirmed_position=files.confirmed_position,
-            doubtful=files.is_doubtful,
+            high_watermark=files.high_watermark,
+            suspect=files.is_suspect,
         )
 
     async def transfer(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:

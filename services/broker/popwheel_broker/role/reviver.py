@@ -104,7 +104,7 @@ class Reviver:
         """
         if self._appended_bytes < self._waiting_bytes_max:
             return False
-        if self._core.store.confirmed_position < self._appended_end:
+        if self._core.store.high_watermark < self._appended_end:
             return True
         self._appended_bytes = 0
         return False

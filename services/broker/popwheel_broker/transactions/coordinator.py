@@ -9,7 +9,7 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -41,7 +41,7 @@ class Coordinator:
         names: which topics are known.
     """
 
-    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: KnownNames) -> None:
+    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: TopicRegistry) -> None:
         self.store = store
         self._options = options
         self._clock = clock

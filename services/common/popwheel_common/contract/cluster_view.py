@@ -12,17 +12,17 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 
-VERSIONS_PER_INCARNATION: Final = 1_000_000_000
-INCARNATIONS: Final = 1_000_000
-"""The state that controllers make when they find none draws its incarnation, by which two are distinguished. Versions,
+VERSIONS_PER_STORE: Final = 1_000_000_000
+STORE_IDS: Final = 1_000_000
+"""The state that controllers make when they find none draws its store_id, by which two are distinguished. Versions,
 and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
 
 _log = structlog.get_logger()
 
 
-def incarnation_of(version: int) -> int:
+def store_id_of(version: int) -> int:
     """Return the cluster id that a version belongs to."""
-    return version // VERSIONS_PER_INCARNATION
+    return version // VERSIONS_PER_STORE
 
 
 @dataclass(slots=True)
@@ -78,9 +78,9 @@ class ClusterView:
         return self._receipt_key
 
     @property
-    def incarnation(self) -> int:
+    def store_id(self) -> int:
         """Number of the controllers' state; 0 before the first snapshot."""
-        return incarnation_of(self.named)
+        return store_id_of(self.named)
 
     def is_paused(self, group: str, topic: str) -> bool:
         """Return whether an operator has paused the group or the topic, so that nothing is delivered."""

@@ -142,7 +142,7 @@ class LeadershipTransfers:
             )
         report = reports[chosen]
         members = latest_set(reports) if state is None else state.sync_state_set
-        if report.doubtful and chosen in members:
+        if report.suspect and chosen in members:
             sentence = _what_doubt_may_cost(report, members - {chosen})
         else:
             sentence = (
@@ -247,10 +247,10 @@ class LeadershipTransfers:
 
     def _why_nobody(self, state: GroupState, to: int | None, reports: Reports) -> str:
         others = sorted(state.sync_state_set - {state.master})
-        doubtful = [n for n in others if to in (None, n) and n in reports and reports[n].doubtful]
-        if doubtful:
+        suspect = [n for n in others if to in (None, n) and n in reports and reports[n].suspect]
+        if suspect:
             return (
-                f"replica {_list(doubtful)} of {state.name} had to cut off the end of its log when it started, and has "
+                f"replica {_list(suspect)} of {state.name} had to cut off the end of its log when it started, and has "
                 "not caught up with its master yet; ask again"
             )
         if to is not None and to in state.sync_state_set:

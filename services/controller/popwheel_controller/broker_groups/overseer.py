@@ -266,7 +266,7 @@ class Overseer:
         if old is not None and new is not None and new.epoch > old.epoch:
             chosen = self.replicas.session(group, new.master)
             sessions = [chosen]
-            if chosen is not None and chosen.report.doubtful:  # it is chosen by what all of them say
+            if chosen is not None and chosen.report.suspect:  # it is chosen by what all of them say
                 sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
             if len(old.sync_state_set) > 1 and not await self._are_there(sessions):
                 return

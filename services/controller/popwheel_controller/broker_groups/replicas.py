@@ -194,4 +194,4 @@ def check_report(report: ReplicaReport) -> None:
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
     """Return the fields of a report that decisions depend on, without the log's length, which grows all the time."""
-    return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful
+    return report.address, report.identity, report.leaving, report.epoch, report.version, report.suspect

@@ -11,7 +11,7 @@ from typing import Final, Generic, Literal
 
 from google.protobuf.message import DecodeError
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -42,12 +42,12 @@ class BrokerNames:
 
     def lost(self, ours: int) -> set[int]:
         """The incarnations that it saw before ours. One that comes back in between was recovered."""
-        heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
+        heard = list(dict.fromkeys(store_id_of(state.version) for state in self.states))
         return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
 
     def heard_up_to(self, incarnation: int) -> int:
         """The version of a state up to which it knows all names; 0 if it saw none."""
-        return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
+        return max((each.heard for each in self.states if store_id_of(each.version) == incarnation), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan_recovery(
         StatusError: PRECONDITION_FAILED, topics or groups are there already under other ids; TOO_MANY_REQUESTS, there
             were more than may be.
     """
-    ours = incarnation_of(state.named)
+    ours = store_id_of(state.named)
     lost = {broker: known.lost(ours) for broker, known in brokers.items()}
     target = _target(brokers, lost, ours)
     topics = _Kind("topic", state.topics, {name: known.topics for name, known in brokers.items()})
@@ -226,9 +226,7 @@ def _target(brokers: Mapping[str, BrokerNames], lost: Mapping[str, set[int]], ou
     counts: Counter[int] = Counter()
     for broker, known in brokers.items():
         for each in (*known.topics.values(), *known.groups.values()):
-            before = [
-                incarnation_of(id_) for id_ in each.ids if _is_lost(incarnation_of(id_), lost[broker], known, ours)
-            ]
+            before = [store_id_of(id_) for id_ in each.ids if _is_lost(store_id_of(id_), lost[broker], known, ours)]
             if before:
                 counts[before[-1]] += 1
     return max(counts, key=lambda incarnation: (counts[incarnation], incarnation), default=ours)
@@ -238,7 +236,7 @@ def _is_lost(incarnation: int, lost: set[int], known: BrokerNames, ours: int) ->
     """Return whether an incarnation was before ours. An older release did not write down which ones there were."""
     if incarnation == ours:
         return False
-    return incarnation in lost or all(incarnation_of(state.version) != incarnation for state in known.states)
+    return incarnation in lost or all(store_id_of(state.version) != incarnation for state in known.states)
 
 
 def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Found]:
@@ -251,12 +249,12 @@ def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Foun
         if world.target == world.ours:
             if every or is_held:
                 continue  # it is, or was, of this state
-        elif not is_held and any(incarnation_of(id_) == world.ours for id_ in every):
+        elif not is_held and any(store_id_of(id_) == world.ours for id_ in every):
             continue  # it was made again since, and deleted
         ids = {
             broker: max(of_target)
             for broker, each in by_broker.items()
-            if (of_target := [id_ for id_ in each.ids if incarnation_of(id_) == world.target])
+            if (of_target := [id_ for id_ in each.ids if store_id_of(id_) == world.target])
         }
         if is_held and not ids:
             continue  # it was made since
@@ -290,7 +288,7 @@ def _last_version(brokers: Mapping[str, BrokerNames], target: int) -> int:
         for each in (*known.topics.values(), *known.groups.values())
         for id_ in each.ids
     ]
-    return max(each for each in (*versions, *ids) if incarnation_of(each) == target)
+    return max(each for each in (*versions, *ids) if store_id_of(each) == target)
 
 
 def _entries(
@@ -326,7 +324,7 @@ def _entries(
 def _renumbered(held: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
     """Return the entries made since; those with ids of the restored state get new ones."""
     return [
-        each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
+        each if store_id_of(each.id) == target else _with_id(each, numbers.next())
         for name, each in held.items()
         if name not in but
     ]

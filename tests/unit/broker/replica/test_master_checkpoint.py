@@ -16,7 +16,7 @@ from popwheel_broker.replication import master_checkpoint
 from popwheel_broker.replication.checkpoint_source import CheckpointSource
 from popwheel_broker.replication.master_checkpoint import MasterCheckpoint
 from popwheel_broker.replication.master_checkpoint_file import NAME, MasterCheckpointFile
-from popwheel_broker.topics.known_names import KnownNames, Names
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -34,7 +34,7 @@ class Master:
 
     def __init__(self, epoch: int = 1, entries_max: int = 3, before: "Master | None" = None) -> None:
         self.buffer: MergeBuffer = MergeBuffer(1, 1, 100_000) if before is None else before.buffer
-        self.names: KnownNames = KnownNames(ClusterView()) if before is None else before.names
+        self.names: TopicRegistry = TopicRegistry(ClusterView()) if before is None else before.names
         self.queues: dict[int, ConsumeQueue] = {} if before is None else before.queues
         self.source = CheckpointSource("b", epoch, entries_max, self.buffer, self.names)
 

@@ -3280,7 +3280,7 @@ class LogChunk(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     START_POSITION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
@@ -3298,7 +3298,7 @@ class LogChunk(_message.Message):
     position: _builtins.int
     """Where `data` stands in the log; it holds whole records."""
     data: _builtins.bytes
-    confirmed_position: _builtins.int
+    high_watermark: _builtins.int
     """Up to here the sync-state set has everything."""
     start_position: _builtins.int
     """Where the master's log begins: older segments may be deleted."""
@@ -3321,7 +3321,7 @@ class LogChunk(_message.Message):
         checkpoint: _builtins.bytes = ...,
         position: _builtins.int = ...,
         data: _builtins.bytes = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         start_position: _builtins.int = ...,
         time_ms: _builtins.int = ...,
         end_position: _builtins.int = ...,
@@ -3329,7 +3329,7 @@ class LogChunk(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoint_continues", b"checkpoint_continues", "confirmed_position", b"confirmed_position", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoint_continues", b"checkpoint_continues", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "high_watermark", b"high_watermark", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3406,8 +3406,8 @@ class ReplicaStatusResponse(_message.Message):
     IS_MASTER_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
-    DOUBTFUL_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     identity: _builtins.bytes
@@ -3415,9 +3415,9 @@ class ReplicaStatusResponse(_message.Message):
     is_master: _builtins.bool
     last_epoch: _builtins.int
     end_position: _builtins.int
-    confirmed_position: _builtins.int
-    doubtful: _builtins.bool
-    """As ReplicaReport.doubtful."""
+    high_watermark: _builtins.int
+    suspect: _builtins.bool
+    """As ReplicaReport.suspect."""
     def __init__(
         self,
         *,
@@ -3428,12 +3428,12 @@ class ReplicaStatusResponse(_message.Message):
         is_master: _builtins.bool = ...,
         last_epoch: _builtins.int = ...,
         end_position: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
-        doubtful: _builtins.bool = ...,
+        high_watermark: _builtins.int = ...,
+        suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "group", b"group", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_position", b"end_position", "epoch", b"epoch", "group", b"group", "high_watermark", b"high_watermark", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3521,7 +3521,7 @@ class ReplicaCheckpoint(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BASE_VERSION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     TIMER_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     REVIVE_OFFSETS_FIELD_NUMBER: _builtins.int
@@ -3539,7 +3539,7 @@ class ReplicaCheckpoint(_message.Message):
     """The version that this is a difference from, which goes onto later ones, too; 0: it is whole."""
     time_ms: _builtins.int
     """Wall clock."""
-    confirmed_position: _builtins.int
+    high_watermark: _builtins.int
     """The log up to here is what all this was taken from."""
     rest_from: _builtins.int
     """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
@@ -3547,7 +3547,7 @@ class ReplicaCheckpoint(_message.Message):
     """
     looked_position: _builtins.int
     """Where the log ended when the offsets began to be looked at, which for parts of one look is the same, and may be well
-    before `confirmed_position`: what was set by hand behind it need not be in them.
+    before `high_watermark`: what was set by hand behind it need not be in them.
     """
     @_builtins.property
     def timer(self) -> Global___TimerProgress: ...
@@ -3577,7 +3577,7 @@ class ReplicaCheckpoint(_message.Message):
         version: _builtins.int = ...,
         base_version: _builtins.int = ...,
         time_ms: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         timer: Global___TimerProgress | None = ...,
         offsets: _abc.Iterable[Global___GroupOffsets] | None = ...,
         revive_offsets: _abc.Iterable[_builtins.int] | None = ...,
@@ -3590,7 +3590,7 @@ class ReplicaCheckpoint(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

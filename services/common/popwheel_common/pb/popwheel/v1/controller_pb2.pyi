@@ -291,14 +291,14 @@ class ReplicaReport(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SYNC_STATE_SET_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     FOLLOWING_FIELD_NUMBER: _builtins.int
     CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
     LEADING_FIELD_NUMBER: _builtins.int
-    DOUBTFUL_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     ACKS_ALONE_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     group: _builtins.str
@@ -310,7 +310,7 @@ class ReplicaReport(_message.Message):
     last_epoch: _builtins.int
     """Of the last record of its log, 0 if the log is empty; with `end_position` it tells whose log is more complete."""
     end_position: _builtins.int
-    confirmed_position: _builtins.int
+    high_watermark: _builtins.int
     """Up to here it knows that the sync-state set has everything."""
     version: _builtins.int
     leaving: _builtins.bool
@@ -321,7 +321,7 @@ class ReplicaReport(_message.Message):
     """It leads at `epoch`, and has done so since its process was told to. A recorded master that comes without this is a
     new process: what it had received but not synced may be gone, so there must be a new epoch.
     """
-    doubtful: _builtins.bool
+    suspect: _builtins.bool
     """When it started it cut off the end of its log, which was torn or damaged, and could not ask every other replica
     whether that has it: acknowledged messages may be missing. Over once it has caught up with a master, or is one.
     """
@@ -353,20 +353,20 @@ class ReplicaReport(_message.Message):
         epoch: _builtins.int = ...,
         last_epoch: _builtins.int = ...,
         end_position: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         sync_state_set: _abc.Iterable[_builtins.int] | None = ...,
         version: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         following: _abc.Iterable[Global___ReplicaLag] | None = ...,
         checkpoint_version: _builtins.int = ...,
         leading: _builtins.bool = ...,
-        doubtful: _builtins.bool = ...,
+        suspect: _builtins.bool = ...,
         acks_alone: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_alone", b"acks_alone", "address", b"address", "checkpoint_version", b"checkpoint_version", "cluster_id", b"cluster_id", "confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_alone", b"acks_alone", "address", b"address", "checkpoint_version", b"checkpoint_version", "cluster_id", b"cluster_id", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "high_watermark", b"high_watermark", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "suspect", b"suspect", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.topics import known_names
+from popwheel_broker.topics import topic_registry
 from popwheel_broker.topics.known_ids import NOT_PLACED
-from popwheel_broker.topics.known_names import KnownNames, Names, SavedNames
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_broker.topics.topic_registry import Names, SavedNames, TopicRegistry
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.harness import names_in_log
 
@@ -35,8 +35,8 @@ class Both:
 
     def __init__(self) -> None:
         self.view = ClusterView()
-        self.names = KnownNames(self.view)
-        self.version = VERSIONS_PER_INCARNATION
+        self.names = TopicRegistry(self.view)
+        self.version = VERSIONS_PER_STORE
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.hear(self.snapshot(1000)[0])
@@ -76,7 +76,7 @@ class Both:
             self.hear(update)
 
     def settle(self) -> None:
-        anew = self.names.new_incarnation()
+        anew = self.names.new_store()
         if anew is not None:
             names_in_log.note(self.names, anew)
         self.check()
@@ -121,7 +121,7 @@ def restart(both: Both) -> None:
     before = both.names
     former = {topic: before.former_ids(topic) for topic in before.topic_ids if before.former_ids(topic)}
     saved = SavedNames(dict(before.topic_ids), dict(before.group_ids), former, before.heard)
-    both.names = KnownNames(both.view)
+    both.names = TopicRegistry(both.view)
     both.names.restore(saved)
 
 
@@ -150,10 +150,10 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
         elif what == "restart":
             restart(both)
         elif what == "back":  # the controllers know less than they told
-            both.version = max(VERSIONS_PER_INCARNATION, both.version - number)
+            both.version = max(VERSIONS_PER_STORE, both.version - number)
             both.hear(both.snapshot(1000)[0])
         elif what == "life":
-            both.version += VERSIONS_PER_INCARNATION
+            both.version += VERSIONS_PER_STORE
             both.hear(both.snapshot(1000)[0])
         else:
             both.settle()
@@ -169,8 +169,8 @@ def test_what_changes_is_what_going_through_all_names_finds(steps: list[tuple[st
 def test_where_many_are_new_or_gone_some_are_dealt_with_at_a_time(steps: list[tuple[str, int, bool]]) -> None:
     """In the end all are known, and not before are the controllers' changes said to be dealt with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_names, "_NEW_AT_ONCE", 1)
-        patch.setattr(known_names, "_GONE_AT_ONCE", 1)
+        patch.setattr(topic_registry, "_NEW_AT_ONCE", 1)
+        patch.setattr(topic_registry, "_GONE_AT_ONCE", 1)
         both = Both()
         go(both, steps)
         for part in both.snapshot(2):
@@ -184,7 +184,7 @@ def test_where_many_are_new_or_gone_some_are_dealt_with_at_a_time(steps: list[tu
 
 
 def test_what_a_call_needs_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "_NEW_AT_ONCE", 2)
+    monkeypatch.setattr(topic_registry, "_NEW_AT_ONCE", 2)
     both = Both()
     for number in range(1, 19, 2):
         both.change(number, there=True, heard=True)

@@ -1,8 +1,8 @@
 """Topics and groups that a broker's log knows, and the changes that follow from the controllers' state (pure).
 
 A topic or group of a name is told from an earlier one by its id: the version of the controllers' state in which it was
-made. Versions only grow, as long as that state lives; one that was lost and made anew is another incarnation, which
-each version says (`popwheel_common.contract.cluster_view.incarnation_of`). What is decided here the core writes down
+made. Versions only grow, as long as that state lives; one that was lost and made anew is another store_id, which
+each version says (`popwheel_common.contract.cluster_view.store_id_of`). What is decided here the core writes down
 (records NAMES) before it acts on it, so that replicas and restarts agree.
 """
 
@@ -16,7 +16,7 @@ from popwheel_broker.topics.known_ids import NOT_PLACED, KnownIds
 from popwheel_broker.topics.known_settings import KnownSettings
 from popwheel_broker.topics.readers import Readers
 from popwheel_common.contract import names
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 
 _KINDS: Final = frozenset((RecordKind.NAMES, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
@@ -37,7 +37,7 @@ class Names:
         topics: ids of topics that are new, by name.
         groups: likewise of groups.
         heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another
-            incarnation than what was known, that is of a state that the controllers have lost.
+            store_id than what was known, that is of a state that the controllers have lost.
         reads: topics that groups have begun to read, by group.
         topic_settings: settings of topics that are new or changed, by name (`known_settings.written_settings`).
         group_settings: likewise of groups.
@@ -85,7 +85,7 @@ class SavedNames:
         heard: up to this version the controllers' changes of topics and groups were dealt with.
         reads: topics that groups read, by group.
         former_group_ids: ids that groups had in states that the controllers have lost, by name.
-        former_states: what was known of those states (`KnownNames.former_states`).
+        former_states: what was known of those states (`TopicRegistry.former_states`).
         topic_settings: of topics, as the log has them, by name.
         group_settings: likewise of groups.
         former_topic_settings: of topics that were made again since the controllers have lost a state: those before.
@@ -139,7 +139,7 @@ class NameChanges:
     new_groups: dict[str, int]
 
 
-class KnownNames:
+class TopicRegistry:
     """Names that the log knows (a fold over it), and those seen that are not in the log yet.
 
     Args:
@@ -235,7 +235,7 @@ class KnownNames:
             self._forget_group(found.payload.decode())
 
     def _note(self, names: Names) -> None:
-        if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
+        if self.known_version and names.heard and store_id_of(names.heard) != self.store_id:
             self._begin_anew()
         self.heard = max(self.heard, names.heard)
         for ids, known, settings, told in (
@@ -289,9 +289,9 @@ class KnownNames:
         return max(self.heard, self._largest_id)
 
     @property
-    def incarnation(self) -> int:
+    def store_id(self) -> int:
         """Number of the controllers' state that the log is of."""
-        return incarnation_of(self.known_version)
+        return store_id_of(self.known_version)
 
     def ids_of(self, topic: str) -> list[int]:
         """All ids under which records may speak of the topic that has a name now; none if none has."""
@@ -342,17 +342,17 @@ class KnownNames:
         self.topic_settings.hear()
         self.group_settings.hear()
 
-    def inherit(self, before: "KnownNames") -> None:
+    def inherit(self, before: "TopicRegistry") -> None:
         """Take over what another one had heard and not dealt with."""
         self._topics.deleted.update(before._topics.deleted)
         self._groups.deleted.update(before._groups.deleted)
         self._is_set_back = before._is_set_back
 
     def begin_to_lead(self) -> None:
-        """Distrust a view of another incarnation than the log's until it was told anew: whoever wrote the log may have
+        """Distrust a view of another store_id than the log's until it was told anew: whoever wrote the log may have
         heard of the later one, which can't be told by the numbers.
         """
-        self._awaits_snapshot = self._view.ready and self._is_of_another_incarnation
+        self._awaits_snapshot = self._view.ready and self._is_of_another_store
 
     @property
     def can_be_settled(self) -> bool:
@@ -360,8 +360,8 @@ class KnownNames:
         return self.is_unsettled and not self._awaits_snapshot
 
     @property
-    def _is_of_another_incarnation(self) -> bool:
-        return self.known_version > 0 and self.incarnation != self._view.incarnation
+    def _is_of_another_store(self) -> bool:
+        return self.known_version > 0 and self.store_id != self._view.store_id
 
     def knows_topic(self, topic: str) -> bool:
         """Return whether a topic was seen, and not its deletion; retry, dead letter and lite topics go with theirs."""
@@ -385,7 +385,7 @@ class KnownNames:
             group_id: its id; 0 if the caller does not say it.
         """
         view = self._view
-        of_view = 0 < group_id <= view.named and incarnation_of(group_id) == view.incarnation
+        of_view = 0 < group_id <= view.named and store_id_of(group_id) == view.store_id
         return of_view and group not in view.groups
 
     def settled(self) -> None:
@@ -399,13 +399,13 @@ class KnownNames:
         """True if the log knows all topics and groups of the view, with the changes that `changes` returned last."""
         return self._topics.is_settled and self._groups.is_settled
 
-    def new_incarnation(self) -> Names | None:
+    def new_store(self) -> Names | None:
         """Return the record to write first if the log is of a state that the controllers have lost and replaced;
 
         None if it is not. The names of the old state are kept, and go on under the ids that the controllers give them
         next.
         """
-        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_incarnation else None
+        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_store else None
 
     def changes(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> NameChanges:
         """Some of what is gone, and of what is new, by the controllers' word. While names are needed, what else is gone
@@ -458,7 +458,7 @@ class KnownNames:
 
         0 if its deletion was not seen, or in a state that was lost since.
         """
-        return version if incarnation_of(version) == self._view.incarnation else 0
+        return version if store_id_of(version) == self._view.store_id else 0
 
     @property
     def _dropped_up_to(self) -> int:
@@ -473,7 +473,7 @@ class KnownNames:
         Not if it is of another state of the controllers: which of two is the later one only they know.
         """
         heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
-        return incarnation_of(topic_id) == self._view.incarnation and topic_id > heard_of
+        return store_id_of(topic_id) == self._view.store_id and topic_id > heard_of
 
     def is_current(self, topic: str, topic_id: int) -> bool:
         """Return whether a Put's topic id is that of the topic that has the name now; 0 stands for any topic."""

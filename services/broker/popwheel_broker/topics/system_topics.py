@@ -5,7 +5,7 @@ from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 
 
-class OwnTopics:
+class SystemTopics:
     """The names of those topics.
 
     Before a broker has heard of its controller, the log tells the cluster's name: what stands there is needed already.
