@@ -43,7 +43,7 @@ REPLICATION = [
         "S5 S1",
         "services/broker/popwheel_broker/replication/sync_state_set.py",
         "SyncStateSet._has_joined",
-        "return follower.synced_position >= self.set_synced_position and",
+        "return follower.synced_position >= self.fully_synced_position and",
         "return True or",
         "broker/replica/test_sync_state_set.py",
         REPLICAS,

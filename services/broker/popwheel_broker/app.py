@@ -91,7 +91,7 @@ class BrokerApp:
             make_core=self._make_core,
             on_failure=self._fail,
             checkpoint_changes_bytes=options.checkpoint_changes_bytes,
-            on_doubt_ended=self._report_soon,
+            on_suspect_cleared=self._report_soon,
         )
         timeout_ms = constants.repair_timeout_ms
         self._peers = Peers(options.name, options.replica, channels, timeout_ms, clock)

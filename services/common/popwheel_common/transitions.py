@@ -8,7 +8,7 @@ StateT = TypeVar("StateT", bound=Enum)
 
 
 class IllegalTransitionError(Exception):
-    """A machine was told what cannot have happened, or went where its table does not lead; its code is wrong."""
+    """Step of a machine that its table does not have: an event that cannot happen, or a wrong next state."""
 
 
 class Row(NamedTuple, Generic[StateT]):

@@ -168,12 +168,12 @@ def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
     async def tell_nobody(self: ReplicaStore, position: int) -> None:
         """Write nothing down."""
 
-    patch.setattr(ReplicaStore, "_begin_doubt", tell_nobody)
+    patch.setattr(ReplicaStore, "_mark_suspect", tell_nobody)
 
 
 def pops_and_acks_are_answered_before_the_slaves_have_them(patch: pytest.MonkeyPatch) -> None:
     """A master answers at once what is to outlive it."""
-    patch.setattr(Flusher, "is_held", lambda self, position: True)
+    patch.setattr(Flusher, "is_replicated", lambda self, position: True)
 
 
 def slaves_say_synced_when_they_have_received(patch: pytest.MonkeyPatch) -> None:

@@ -204,5 +204,5 @@ async def test_what_is_delayed_is_stored_and_to_come() -> None:
         await broker.ack(*await broker.pop())
         answer = await broker.channel.call(methods.GROUP_BALANCE, pb.GroupBalanceRequest(group="g"))
         (row,) = answer.topics
-        assert (row.stored, row.done, row.delayed, row.waiting, row.held) == (2, 1, 1, 0, 0)
+        assert (row.stored, row.done, row.delayed, row.waiting, row.in_flight) == (2, 1, 1, 0, 0)
         assert not answer.more

@@ -181,8 +181,8 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
         world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_STORE, deleted_topics=["t"]))
-    world.core.settlement._note_names(Names(heard=ANEW))
-    world.core.settlement._note_names(Names({"t": T.id}, heard=T.id))
+    world.core.settlement._note_names(Names(applied_version=ANEW))
+    world.core.settlement._note_names(Names({"t": T.id}, applied_version=T.id))
     world.put("t", b"2")
     return world
 
@@ -194,11 +194,11 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
     names = world.core.names
     world.core.settlement.settle()
     assert names.topic_ids["t"] == T.id
-    assert names.is_unsettled
+    assert names.has_pending_changes
     world.hear(made_anew_for(T))
     world.core.settlement.settle()
     assert names.topic_ids["t"] == T.id
-    assert not names.is_unsettled
+    assert not names.has_pending_changes
     assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
 
 

@@ -255,7 +255,7 @@ class GroupMachine(RuleBasedStateMachine):
         slave.log.extend(master.log[common : common + count])
         master.has[number] = slave.synced
         if slave.synced >= slave.complete_at:
-            self.end_doubt(slave)
+            self.clear_suspect(slave)
         self.acknowledge(master)
 
     @rule(controller=CONTROLLERS, of=REPLICAS, number=REPLICAS, answered=st.booleans())
@@ -385,7 +385,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert process.leads is None or process.leads < state.epoch
             self.lead(process, state)
 
-    def end_doubt(self, process: Process) -> None:
+    def clear_suspect(self, process: Process) -> None:
         process.suspect = False
         if self.rotten == process.number:
             self.rotten = None
@@ -398,7 +398,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.leads = state.epoch
         process.counted = set(state.sync_state_set)
         process.has = {}
-        self.end_doubt(process)
+        self.clear_suspect(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
         assert master.heard is not None and master.leads is not None

@@ -52,7 +52,7 @@ class KnowingBroker:
         }
         slow = Group(max_attempts=9, backoff_ms=[5]).SerializeToString()
         self.groups = {"g": pb.ListedName(name="g", ids=[LOST + 900], settings=slow)}
-        self.states = [pb.HeardState(version=LOST + 900, heard=LOST + 900)]
+        self.states = [pb.SeenStore(version=LOST + 900, applied_version=LOST + 900)]
         self.error: StatusError | None = None
         self.asked: list[pb.NameListRequest] = []
         self.service = Service()

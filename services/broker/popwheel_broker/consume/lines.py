@@ -215,7 +215,7 @@ class Lines:
 
     def _resumes(self, group: str) -> bool:
         room = self.held.room(group, self._held_max)
-        return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.held(group))
+        return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.share(group))
 
     def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
         """Group and topic, queue and line, offset and CK of every message, for those who compare."""

@@ -196,7 +196,7 @@ class Quarantine:
         if not shares.room(holder, self._entries_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self.table)} records are set aside, {shares.held(holder)} of them of {holder or 'no topic'}: "
+                f"{len(self.table)} records are set aside, {shares.share(holder)} of them of {holder or 'no topic'}: "
                 "that is its share of the limit (broker.quarantine_max); popwheel admin quarantine list shows them, "
                 "retry or drop some",
             )

@@ -385,7 +385,7 @@ class BrokerCore:
         # As long as nothing says what time it is in the log, this replica's own clock may not say so.
         is_told = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
-        known = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        known = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
         head = Checkpoint(store, pop, known, self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
@@ -400,8 +400,8 @@ class BrokerCore:
         self.names.inherit(before.names)
 
     def cluster_changed(self, update: ClusterUpdate) -> None:
-        """The controller's state has changed (see `TopicRegistry.hear`); `settle` does the rest."""
-        self.names.hear(update)
+        """The controller's state has changed (see `TopicRegistry.view_changed`); `settle` does the rest."""
+        self.names.view_changed(update)
 
     def damage_mended(self) -> None:
         """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""

@@ -86,7 +86,7 @@ class Settlement:
 
     def names_told(self, update: ClusterUpdate) -> None:
         """The controller tells of topics and groups, which are in the view soon."""
-        self._names.tell(update)
+        self._names.stage(update)
         view = self._view
         self._resumed_topics.update(
             each.name for each in update.topics if each.name in view.paused_topics and not each.paused_ms
@@ -118,7 +118,7 @@ class Settlement:
         """
         if self._resumed_topics or self._resumed_groups:
             self._tell_of_resumed()
-        if not self._names.can_be_settled:
+        if not self._names.can_apply_changes:
             return
         anew = self._names.new_store()
         if anew is not None:
@@ -144,7 +144,7 @@ class Settlement:
                     raise _being_taken_back(name)
                 self._take_back_some_of_topic(name)
                 return
-        heard = self._view.named if self._names.knows_all_of_view else self._names.heard
+        heard = self._view.named if self._names.knows_all_of_view else self._names.applied_version
         if changes.gone_topics or changes.gone_groups:
             self._hear_up_to(self._view.named, {}, {})
         for name in changes.gone_topics:
@@ -153,7 +153,7 @@ class Settlement:
             self.forget_group(name)
         if changes.new_topics or changes.new_groups:
             self._hear_up_to(heard, changes.new_topics, changes.new_groups)
-        self._names.settled()
+        self._names.applied()
         if self._waiting_readers and self._view.ready:
             self._note_waiting_readers()
         self._tell_of_what_became_visible(changes.new_groups)
@@ -168,7 +168,7 @@ class Settlement:
             topic_id: which one of that name the sender means; 0 if it does not say.
         """
         known = self._names.topic_ids.get(topic)
-        if known is None or not (self._names.is_unsettled or topic_id not in (0, known)):
+        if known is None or not (self._names.has_pending_changes or topic_id not in (0, known)):
             return None
         is_gone = self._names.is_gone_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
         return _being_taken_back(topic) if is_gone and self._is_large(topic) else None
@@ -242,7 +242,7 @@ class Settlement:
                 if self._is_large(topic):
                     raise _being_taken_back(topic)  # it goes as soon as the controller reports it
                 self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, heard=self._names.heard))
+            self._note_names(Names({topic: topic_id}, applied_version=self._names.applied_version))
 
     def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
@@ -271,8 +271,8 @@ class Settlement:
         """Write down new topics and groups before anything is put into them, so that no message survives without; and
         that the controller's changes of them are dealt with up to a version.
         """
-        heard = max(self._names.heard, version)
-        if topic_ids or group_ids or heard > self._names.heard:
+        heard = max(self._names.applied_version, version)
+        if topic_ids or group_ids or heard > self._names.applied_version:
             self._note_names(self._names.with_settings(topic_ids, group_ids, heard))
 
     def note_settings(self) -> bool:

@@ -244,8 +244,8 @@ class TimerIntake:
         if not state.recalls.room(topic, self._options.recalls_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
-                "is its share of the limit (broker.timer.recalls_max); try again later",
+                f"{state.recalls.total} recalls are remembered, {state.recalls.share(topic)} of the topic {topic}: "
+                "that is its share of the limit (broker.timer.recalls_max); try again later",
             )
         return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 

@@ -208,7 +208,9 @@ class CommitLog:
             self.cut(self.end_position)
         except OSError as error:
             self.stop_writing(f"a failed write could not be taken back: {error}")
-            raise WriterStoppedError(f"a failed write could not be taken back: {error}", in_doubt=True) from error
+            raise WriterStoppedError(
+                f"a failed write could not be taken back: {error}", outcome_unknown=True
+            ) from error
 
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, while the log is `at_rest`."""

@@ -33,7 +33,7 @@ class Watermarks(Protocol):
         """Position before which all outlives the process of the master."""
 
     @property
-    def set_synced_position(self) -> int:
+    def fully_synced_position(self) -> int:
         """Position before which nothing is cut off any more."""
 
     @property
@@ -67,8 +67,8 @@ class Flusher:
         self._on_failure = on_failure
         self._marks: Watermarks | None = None
         self._waiting: _Waiting = deque()
-        self._waiting_held: _Waiting = deque()
         self._waiting_replicated: _Waiting = deque()
+        self._waiting_fully_synced: _Waiting = deque()
         self._wanted = asyncio.Event()
         self._syncing = asyncio.Lock()
         self._failed: OSError | None = None
@@ -105,7 +105,7 @@ class Flusher:
     def depose(self, error: StatusError) -> None:
         """Let all go with an error who wait for the replicas, also later ones: this broker leads no more."""
         self._ended = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
+        for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
             _fail_all(queue, error)
 
     async def durable(self, position: int) -> None:
@@ -118,7 +118,7 @@ class Flusher:
         self._check()
         if self._mode == "async":
             if self._marks is not None and self._marks.replicated_position < position:
-                await self.held(position)
+                await self.replicated(position)
             self._store.confirm(position)
         elif self._store.high_watermark < position:
             # With too few replicas the sync is left to the task, after which all who wait are told so.
@@ -133,20 +133,20 @@ class Flusher:
         """True if it waits for no other replica, and never has."""
         return self._marks is None
 
-    def is_held(self, position: int) -> bool:
+    def is_replicated(self, position: int) -> bool:
         """Return whether the records before `position` outlive the process of this broker already.
 
         They do so by themselves while it waits for no other replica.
         """
         return self._marks is None or self._marks.replicated_position >= position
 
-    async def held(self, position: int) -> None:
+    async def replicated(self, position: int) -> None:
         """Return when the records before `position` outlive the process of this broker. Raises as `durable` does."""
         self._check()
-        if not self.is_held(position):
-            await _wait(self._waiting_held, position)
+        if not self.is_replicated(position):
+            await _wait(self._waiting_replicated, position)
 
-    async def replicated(self, position: int) -> None:
+    async def fully_synced(self, position: int) -> None:
         """Return when the records before `position` are on the device, and will never be cut off for another master's.
 
         Raises:
@@ -156,12 +156,12 @@ class Flusher:
         await self.sync()
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        if self._marks is not None and self._marks.set_synced_position < position:
-            await _wait(self._waiting_replicated, position)
+        if self._marks is not None and self._marks.fully_synced_position < position:
+            await _wait(self._waiting_fully_synced, position)
 
-    async def all_replicated(self) -> None:
-        """Return when all that was appended up to now is `replicated`."""
-        await self.replicated(self._store.log.end_position)
+    async def all_fully_synced(self) -> None:
+        """Return when all that was appended up to now is `fully_synced`."""
+        await self.fully_synced(self._store.log.end_position)
 
     def confirm_later(self) -> None:
         """Have what was appended confirmed soon, without waiting for it."""
@@ -200,7 +200,7 @@ class Flusher:
                 return False
         except OSError as error:
             self._fail(error)
-            raise WriterStoppedError(str(error), in_doubt=True) from error
+            raise WriterStoppedError(str(error), outcome_unknown=True) from error
         self._synced()
         return True
 
@@ -227,7 +227,7 @@ class Flusher:
         try:
             await self.sync()
         except OSError as failure:
-            raise WriterStoppedError(str(failure), in_doubt=True) from error
+            raise WriterStoppedError(str(failure), outcome_unknown=True) from error
 
     def advance(self) -> None:
         """The replicas have come further: let those go who waited for them."""
@@ -237,8 +237,8 @@ class Flusher:
         if not marks.enough:
             _fail_all(self._waiting, _replicas_lost())
         self._confirm(marks.replicated_position if self._mode == "async" else marks.high_watermark)
-        _let_go(self._waiting_held, marks.replicated_position)
-        _let_go(self._waiting_replicated, marks.set_synced_position)
+        _let_go(self._waiting_replicated, marks.replicated_position)
+        _let_go(self._waiting_fully_synced, marks.fully_synced_position)
 
     def _confirm(self, position: int) -> None:
         self._store.confirm(position)
@@ -247,7 +247,7 @@ class Flusher:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise WriterStoppedError(str(self._failed), in_doubt=True)
+            raise WriterStoppedError(str(self._failed), outcome_unknown=True)
         if self._ended is not None:
             raise self._ended.with_traceback(None)
 
@@ -273,8 +273,8 @@ class Flusher:
 
     def _fail(self, error: OSError) -> None:
         self._failed = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
-            _fail_all(queue, WriterStoppedError(str(error), in_doubt=True))
+        for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
+            _fail_all(queue, WriterStoppedError(str(error), outcome_unknown=True))
         _log.error("commit log can't be synced, the broker stops", error=str(error))
         self._on_failure(error)
 

@@ -18,11 +18,11 @@ class WriterStoppedError(StatusError):
 
     Args:
         reason: what has happened.
-        in_doubt: whether it was under way then, so that it may be there after all; else nothing was done.
+        outcome_unknown: whether it was under way then, so that it may be there after all; else nothing was done.
     """
 
-    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
-        if in_doubt:
+    def __init__(self, reason: str, *, outcome_unknown: bool = False) -> None:
+        if outcome_unknown:
             super().__init__(
                 Code.SLAVE_PERSISTENCE_TIMEOUT,
                 f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",

@@ -296,7 +296,7 @@ class LogReceiver:
             if self.joined:
                 await self._report()
             if self.joined and log.synced_position >= self._complete_at:
-                await log.end_doubt()  # whatever was acknowledged without this slave, the master had as it came
+                await log.clear_suspect()  # whatever was acknowledged without this slave, the master had as it came
 
     # Saying how far it is
 

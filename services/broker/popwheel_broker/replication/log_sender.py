@@ -201,7 +201,7 @@ class LogSender:
 
     def tell_watermark(self) -> None:
         """Let the slave hear what is confirmed, if it has not."""
-        if self._told_position < self._master.members.set_synced_position:
+        if self._told_position < self._master.members.fully_synced_position:
             self._must_speak = True
             self._wanted.set()
 
@@ -321,7 +321,7 @@ class LogSender:
         """A message without records: the watermark and where the master is."""
         master, log = self._master, self._log
         self._must_speak = False
-        self._told_position = confirmed = master.members.set_synced_position
+        self._told_position = confirmed = master.members.fully_synced_position
         return LogChunk(
             epoch=master.epoch,
             position=self._window.sent_position,

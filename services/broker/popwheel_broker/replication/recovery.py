@@ -25,7 +25,7 @@ class Recovery:
         remake_core: puts another fresh one in its place, on the same log.
         saved: the checkpoint, to be loaded.
         epochs: who wrote the log, to be loaded or learned.
-        begin_doubt: writes down that the log is about to be cut off at a position, though others may have what follows.
+        mark_suspect: records that the log is about to be cut off at a position, though others may have the rest.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Recovery:
         remake_core: Callable[[], BrokerCore],
         saved: SavedCheckpoint,
         epochs: LogEpochs,
-        begin_doubt: Callable[[int], Awaitable[None]],
+        mark_suspect: Callable[[int], Awaitable[None]],
     ) -> None:
         self._core = core
         self._log = core.store.log
         self._remake_core = remake_core
         self._saved = saved
         self._epochs = epochs
-        self._begin_doubt = begin_doubt
+        self._mark_suspect = mark_suspect
         self.records = 0
         """Number of records read again: those that the checkpoint does not cover."""
 
@@ -103,7 +103,7 @@ class Recovery:
         while position < self._log.end_position:
             if not await repair(position):
                 if not await is_nowhere(position):
-                    await self._begin_doubt(position)
+                    await self._mark_suspect(position)
                 return
             position += length_at(self._log.read(position, HEADER_BYTES), 0)
 

@@ -71,7 +71,7 @@ class ReplicaLog(Protocol):
             CorruptDataError: a record can't be read back, or does not fit.
         """
 
-    async def end_doubt(self) -> None:
+    async def clear_suspect(self) -> None:
         """All that was acknowledged is on the device: a replica that had lost the end of its log says so no more.
 
         Raises:

@@ -64,7 +64,7 @@ class ReplicaStore:
         make_core: makes a core that is fresh, on a log or on the one of its own files.
         on_failure: told if the device has failed, or the log is damaged.
         checkpoint_changes_bytes: see `SavedCheckpoint`.
-        on_doubt_ended: told when `is_suspect` is over.
+        on_suspect_cleared: told when `is_suspect` is over.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ReplicaStore:
         make_core: Callable[[CommitLog | None], BrokerCore],
         on_failure: Callable[[Exception], None],
         checkpoint_changes_bytes: int,
-        on_doubt_ended: Callable[[], None],
+        on_suspect_cleared: Callable[[], None],
     ) -> None:
         self._reads = disk.reads
         self._make_core = make_core
@@ -89,7 +89,7 @@ class ReplicaStore:
         """Superblock, to be loaded before `start`."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self._subscriber: FilesSubscriber | None = None
-        self._on_doubt_ended = on_doubt_ended
+        self._on_suspect_cleared = on_suspect_cleared
         self.is_followers = True
         """True if a follower may go on with the core; if not, `unfinish` makes it so."""
         self._is_whole = True
@@ -182,7 +182,7 @@ class ReplicaStore:
         """
         if self.superblock.contents.is_installing:
             await self._begin_at(0, Checkpoint(), EpochHistory())
-        recovery = Recovery(self.core, self._remake_core, self._saved, self._epochs, self._begin_doubt)
+        recovery = Recovery(self.core, self._remake_core, self._saved, self._epochs, self._mark_suspect)
         await recovery.run(alone=alone, repair=repair, is_nowhere=is_nowhere)
         self.recovered_records = recovery.records
         if not self.log.segment_count:
@@ -209,7 +209,7 @@ class ReplicaStore:
         skip = RecordSkip(self.log, saved, self._epochs.history, self._disk, self._folder)
         await skip.skip(position, repair, who_may_have)
 
-    async def _begin_doubt(self, position: int) -> None:
+    async def _mark_suspect(self, position: int) -> None:
         _log.error(
             "the end of the log is cut off, though not every other replica could be asked for it: until this one has "
             "caught up with a master, it leads only if all of the sync-state set are there and none of them is certain",
@@ -218,12 +218,12 @@ class ReplicaStore:
         )
         await self.superblock.change(is_suspect=True)
 
-    async def end_doubt(self) -> None:
+    async def clear_suspect(self) -> None:
         """End the suspicion: all acknowledged messages are here (see `ReplicaLog`)."""
         if self.is_suspect:
             await self.superblock.change(is_suspect=False)
             _log.info("this replica has everything again", position=self.end_position)
-            self._on_doubt_ended()
+            self._on_suspect_cleared()
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.

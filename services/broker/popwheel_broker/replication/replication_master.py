@@ -248,7 +248,7 @@ class ReplicationMaster:
         self._telling = None
         for sender in self._senders.values():
             sender.tell_watermark()
-        if self._senders and self.members.set_synced_position < self._log.end_position:
+        if self._senders and self.members.fully_synced_position < self._log.end_position:
             self._tell_later()
 
     # Asking the controller

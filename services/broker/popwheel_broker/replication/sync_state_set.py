@@ -153,7 +153,7 @@ class SyncStateSet:
         """
         self.replicated_position = 0
         """Position before which all outlives the process of the master: the set has received it. Never falls."""
-        self.set_synced_position = 0
+        self.fully_synced_position = 0
         """High watermark that is sent to slaves.
 
         With `ack_mode: master`, too, it is the position before which the whole set has all.
@@ -308,7 +308,7 @@ class SyncStateSet:
     @property
     def unsafe_bytes(self) -> int:
         """Number of acknowledged bytes that a failover may lose: with `ack_mode: master` those not replicated yet."""
-        return max(0, self.high_watermark - self.set_synced_position)
+        return max(0, self.high_watermark - self.fully_synced_position)
 
     def synced_position_of(self, replica: int) -> int:
         """Return the position that a follower has on its device; 0 if it does not follow."""
@@ -347,7 +347,7 @@ class SyncStateSet:
             follower = self._followers[number]
             if follower.connected:
                 # Who has less than what is confirmed has lost it: it must not be elected.
-                lost = follower.end_position < self.set_synced_position
+                lost = follower.end_position < self.fully_synced_position
                 late = self._behind_ms(follower, now_ms) >= options.lag_ms_max
             else:
                 lost = False
@@ -365,7 +365,8 @@ class SyncStateSet:
         )
 
     def _has_joined(self, follower: _Follower) -> bool:
-        return follower.synced_position >= self.set_synced_position and follower.end_position >= self._received_position
+        received = self._received_position
+        return follower.synced_position >= self.fully_synced_position and follower.end_position >= received
 
     def _try_to_join(self, follower: _Follower, event: str, now_ms: int) -> None:
         if (
@@ -412,8 +413,8 @@ class SyncStateSet:
             replicated = min(replicated, follower.synced_position)
         if received > self._received_position:
             self._received_position = received
-        if replicated > self.set_synced_position:
-            self.set_synced_position = replicated
+        if replicated > self.fully_synced_position:
+            self.fully_synced_position = replicated
             changed = True
         if self._master_alone_acknowledges:
             received, replicated = self._end_position, self._synced_position
@@ -424,6 +425,6 @@ class SyncStateSet:
         if replicated > self.high_watermark:
             self.high_watermark = replicated
             changed = True
-        assert self.set_synced_position <= self.high_watermark <= self.replicated_position, "watermarks are crossed"
+        assert self.fully_synced_position <= self.high_watermark <= self.replicated_position, "watermarks are crossed"
         if changed:
             self._on_watermark()

@@ -79,7 +79,7 @@ class CheckpointServer:
             request.known_version, self._clock.wall_ms(), position, progress, core.revive_offsets()
         )
         try:
-            await leader.flusher.replicated(position)
+            await leader.flusher.fully_synced(position)
         except OSError as error:
             raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
         return answer

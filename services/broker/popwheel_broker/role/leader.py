@@ -94,7 +94,7 @@ class Leader:
             core.timer,
             context.disk,
             clock,
-            self.flusher.all_replicated,
+            self.flusher.all_fully_synced,
             self.flusher.confirm_later,
             on_failure,
         )
@@ -308,7 +308,7 @@ class Leader:
             try:
                 self.core.settlement.settle()
                 self.flusher.confirm_later()
-                if not self.core.names.can_be_settled:
+                if not self.core.names.can_apply_changes:
                     self.timer.start()  # only now is it known which topics are gone
                     self.transactions.start()
                 has_more = self.core.settlement.note_settings()
@@ -317,7 +317,7 @@ class Leader:
                 _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if has_more or self.core.names.can_be_settled:
+            if has_more or self.core.names.can_apply_changes:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()

@@ -180,7 +180,7 @@ class RoleMachine:
         if role.leader is not None:
             await self._depose(role.leader)
         await files.finish(group.epoch)
-        await files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
+        await files.clear_suspect()  # whoever was to be waited for was: what is here is what counts now
         self._checkpoints.take_over()
         leader = Leader(group, self._context, self.hear)
         role.begin_to_lead(leader)

@@ -47,7 +47,7 @@ class Upkeep:
 
     async def save(self) -> None:
         """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
-        await self._files.save(self._flusher.all_replicated)
+        await self._files.save(self._flusher.all_fully_synced)
 
     async def save_often(self) -> None:
         """Save now and then."""

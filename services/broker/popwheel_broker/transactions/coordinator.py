@@ -67,7 +67,7 @@ class Coordinator:
         Raises:
             StatusError: TOO_MANY_REQUESTS: too many transactions are open.
         """
-        held, count = self.table.shares.held(run.topic) + taken[run.topic], len(run.payloads)
+        held, count = self.table.shares.share(run.topic) + taken[run.topic], len(run.payloads)
         total = self.table.shares.total + taken.total()
         if room(self._options.open_max, total, held) < count:
             raise StatusError(

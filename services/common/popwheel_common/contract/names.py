@@ -104,7 +104,7 @@ _ADVICE: Mapping[Kind, str] = {
 }
 _RETRY_SEPARATOR: Final = "+"
 _LITE_SEPARATOR: Final = "+"
-"""No name of a user topic has it, so a lite topic is told from that by it."""
+"""No name of a user topic has it, so it distinguishes a lite topic."""
 _CHARACTER: Final = "[%A-Za-z0-9_-]"
 _GROUP: Final = rf"{_CHARACTER}{{1,{GROUP_LENGTH_MAX}}}"
 _USER: Final = rf"(?!{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|{SYSTEM_PREFIX}){_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"
@@ -369,7 +369,7 @@ def _no_topic(text: str, kind: Kind) -> StatusError:
         rule, length_max = "made of a group, '%DLQ%GROUP'", len(DEAD_LETTER_PREFIX) + GROUP_LENGTH_MAX
     else:
         rule, length_max = _rule(TOPIC_LENGTH_MAX), TOPIC_LENGTH_MAX
-        kind = Kind.USER if kind is Kind.LITE else kind  # nobody has to know of '+' to be told that it is no letter
+        kind = Kind.USER if kind is Kind.LITE else kind  # the sentence is about letters, '+' is none
     return _refusal(Code.ILLEGAL_TOPIC, f"{kind.value}: {rule}", text, length_max)
 
 

@@ -166,5 +166,5 @@ def _sign(key: bytes, group: str, topic: str, signed: str) -> str:
 def _invalid() -> StatusError:
     return StatusError(
         Code.INVALID_RECEIPT_HANDLE,
-        "this receipt handle was not given out for this group and topic; use the one that came with the message",
+        "this receipt handle was not issued for this group and topic; use the one that came with the message",
     )

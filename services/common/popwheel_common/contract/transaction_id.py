@@ -105,5 +105,5 @@ def _sign(key: bytes, topic: str, fields: bytes) -> bytes:
 def _invalid() -> StatusError:
     return StatusError(
         Code.INVALID_TRANSACTION_ID,
-        "this transaction id was not given out for this topic; use the one that came with the answer to the send",
+        "this transaction id was not issued for this topic; use the one that came with the answer to the send",
     )

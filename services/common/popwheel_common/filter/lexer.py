@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     r"|(?P<NAME>[a-zA-Z_$][a-zA-Z0-9_$]*+)"
     r"|(?P<SIGN><>|>=|<=|[<>=(),+-])"
 )
-"""No part gives back what it has taken, so nothing is read more than a few times."""
+"""No part backtracks, so no character is read more than a few times."""
 
 
 class Token(NamedTuple):

@@ -207,11 +207,11 @@ class Gate:
                         return
                     is_long = True
                     self._long_bodies += 1
-            await self._hand_on(bytes(body), scope, receive, send)
+            await self._forward(bytes(body), scope, receive, send)
         finally:
             self._long_bodies -= is_long
 
-    async def _hand_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request whose body has been read to the application."""
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -37,7 +37,7 @@ class Token:
 
 
 class Tokens:
-    """Tells who calls, by the header `authorization: Bearer TOKEN`.
+    """Identifies callers by the header `authorization: Bearer TOKEN`.
 
     Args:
         path: file of tokens, one a line, so that a new one can be good before the old one is gone.

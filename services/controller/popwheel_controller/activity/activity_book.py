@@ -142,7 +142,7 @@ class ActivityBook:
             *self.rates(),
             sum(lags) if len(lags) == len(totals) else None,
             max(ages) if len(ages) == len(totals) else None,
-            sum(each.held for each in totals),
+            sum(each.in_flight for each in totals),
             sum(each.delayed for each in totals),
         )
 
@@ -203,7 +203,7 @@ class _Sum:
         self._lag_ms = None if self._lag_ms is None or not told.HasField("lag_ms") else max(self._lag_ms, told.lag_ms)
         if told.HasField("waiting_ms"):
             self.waiting_ms = max(told.waiting_ms, self.waiting_ms or 0)
-        self.held += told.held
+        self.held += told.in_flight
 
     def _add(self, broker: str, messages_in: int | None, messages_out: int, interval_ms: int) -> None:
         self.brokers.add(broker)

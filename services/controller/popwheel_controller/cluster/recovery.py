@@ -15,7 +15,7 @@ from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, SeenStore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
 from popwheel_controller.cluster.name_map import NameMap
@@ -38,7 +38,7 @@ class BrokerNames:
 
     topics: Mapping[str, ListedName] = field(default_factory=dict)
     groups: Mapping[str, ListedName] = field(default_factory=dict)
-    states: Sequence[HeardState] = ()
+    states: Sequence[SeenStore] = ()
 
     def lost(self, ours: int) -> set[int]:
         """The incarnations that it saw before ours. One that comes back in between was recovered."""
@@ -47,7 +47,9 @@ class BrokerNames:
 
     def heard_up_to(self, incarnation: int) -> int:
         """The version of a state up to which it knows all names; 0 if it saw none."""
-        return max((each.heard for each in self.states if store_id_of(each.version) == incarnation), default=0)
+        return max(
+            (each.applied_version for each in self.states if store_id_of(each.version) == incarnation), default=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +380,7 @@ def _kept_topic(found: _Found, held: Topic) -> Topic:
     topic.CopyFrom(held)
     queues = min(max(each.queues for each in found.by_broker.values()), QUEUES_MAX)
     if held.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > held.queues:
-        topic.queues, topic.lane_queues = queues, held.lane_queues or held.queues
+        topic.queues, topic.message_group_queues = queues, held.message_group_queues or held.queues
     return topic
 
 

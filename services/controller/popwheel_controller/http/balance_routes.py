@@ -82,7 +82,7 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
 
 def _row(broker: str, told: pb.TopicBalance) -> TopicBalance:
     fields: dict[str, int] = {each.name: value for each, value in told.ListFields() if each.name != "topic"}
-    places = [fields.get(name) for name in ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")]
+    places = [fields.get(name) for name in ("done", "in_flight", "waiting", "delayed", "dead", "poisoned", "expired")]
     known = [each for each in places if each is not None]
     stored = fields.get("stored")
     is_known = stored is not None and len(known) == len(places)
@@ -91,7 +91,7 @@ def _row(broker: str, told: pb.TopicBalance) -> TopicBalance:
         broker=broker,
         stored=stored,
         done=fields.get("done"),
-        held=fields.get("held"),
+        held=fields.get("in_flight"),
         waiting=fields.get("waiting"),
         delayed=fields.get("delayed"),
         dead=fields.get("dead"),

@@ -119,7 +119,7 @@ class TimerHistogram(BaseModel):
 
 
 _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("The handle was not given out for this topic."),
+    400: refusal("The handle was not issued for this topic."),
     404: refusal("The broker holds no such message any more."),
     409: refusal("It is too late: the message has been or is being delivered."),
     500: refusal("The broker that holds it is away."),

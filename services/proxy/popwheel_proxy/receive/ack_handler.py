@@ -139,7 +139,7 @@ class AckHandler:
                 receipt_handle=handle,
                 invisible_ms=invisible_ms,
                 call=name,
-                again=in_doubt,
+                is_retry=in_doubt,
                 back_off=back_off,
                 suspend=suspend,
             )
@@ -165,7 +165,7 @@ class AckHandler:
         name = next(self._calls)
 
         def asked(in_doubt: bool) -> DeadLetterRequest:
-            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, call=name, again=in_doubt)
+            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, call=name, is_retry=in_doubt)
 
         try:
             await self._masters.call(broker, DEAD_LETTER, asked(False), call.deadline, retry=asked)
@@ -223,7 +223,7 @@ class AckHandler:
         name = next(self._calls)
 
         def asked(in_doubt: bool) -> AckRequest:
-            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, again=in_doubt)
+            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, is_retry=in_doubt)
 
         try:
             answer, in_doubt = await self._masters.call(broker, ACK, asked(False), call.deadline, retry=asked)

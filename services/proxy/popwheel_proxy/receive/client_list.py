@@ -119,9 +119,9 @@ class ClientList:
         open_calls = self._clients.open_calls(client_id, known.user)
         info.polls = max(0, open_calls - self._telemetry.streams_of(client_id))
         held, some = self._renewals.held(client_id, max(1, messages_max))
-        info.held = held if held or facts.kind in _HOLDS else -1
+        info.in_flight = held if held or facts.kind in _HOLDS else -1
         if some:
-            info.held_since_ms = zero_ms + round(some[0][1] * 1000)
+            info.in_flight_since_ms = zero_ms + round(some[0][1] * 1000)
         for each, since in some[:messages_max]:
             _tell_message(info.messages.add(), self._view.receipt_key, each, zero_ms + round(since * 1000))
         info.lite_topics = self._lite_topics(client_id)
@@ -141,7 +141,7 @@ class ClientList:
         info.publishes_total = max(facts.publishes_total, len(topics))
 
 
-def _tell_message(told: pb.HeldMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
+def _tell_message(told: pb.ClientMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
     """A message that is kept hidden, as far as its handle says it."""
     told.group, told.topic, told.broker = renewed.entry.group, renewed.entry.topic, renewed.broker
     told.since_ms = since_ms

@@ -199,7 +199,7 @@ class SendHandler:
         """
         lane = messages[0].lane
         # A lite topic has one of its own. A topic that was given more keeps its message groups in the first ones.
-        queues = 1 if messages[0].lite_topic else topic.lane_queues or topic.queues
+        queues = 1 if messages[0].lite_topic else topic.message_group_queues or topic.queues
         wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
 
         async def store() -> Stored:

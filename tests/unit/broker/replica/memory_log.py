@@ -128,7 +128,7 @@ class MemoryLog:
             self.folded.append(found.position)
             self.high_watermark = found.position + found.length
 
-    async def end_doubt(self) -> None:
+    async def clear_suspect(self) -> None:
         self.doubt_ended_at.append(self.synced_position)
 
     async def cut(self, position: int) -> None:

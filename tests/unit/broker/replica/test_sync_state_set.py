@@ -90,7 +90,7 @@ def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
     assert leader.watermarks() == (200, 100)
     leader.set.synced(200)
     assert leader.watermarks() == (200, 200)
-    assert leader.set.set_synced_position == 100
+    assert leader.set.fully_synced_position == 100
     assert leader.set.unsafe_bytes == 100
     leader.set.progress(1, 200, 200, leader.now_ms)
     assert leader.set.unsafe_bytes == 0
