@@ -84,7 +84,7 @@ class _Sync:
         look = self.source.look()
         while self._step(lambda: sum(1 for _ in islice(look, _LOOKED_AT_ONCE))):
             pass
-        known = self.file.held.known_version
+        known = self.file.checkpoint.known_version
         while True:
             at_master = self._step(partial(self._answer, known))
             at_controller = FETCH_CHECKPOINT.response.decode(at_master)

@@ -64,7 +64,7 @@ REPLICATION = [
         "A slave takes records of a master of another epoch.",
         "S5",
         "services/broker/popwheel_broker/replication/log_receiver.py",
-        "LogReceiver._heard",
+        "LogReceiver._received",
         "if chunk.epoch != self._slave.epoch:",
         "if False:",
         "broker/replica/test_replication_breaks.py",

@@ -70,7 +70,7 @@ class PopOptions(BaseModel):
         default=2_000_000,
         ge=1,
         le=100_000_000,
-        description="Messages given out and not yet acknowledged; past it nothing more is given out.",
+        description="Messages delivered and not yet acknowledged; past it no more are delivered.",
     )
     held_messages_max: int = Field(
         default=400_000,
@@ -219,7 +219,7 @@ class LiteOptions(BaseModel):
         default=90_000,
         ge=100,
         le=3_600_000,
-        description="A client that was not heard of for so long reads no lite topics any more, until it says so again.",
+        description="A client that is idle for so long reads no lite topics any more, until it subscribes again.",
     )
 
 
@@ -326,8 +326,8 @@ class BrokerOptions(BaseModel):
         default=10_000,
         ge=1,
         le=100_000,
-        description="Records that may be set aside because they fail by themselves (docs/operate/messages.md); past it "
-        "one waits where it is.",
+        description="Poison messages that the quarantine may hold (docs/operate/messages.md); past it "
+        "a record that fails by itself blocks its queue.",
     )
     skip_record: int | None = Field(
         default=None,

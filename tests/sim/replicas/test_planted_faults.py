@@ -84,7 +84,7 @@ def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
     """A slave takes what any master sends, and a master sends to any slave."""
-    check, heard = ReplicationMaster._check, LogReceiver._heard
+    check, heard = ReplicationMaster._check, LogReceiver._received
 
     def check_all_but_epochs(self: ReplicationMaster, first: ReplicateProgress) -> None:
         same = ReplicateProgress()
@@ -98,7 +98,7 @@ def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
         chunk.epoch = epoch
 
     patch.setattr(ReplicationMaster, "_check", check_all_but_epochs)
-    patch.setattr(LogReceiver, "_heard", hear_all)
+    patch.setattr(LogReceiver, "_received", hear_all)
 
 
 def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:

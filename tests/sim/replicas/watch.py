@@ -141,7 +141,7 @@ class Watch:
         async def stored(given: ReplicaCheckpoint) -> bool:
             self.checkpoints.append(given)
             is_new = await store(given)
-            latest = (file.held.latest.epoch, file.held.latest.version)
+            latest = (file.checkpoint.latest.epoch, file.checkpoint.latest.version)
             before = self._checkpoints.get(name, (0, 0))
             if latest < before:
                 self._broke("C4", f"{name} holds checkpoint {latest} after {before}")

@@ -52,7 +52,7 @@ async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
         await store(slave, difference)
         await slave.kill("power")
         await slave.start()
-        held = slave.alive.checkpoints.file.held
+        held = slave.alive.checkpoints.file.checkpoint
         assert held.latest.version == difference.version == slave.alive.report("x:1").checkpoint_version
         assert dict(held.offsets) == {("g", "t", 0): (3, 3)}
 
@@ -66,12 +66,12 @@ async def test_what_does_not_go_into_one_message_comes_in_parts() -> None:
         part = await fetch(master, 1)
         await store(slave, part)
         assert part.rest_from
-        assert not slave.alive.checkpoints.file.held.is_complete
+        assert not slave.alive.checkpoints.file.checkpoint.is_complete
         while part.rest_from:
             part = await fetch(master, 1, part.rest_from)
             await store(slave, part)
-        assert {key[1] for key in slave.alive.checkpoints.file.held.offsets} == {"t", "later"}
-        assert slave.alive.checkpoints.file.held.is_complete
+        assert {key[1] for key in slave.alive.checkpoints.file.checkpoint.offsets} == {"t", "later"}
+        assert slave.alive.checkpoints.file.checkpoint.is_complete
 
 
 async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_rest_of_it() -> None:
@@ -117,7 +117,7 @@ async def test_only_the_master_of_an_epoch_tells_and_only_slaves_store() -> None
             with pytest.raises(StatusError) as caught:
                 await store(member, given)
             assert caught.value.code == Code.PRECONDITION_FAILED
-        assert slave.alive.checkpoints.file.held.latest.epoch == 0
+        assert slave.alive.checkpoints.file.checkpoint.latest.epoch == 0
         assert 'popwheel_replica_checkpoints_total{outcome="refused"} 1.0' in slave.metrics()
 
 

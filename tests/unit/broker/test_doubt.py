@@ -108,7 +108,7 @@ async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write
         three.version += 1
         three.replicas.add(number=2, address="elsewhere")
         slave.disk.fail_syncs(2, of=lambda path: path.name == NAME)
-        slave.alive.roles.hear(three)
+        slave.alive.roles.group_changed(three)
         superblock = slave.alive.files.superblock
         await until(lambda: len(BrokerGroup.FromString(superblock.contents.group).replicas) == 3)
 
@@ -121,7 +121,7 @@ async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> No
         more.version += 1
         more.replicas.add(number=2, address="elsewhere")
         master.disk.fail_syncs(1 << 20, of=lambda path: path.name == NAME)
-        master.alive.roles.hear(more)
+        master.alive.roles.group_changed(more)
         leading = master.alive.role.leader
         assert leading is not None
         await until(lambda: master.alive.report(master.address).version == more.version)

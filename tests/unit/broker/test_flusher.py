@@ -260,7 +260,7 @@ async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: F
 async def test_a_writer_that_stopped_by_itself_is_told_too(each: Flushing) -> None:
     each.flusher.start()
     waiting = each.waiter()
-    each.store.log.stop_writing("a failed write could not be taken back")
+    each.store.log.stop_writing("a failed write could not be rolled back")
     with pytest.raises(WriterStoppedError, match="taken back"):
         await waiting
     assert len(each.failures) == 1

@@ -44,6 +44,6 @@ def test_the_limit_holds_and_whoever_has_nothing_finds_room(steps: list[tuple[st
             shares.give(holder, min(amount, shares.share(holder)))
         else:
             shares.take(holder, min(amount, shares.room(holder, limit)))
-        assert shares.total == sum(map(shares.held, HOLDERS)) <= limit
+        assert shares.total == sum(map(shares.share, HOLDERS)) <= limit
         assert len(shares) == sum(shares.share(each) > 0 for each in HOLDERS)
         assert shares.room("newcomer", limit) > 0

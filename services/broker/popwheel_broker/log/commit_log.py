@@ -93,9 +93,9 @@ class CommitLog:
             buffers: two for each record, its bytes.
 
         Raises:
-            OSError: nothing was appended; the bytes that were written were taken back.
-            WriterStoppedError: nothing may be appended any more, now (then it is in doubt) or since an earlier call,
-                because what was written could not be taken back or synced.
+            OSError: nothing was appended; the write was rolled back.
+            WriterStoppedError: no more may be appended, since this call (then its outcome is unknown) or an earlier
+                one, because a write could not be rolled back or synced.
         """
         if self.stopped is not None:
             raise WriterStoppedError(self.stopped)
@@ -111,7 +111,7 @@ class CommitLog:
                 position += length
             self._write(start, buffers[2 * written :])
         except OSError:
-            self._take_back()
+            self._roll_back()
             raise
         self.end_position = position
 
@@ -139,7 +139,7 @@ class CommitLog:
                 position += length
             self._write_one(start, data, start - base, position - base)
         except OSError:
-            self._take_back()
+            self._roll_back()
             raise
         self.end_position = position
 
@@ -151,9 +151,9 @@ class CommitLog:
         """Write in place of damaged bytes, or of what a segment has lost at its end, and bring that to the device.
 
         Raises:
-            ValueError: the position is not held.
-            OSError: the device refused. If it was the sync, what `sync` says of it holds: with the mended bytes it
-                may have lost others of the segment, and no later sync would tell.
+            ValueError: the log does not contain the position.
+            OSError: the device refused. After a failed sync, see `sync`: the segment may have lost other bytes besides
+                the mended ones, and no later sync would report it.
         """
         index = bisect_right(self._starts, position) - 1
         ends = [*self._starts[1:], self.end_position]
@@ -202,14 +202,14 @@ class CommitLog:
         self._starts.append(position)
         self._names_changed = True
 
-    def _take_back(self) -> None:
-        """Cut off what a failed append has left, lest recovery take it for records (S2: a failure stays failed)."""
+    def _roll_back(self) -> None:
+        """Cut off the rest of a failed append, lest recovery take it for records (S2: a failure stays failed)."""
         try:
             self.cut(self.end_position)
         except OSError as error:
-            self.stop_writing(f"a failed write could not be taken back: {error}")
+            self.stop_writing(f"a failed write could not be rolled back: {error}")
             raise WriterStoppedError(
-                f"a failed write could not be taken back: {error}", outcome_unknown=True
+                f"a failed write could not be rolled back: {error}", outcome_unknown=True
             ) from error
 
     def cut(self, position: int) -> None:
@@ -229,9 +229,9 @@ class CommitLog:
         self.synced_position = min(self.synced_position, position)
 
     async def sync(self) -> None:
-        """Bring everything written so far to the device; `synced_position` then tells how far it goes.
+        """Sync everything written so far to the device, and move `synced_position` there.
 
-        Once begun it is done to its end, whoever waits: the system tells an error once, and a later sync would not.
+        Once begun it runs to its end, whoever waits: the system reports an error once, and a later sync would succeed.
 
         Raises:
             OSError: the device refused, now or before. What was written since the last sync may be lost whatever a
@@ -312,7 +312,7 @@ class CommitLog:
         """Bytes from `position` on, up to `length` and up to the segment's end.
 
         Raises:
-            ValueError: the position is not held (any more).
+            ValueError: the log does not contain the position (any more).
         """
         index = bisect_right(self._starts, position) - 1
         if index < 0:

@@ -1,8 +1,8 @@
 """A consume queue: for each message of one queue of a topic, where it stands in the commit log.
 
-Entries of 20 bytes (position 8, length 4, tag hash 8). What has arrived lately is held in memory; all that a
-checkpoint covers is in files that the queues share (`queue_index`). There may be a million queues, so one that is idle
-is little more than its name and two offsets.
+Entries of 20 bytes (position 8, length 4, tag hash 8). Recent entries are in memory; entries that a checkpoint covers
+are in files that the queues share (`queue_index`). There may be a million queues, so an idle one is little more than
+its name and two offsets.
 """
 
 import struct
@@ -159,8 +159,9 @@ class ConsumeQueue:
         return data
 
     def first_at_or_after(self, position: int) -> int:
-        """Offset of the first entry that is held whose record stands at or after `position` of the commit log; where
-        the queue ends if there is none. Raises as `read`.
+        """Return the offset of the first entry whose record is at or after `position` of the commit log.
+
+        It is the queue's end if there is none. Raises as `read`.
         """
         return self._first(max(position, self._files.log_start))[0]
 

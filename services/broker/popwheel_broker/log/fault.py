@@ -4,7 +4,7 @@
         with RECORD_STEP:
             ...  # handles one record, or a few of them
     except RecordFaultError as fault:
-        ...  # one by one, and what fails by itself is set aside
+        ...  # one by one, and a record that fails by itself is poisoned
 
 What the device refuses, damage of stored bytes, a format of a newer release, a lack of memory and a refusal with a
 status are not a record's: they pass through as they are.
@@ -48,7 +48,7 @@ RECORD_STEP = _RecordStep()
 
 
 def failed_run(fault: RecordFaultError) -> PutResult:
-    """The answer to the sender of a run that fails by itself: nothing is stored, so nothing is set aside."""
+    """Return the answer to a run that fails by itself; nothing is stored, so there is no poison message."""
     return PutResult(
         int(Code.INTERNAL_ERROR),
         f"the broker could not take this message in ({fault}); nothing of it was stored, others are not concerned",

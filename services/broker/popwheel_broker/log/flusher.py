@@ -1,6 +1,6 @@
-"""Group commit: whoever waits for the device while it is busy shares the next sync (DESIGN 4, Send).
+"""Group commit: callers that wait for a busy device share the next sync (DESIGN 4, Send).
 
-With replicas, a waiter is released when the sync-state set has its bytes, too (docs/internals/replication.md).
+With replicas, a waiter is released when the sync-state set has its records, too (docs/internals/replication.md).
 """
 
 import asyncio
@@ -49,9 +49,9 @@ class Flusher:
 
     Args:
         store: whose log is synced.
-        mode: `sync`: a waiter is let go when his records are on the device; `async`: at once.
+        mode: `sync`: a waiter is released when its records are on the device; `async`: at once.
         interval_ms: how often the log is synced for records that nobody waits for.
-        on_failure: told once when a sync has failed; nothing is confirmed after that (S1).
+        on_failure: called once when a sync has failed; nothing is confirmed after that (S1).
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Flusher:
         self._task = supervised(self._run(), "flusher", self._on_failure)
 
     def attend(self, marks: Watermarks) -> None:
-        """Wait for other replicas, too, from now on. Before that a master waits for nobody but its own device.
+        """Wait for other replicas, too, from now on. Until then a master waits for its own device only.
 
         Args:
-            marks: they know of all that was appended and synced up to now, and call `advance` when they have changed.
+            marks: the watermarks, up to date; `advance` is called when they have changed.
         """
         assert self._marks is None, "it waits for the replicas of two terms"
         self._marks = marks
@@ -103,7 +103,7 @@ class Flusher:
             self._task = None
 
     def depose(self, error: StatusError) -> None:
-        """Let all go with an error who wait for the replicas, also later ones: this broker leads no more."""
+        """Fail all who wait for the replicas, also later ones: this broker leads no more."""
         self._ended = error
         for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
             _fail_all(queue, error)
@@ -112,8 +112,8 @@ class Flusher:
         """Return when the records before `position` are as durable as the mode promises; they are readable then.
 
         Raises:
-            StatusError: this broker leads no more, or its device refused (WriterStoppedError); whether they are at the
-                next master, or here after a restart, can't be told.
+            StatusError: this broker leads no more, or its device refused (WriterStoppedError). Whether the records are
+                at the next master, or here after a restart, is unknown.
         """
         self._check()
         if self._mode == "async":
@@ -121,7 +121,7 @@ class Flusher:
                 await self.replicated(position)
             self._store.confirm(position)
         elif self._store.high_watermark < position:
-            # With too few replicas the sync is left to the task, after which all who wait are told so.
+            # With too few replicas the sync is left to the task, after which all waiters get the refusal.
             enough = self._marks is None or self._marks.enough
             if enough and self._sync_quickly() and self._store.high_watermark >= position:
                 return
@@ -130,13 +130,13 @@ class Flusher:
 
     @property
     def is_alone(self) -> bool:
-        """True if it waits for no other replica, and never has."""
+        """True if it has never waited for another replica."""
         return self._marks is None
 
     def is_replicated(self, position: int) -> bool:
         """Return whether the records before `position` outlive the process of this broker already.
 
-        They do so by themselves while it waits for no other replica.
+        They do while it waits for no other replica.
         """
         return self._marks is None or self._marks.replicated_position >= position
 
@@ -164,7 +164,7 @@ class Flusher:
         await self.fully_synced(self._store.log.end_position)
 
     def confirm_later(self) -> None:
-        """Have what was appended confirmed soon, without waiting for it."""
+        """Confirm what was appended soon, without waiting for it."""
         if self._mode == "async":
             self._store.confirm(
                 self._store.log.end_position if self._marks is None else self._marks.replicated_position
@@ -173,7 +173,7 @@ class Flusher:
             self._wanted.set()
 
     async def sync(self) -> None:
-        """Sync now and let those go who waited for it. Raises OSError as `CommitLog.sync` does."""
+        """Sync now and release those who waited for it. Raises OSError as `CommitLog.sync` does."""
         async with self._syncing:
             if self._failed is not None:
                 raise self._failed.with_traceback(None)
@@ -183,12 +183,12 @@ class Flusher:
                 self._fail(error)
                 raise
             except asyncio.CancelledError:
-                self._synced()  # the device went on to the end, and no later sync may be needed that would tell of it
+                self._synced()  # the device finished, and there may be no later sync that would notice
                 raise
         self._synced()
 
     def _sync_quickly(self) -> bool:
-        """Sync at once if the device is quick, and let those go who waited for it; whether it was done.
+        """Sync at once if the device is quick, and release those who waited for it; return whether it was done.
 
         Raises:
             WriterStoppedError: the device refused.
@@ -214,13 +214,13 @@ class Flusher:
             self.advance()
 
     async def keep_refused(self, error: StatusError) -> None:
-        """Have what was taken back stay so through a power loss, too, before its refusal is told (S2).
+        """Make a rollback survive a power loss before the refusal is returned (S2).
 
         Args:
             error: the refusal.
 
         Raises:
-            WriterStoppedError: it can't be told.
+            WriterStoppedError: the outcome is unknown.
         """
         if isinstance(error, WriterStoppedError):
             raise error
@@ -230,7 +230,7 @@ class Flusher:
             raise WriterStoppedError(str(failure), outcome_unknown=True) from error
 
     def advance(self) -> None:
-        """The replicas have come further: let those go who waited for them."""
+        """Release those who waited for the replicas, which have advanced."""
         marks = self._marks
         if marks is None or self._failed is not None or self._ended is not None:
             return
@@ -285,7 +285,7 @@ async def _wait(queue: _Waiting, position: int) -> None:
     try:
         await future
     except asyncio.CancelledError:
-        # Who has gone is let go here, too: while the replicas come no further, callers go and try again for long.
+        # Cancelled waiters are removed here, too: while the replicas do not advance, callers leave and retry for long.
         while queue and queue[-1][1].done():
             queue.pop()
         while queue and queue[0][1].done():
@@ -308,16 +308,16 @@ def _fail_all(queue: _Waiting, error: StatusError) -> None:
 
 
 def _replicas_lost() -> StatusError:
-    """The answer to a send that is written already when replicas are lost without which it is not acknowledged."""
+    """Return the answer to a send that is written when replicas are lost that its acknowledgement needs."""
     return StatusError(
         Code.SLAVE_PERSISTENCE_TIMEOUT,
         "too few replicas of this broker are in sync now (broker.replication.min_in_sync_replicas); "
-        "the message is written, but whether it will stay can't be told",
+        "the message is written, but it may be lost with this master",
     )
 
 
 def too_few_replicas() -> StatusError:
-    """The refusal of a send while fewer replicas than `min_in_sync_replicas` have everything."""
+    """Return the refusal of a send while fewer replicas than `min_in_sync_replicas` are in sync."""
     return StatusError(
         Code.HA_NOT_AVAILABLE,
         "too few replicas of this broker are in sync (broker.replication.min_in_sync_replicas); "

@@ -291,16 +291,16 @@ def _pages(contents: bytearray) -> list[bytes]:
 
 
 def _joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs of a queue that follow one another made one."""
-    held: Run | None = None
+    """Merge adjacent runs of a queue."""
+    merged: Run | None = None
     for run in runs:
-        if held is None or run.key != held.key:
-            if held is not None:
-                yield held
-            held = run
-        elif run.first == held.first + len(held.entries) // ENTRY_BYTES:
-            held = Run(held.key, held.first, held.entries + run.entries)
+        if merged is None or run.key != merged.key:
+            if merged is not None:
+                yield merged
+            merged = run
+        elif run.first == merged.first + len(merged.entries) // ENTRY_BYTES:
+            merged = Run(merged.key, merged.first, merged.entries + run.entries)
         else:
-            held = run
-    if held is not None:
-        yield held
+            merged = run
+    if merged is not None:
+        yield merged

@@ -2,7 +2,7 @@
 
 The single writer of both. A record is *appended* when `put` returns (it survives the end of the process) and
 *confirmed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
-gets a message that a power loss could take back). The caller makes it durable (`log.flusher`).
+gets a message that a power loss could undo). The caller makes it durable (`log.flusher`).
 """
 
 from collections import deque
@@ -33,8 +33,8 @@ _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """Records appended and not committed: the log's end behind them, their queue, their entries, their tag hashes."""
 
 _REMADE_SHARE = 4
-"""A range without an index file gets one for so many entries: this part of what a merged one may hold."""
-_RANGES_TOLD = 10
+"""A range without an index file gets one for so many entries: this part of the limit of a merged one."""
+_RANGES_LOGGED = 10
 
 _log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Appended:
 
     Args:
         queue_offsets: one for each record or run.
-        positions: of the records in the log; not told of runs.
+        positions: of the records in the log; empty for runs.
         end_position: of the log, after the batch.
         store_time_ms: wall clock.
     """
@@ -93,9 +93,9 @@ class MessageStore:
         folder: `commitlog` and `queueindex` are folders in it.
         options: sizes and limits.
         clock: for store times.
-        on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
+        on_arrival: called with a queue and the tag hashes, in order, of messages that have become readable.
         log: the commit log; opened from its files if not given.
-        on_dropped: told of the queues of a deleted topic.
+        on_dropped: called with the queues of a deleted topic.
         lite_topics_max: how many lite topics there may be.
     """
 
@@ -124,7 +124,7 @@ class MessageStore:
         self.folds = Folds()
         """State that follows each record that `put` appends."""
         self.on_append: Callable[[], None] | None = None
-        """Told of each write, if anybody wants to know."""
+        """Callback after each write, if set."""
         self._on_dropped = on_dropped
         self.ended: StatusError | None = None
         """Error for further puts, once another replica leads: a call may still be under way here."""
@@ -321,7 +321,7 @@ class MessageStore:
         self._covered = checkpoint.position
         gaps = self.index.load(self.log.start_position, checkpoint.position)
         if gaps:
-            _log.warning("index files are made again from the commit log", ranges=gaps[:_RANGES_TOLD], of=len(gaps))
+            _log.warning("index files are made again from the commit log", ranges=gaps[:_RANGES_LOGGED], of=len(gaps))
         self._gaps = IndexGaps(self.index, gaps, max(1, self._options.index_entries_max // _REMADE_SHARE))
         self._begins_with_gap = checkpoint.position < self.log.start_position
         begin = checkpoint.position if self._gaps.begin is None else self._gaps.begin
@@ -344,8 +344,8 @@ class MessageStore:
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.is_unused or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)  # a put that failed has made it, or the log has lost its beginning
-        # A checkpoint tells of a topic that was deleted and made again before all of it was confirmed: then what is of
-        # the former topic is here still, and the record of its end follows.
+        # A checkpoint may have a topic that was deleted and made again before all of it was confirmed: then messages of
+        # the former topic are still here, and the record of its deletion follows.
         if found.queue_offset >= queue.begin_offset:
             if found.queue_offset != queue.max_offset:
                 raise goes_not_on(found, queue.max_offset)

@@ -58,8 +58,8 @@ class QueueIndex(EntryFiles):
         """Position of the commit log before which all is in the files."""
         self.log_start = 0
         self._warm: Mapping[ConsumeQueue, None] = {}
-        self._is_held = False
-        """True if no file may be removed at this moment: one is read, or has not been given its name yet."""
+        self._is_pinned = False
+        """True while no file may be removed: one is read, or has no final name yet."""
         self.failed: OSError | None = None
         """Error of the device: what it has of a file that could not be synced is unknown, whatever a later sync says.
 
@@ -223,11 +223,11 @@ class QueueIndex(EntryFiles):
                 if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self._take(await self._made(self.end, end, _runs(buckets, self.end, end)))
-        self._is_held = True
+        self._is_pinned = True
         try:
             await self._name([file for file in self.files if file.path.suffix == NEW_SUFFIX])
         finally:
-            self._is_held = False
+            self._is_pinned = False
         self.forget_before(self.log_start)
         self.end = end
         await self._trim(queues)
@@ -273,7 +273,7 @@ class QueueIndex(EntryFiles):
         """The commit log begins at a position now."""
         assert log_start >= self.log_start, "the commit log begins before its beginning"
         self.log_start = log_start
-        if not self._is_held:
+        if not self._is_pinned:
             while self.files and self.files[0].end <= log_start:
                 self._disk.remove(self.files.pop(0).path)
 
@@ -290,7 +290,7 @@ class QueueIndex(EntryFiles):
         files = self._mergeable(end)
         if len(files) < 2:
             return
-        self._is_held = True
+        self._is_pinned = True
         try:
             for file in files:
                 for part in range(file.parts):
@@ -300,7 +300,7 @@ class QueueIndex(EntryFiles):
         except CorruptDataError as error:
             _log.error("index files can't be merged", why=str(error))
         finally:
-            self._is_held = False
+            self._is_pinned = False
         self.forget_before(self.log_start)
 
     def _mergeable(self, end: int) -> list[IndexFile]:
@@ -362,7 +362,7 @@ class IndexGaps:
     Args:
         index: the files.
         gaps: what is missing, in order.
-        entries_at_once: how many entries are held in memory at the most.
+        entries_at_once: how many entries may be in memory.
     """
 
     def __init__(self, index: QueueIndex, gaps: list[Gap], entries_at_once: int) -> None:

@@ -174,11 +174,11 @@ class Queues:
         if queue_id:
             raise StatusError(Code.BAD_REQUEST, f"a lite topic has no queue {queue_id}; its only one is 0")
         parent = names.lite_parent(topic)
-        held = self.lite_count(parent)
-        if not room(self._lite_limit, self.lite_topics, held):
+        count = self.lite_count(parent)
+        if not room(self._lite_limit, self.lite_topics, count):
             raise StatusError(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
-                f"this broker holds {self.lite_topics} lite topics, {held} of them of {parent}: that is its share of "
+                f"this broker has {self.lite_topics} lite topics, {count} of them of {parent}: that is its share of "
                 "the limit (broker.lite.topics_max); let old ones expire (--lite-expiration of their topic), or delete "
                 "topics",
             )

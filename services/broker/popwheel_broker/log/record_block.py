@@ -112,9 +112,9 @@ class Sought:
     """Records of a block that are to be decoded, by what their bytes show before it.
 
     Args:
-        parts: bytes that a record holds, all of them; none: any record.
-        kinds: records of these kinds are decoded whatever they hold.
-        until_ms: records that were stored later are decoded, too: they tell where a search ends.
+        parts: bytes that a record contains, all of them; none: any record.
+        kinds: records of these kinds are decoded whatever they contain.
+        until_ms: records that were stored later are decoded, too: they end a search.
     """
 
     parts: Sequence[bytes]

@@ -13,8 +13,9 @@ Response = TypeVar("Response")
 
 
 class WriterStoppedError(StatusError):
-    """The commit log takes no more writes, because what is on the device can't be told any more. Its codes have whoever
-    asks go on at the next master, which is this broker when it is back, if there is no other.
+    """Refusal by a commit log that takes no more writes, because the state of its device is unknown.
+
+    Its codes make callers continue at the next master, which may be this broker after its restart.
 
     Args:
         reason: what has happened.
@@ -25,10 +26,10 @@ class WriterStoppedError(StatusError):
         if outcome_unknown:
             super().__init__(
                 Code.SLAVE_PERSISTENCE_TIMEOUT,
-                f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",
+                f"{reason}; the broker stops, and whether the call took effect is unknown, try it again",
             )
         else:
-            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, ask again when it is back")
+            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, try again when it is back")
 
 
 def disk_refusal(error: OSError) -> StatusError:
@@ -60,8 +61,9 @@ def disk_full() -> StatusError:
 def naming_trouble(
     handler: Callable[[Call, Request], Awaitable[Response]],
 ) -> Callable[[Call, Request], Awaitable[Response]]:
-    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
-    message can't be read now, as the device refuses or no more files may be open.
+    """Wrap a handler, and refuse callers whose message is damaged (S7) or cannot be read now.
+
+    It cannot be read while the device refuses, or no more files may be open.
     """
 
     async def answer(call: Call, request: Request) -> Response:

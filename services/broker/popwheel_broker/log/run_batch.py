@@ -61,7 +61,7 @@ class RunWriter(Protocol):
         """Return the reference of a message of a run that is stored already, under this position."""
 
     def sent(self, found: StoredRecord) -> Sent | None:
-        """Return what a record of its queue says; None if that can't be told."""
+        """Return the send of a record of its queue; None if it is unknown."""
 
 
 @dataclass(slots=True)

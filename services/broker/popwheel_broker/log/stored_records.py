@@ -17,7 +17,7 @@ _READ_GAP_BYTES = 16 * 1024
 
 
 class StoredRecords:
-    """Reads them. What is not in memory is told of with `NotInMemory`, for `ColdReads.run`.
+    """Reader of records. It raises `NotInMemory` for what is not in memory, for `ColdReads.run`.
 
     Args:
         log: where they are.
@@ -31,7 +31,7 @@ class StoredRecords:
 
         Raises:
             CorruptDataError: it is damaged (S7).
-            ValueError: it is not held any more.
+            ValueError: the log does not contain it any more.
         """
         try:
             return record.decode(self._log.read(entry.position, entry.length), 0, entry.position)
@@ -70,7 +70,7 @@ class StoredRecords:
         Args:
             queue: whose entries they are.
             offsets: of each entry.
-            entries: as they were read, of messages that are held.
+            entries: as they were read, of messages that are in the log.
 
         Raises:
             CorruptDataError: a record, or an entry, is damaged (S7).
@@ -157,10 +157,10 @@ class StoredRecords:
             return None
 
     def record_at(self, position: int) -> StoredRecord:
-        """The record that begins at `position`, which is held.
+        """Return the record that begins at `position`, which is in the log.
 
         Raises:
-            CorruptDataError: none does, or it is damaged; the caller knows which, and notes damage.
+            CorruptDataError: none does, or it is damaged; the caller knows which, and records damage.
         """
         length = record.length_at(self._log.read(position, record.HEADER_BYTES), 0)
         if length > record.RECORD_BYTES_MAX:

@@ -1,7 +1,7 @@
 """Headers of the timer queue's records besides their message: their due time, and their target.
 
-A record of kind TIMER or RECALL stands in queue 0 of `rmq_sys_wheel_timer`; its `origin` holds a `Delay`. The record
-that a timer becomes when it fires has `fired_origin` as its own: so the log itself tells which timers have fired (T2).
+A record of kind TIMER or RECALL stands in queue 0 of `rmq_sys_wheel_timer`; its `origin` is a `Delay`. The record
+that a timer becomes when it fires has `fired_origin` as its own: so the log itself shows which timers have fired (T2).
 
 | what | bytes |
 | --- | --- |

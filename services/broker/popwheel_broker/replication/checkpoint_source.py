@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 
 class CheckpointSource:
-    """Sees what has changed in a master's progress, and tells it.
+    """Tracks the changes of a master's progress, and makes checkpoints of it.
 
     Args:
         group: name of the broker group.
@@ -114,14 +114,14 @@ class CheckpointSource:
         Args:
             known_version: 0 for none; one that this source never gave counts as none.
             time_ms: wall clock.
-            high_watermark: of the log: all that was looked at is told by what is before it.
+            high_watermark: of the log: the checkpoint follows from the records before it.
             timer: how far the timer is.
             revive_offsets: of each revive queue, where its oldest open CK stands.
         """
         knows = self._topics.knows, self._groups.knows, self._offsets.knows
         if known_version > self.version or not all(each(known_version) for each in knows):
             known_version = 0
-        # What has changed last is told when all before it was.
+        # The last changes are sent when all before them were.
         topics, rest_from = self._topics.since(known_version, None)
         groups, rest_from = self._groups.since(known_version, rest_from)
         pairs, rest_from = self._offsets.since(known_version, rest_from)

@@ -129,9 +129,9 @@ class LogOutline:
     """Outline of a log, for a comparison with another.
 
     Args:
-        start_position: of the oldest record held.
+        start_position: of the oldest record.
         end_position: behind the newest one.
-        epochs: who wrote it.
+        epochs: epochs of its records.
     """
 
     start_position: int

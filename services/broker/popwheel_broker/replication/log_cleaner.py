@@ -14,8 +14,8 @@ class LogCleaner:
     Args:
         core: what it is now.
         log: the log that it is folded from.
-        superblock: told before something goes.
-        saved: what needs the log.
+        superblock: records a deletion before it is made.
+        saved: the checkpoint, which needs the log from a position on.
     """
 
     def __init__(

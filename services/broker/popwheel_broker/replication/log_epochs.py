@@ -1,4 +1,4 @@
-"""The epochs of a replica's log: as the superblock tells them, and where it does not, as the log's records do."""
+"""The epochs of a replica's log, from the superblock, and from the log's records that are newer."""
 
 import structlog
 
@@ -71,10 +71,10 @@ class LogEpochs:
             return False  # there is none, or it is torn or damaged, with which the scan deals
 
     def learn(self, synced_position: int) -> None:
-        """Add the epochs that only the log's records tell of; a segment that begins and ends in one is not read.
+        """Add the epochs that only the log's records have; a segment that begins and ends in one is not read.
 
         Raises:
-            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is noted.
+            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is recorded.
         """
         log = self._log
         segments = [(start, end) for start, end in log.segments() if end > start]

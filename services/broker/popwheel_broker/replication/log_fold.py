@@ -29,8 +29,8 @@ class LogFold:
         log: the log.
         reads: where files are read.
         clock: for how long the loop may be kept busy.
-        on_folded: told when records were folded by `confirm`.
-        on_failure: told of an error that nobody expects.
+        on_folded: called when records were folded by `confirm`.
+        on_failure: called with an unexpected error.
     """
 
     def __init__(

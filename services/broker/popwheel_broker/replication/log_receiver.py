@@ -44,8 +44,8 @@ class Slave:
         constants: paces and sizes.
         clock: the time.
         statistics: what is counted.
-        repair: has a damaged record of the log mended, if another replica has it.
-        on_failure: told when the broker must not go on: its device has failed, or its log is damaged.
+        repair: repairs a damaged record of the log, if another replica has it.
+        on_failure: called when the broker must stop: its device has failed, or its log is damaged.
     """
 
     group: str
@@ -66,14 +66,14 @@ class MasterLag:
     def __init__(self) -> None:
         self.end_position = 0
         """End of the master's log, as last received."""
-        self.heard_ms = 0
+        self.received_ms = 0
         """Time when it was received."""
         self._times = PositionTimes()
 
-    def heard(self, end_position: int, now_ms: int) -> None:
-        """The master has said where its log ends."""
+    def received(self, end_position: int, now_ms: int) -> None:
+        """Record the end of the master's log that it has sent."""
         self.end_position = end_position
-        self.heard_ms = now_ms
+        self.received_ms = now_ms
         self._times.note(end_position, now_ms)
 
     def behind_bytes(self, position: int) -> int:
@@ -91,7 +91,7 @@ class LogReceiver:
     Args:
         slave: who follows.
         stream: to the master.
-        lag: told what the master says of itself.
+        lag: gets the positions that the master sends.
     """
 
     def __init__(self, slave: Slave, stream: ClientStream[LogChunk, ReplicateProgress], lag: MasterLag) -> None:
@@ -101,7 +101,7 @@ class LogReceiver:
         self._log = slave.log
         self._unsynced = asyncio.Event()
         self._synced = asyncio.Event()
-        self._heard_ms = self._spoke_ms = slave.clock.steady_ms()
+        self._received_ms = self._spoke_ms = slave.clock.steady_ms()
         self._master_start = 0
         self._complete_at = 0
         self._is_busy = False
@@ -145,7 +145,7 @@ class LogReceiver:
         await self._report()
         self._unsynced.set()
         while (chunk := await stream.receive()) is not None:
-            self._heard(chunk)
+            self._received(chunk)
             if self._take(chunk):
                 await self._report()
                 await asyncio.sleep(0)  # the report leaves before the fold
@@ -162,7 +162,7 @@ class LogReceiver:
             self._synced.clear()
             await self._synced.wait()
         self._is_busy = False
-        self._heard_ms = slave.clock.steady_ms()
+        self._received_ms = slave.clock.steady_ms()
 
     def _introduction(self) -> ReplicateProgress:
         slave, log = self._slave, self._log
@@ -226,7 +226,7 @@ class LogReceiver:
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")
         self._is_busy = False
-        self._heard_ms = self._slave.clock.steady_ms()
+        self._received_ms = self._slave.clock.steady_ms()
         self.joined = True
         _log.info("this replica follows its master", epoch=self._slave.epoch, at=position, its_end=first.end_position)
 
@@ -234,14 +234,14 @@ class LogReceiver:
         chunk = await self._stream.receive()
         if chunk is None:
             raise LinkError("the master ended the stream")
-        self._heard(chunk)
+        self._received(chunk)
         return chunk
 
-    def _heard(self, chunk: LogChunk) -> None:
+    def _received(self, chunk: LogChunk) -> None:
         if chunk.epoch != self._slave.epoch:
-            raise LinkError(f"a word of epoch {chunk.epoch} came, though epoch {self._slave.epoch} is followed")
-        self._heard_ms = self._slave.clock.steady_ms()
-        self._lag.heard(chunk.end_position, self._heard_ms)
+            raise LinkError(f"a chunk of epoch {chunk.epoch} arrived, though epoch {self._slave.epoch} is followed")
+        self._received_ms = self._slave.clock.steady_ms()
+        self._lag.received(chunk.end_position, self._received_ms)
         self._master_start = chunk.start_position
 
     def _take(self, chunk: LogChunk) -> bool:
@@ -271,8 +271,8 @@ class LogReceiver:
                 log.confirm(position)
                 return
             except CorruptDataError as error:
-                # What was good when it came is not any more. If it is good and does not fit, nobody can help; that
-                # may be told by a later call, as the log folds by itself, too.
+                # A record was good on arrival and is damaged now. If it is good and does not fit, no repair helps; a
+                # later call may report that, as the log folds by itself, too.
                 slave.statistics.checks_failed += 1
                 damaged = log.high_watermark
                 if damaged == self._repaired or not await slave.repair(damaged):
@@ -292,7 +292,7 @@ class LogReceiver:
             self._unsynced.clear()
             if log.synced_position < log.end_position:
                 await log.sync()
-            self._synced.set()  # also of what was synced meanwhile for a save: nobody else tells of it
+            self._synced.set()  # also for a sync by a save meanwhile, which reports nothing
             if self.joined:
                 await self._report()
             if self.joined and log.synced_position >= self._complete_at:
@@ -306,7 +306,7 @@ class LogReceiver:
         await self._stream.send([ReplicateProgress(end_position=log.end_position, synced_position=log.synced_position)])
 
     async def _speak_often(self) -> None:
-        """Let the master hear now and then that this slave is there."""
+        """Send the master a heartbeat."""
         constants = self._slave.constants
         while True:
             await asyncio.sleep(constants.heartbeat_ms / 1000)
@@ -318,9 +318,9 @@ class LogReceiver:
         constants = self._slave.constants
         while True:
             await asyncio.sleep(constants.heartbeat_ms / 1000)
-            silent_ms = self._slave.clock.steady_ms() - self._heard_ms
+            silent_ms = self._slave.clock.steady_ms() - self._received_ms
             if silent_ms >= constants.silence_ms_max and not self._is_busy:
-                raise LinkError(f"the master has said nothing for {silent_ms} ms")
+                raise LinkError(f"the master has sent nothing for {silent_ms} ms")
 
     async def _delete_old_often(self) -> None:
         """Delete what the master has deleted; by itself, as it waits for the device."""

@@ -115,7 +115,7 @@ class ReplicationCollector(Collector):
             ),
             (
                 "behind_seconds",
-                "For how long this slave has been behind, or has not heard its master.",
+                "Time for which this slave has been behind, or has received nothing of its master.",
                 0 if slave is None else slave.behind_ms / 1000,
             ),
         ):

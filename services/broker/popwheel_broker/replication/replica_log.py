@@ -43,7 +43,7 @@ class ReplicaLog(Protocol):
 
         Raises:
             CorruptDataError: the record at `position` is damaged.
-            ValueError: the position is not held (any more).
+            ValueError: the log does not contain the position (any more).
         """
 
     def append_raw(self, position: int, data: bytes) -> None:

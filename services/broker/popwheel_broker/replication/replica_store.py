@@ -62,9 +62,9 @@ class ReplicaStore:
         folder: their folder.
         clock: for how long the loop may be kept busy.
         make_core: makes a core that is fresh, on a log or on the one of its own files.
-        on_failure: told if the device has failed, or the log is damaged.
+        on_failure: called if the device has failed, or the log is damaged.
         checkpoint_changes_bytes: see `SavedCheckpoint`.
-        on_suspect_cleared: told when `is_suspect` is over.
+        on_suspect_cleared: called when `is_suspect` becomes False.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class ReplicaStore:
         self._fold = LogFold(lambda: self.core, self.log, disk.reads, clock, self._folded, on_failure)
 
     def subscribe(self, subscriber: FilesSubscriber) -> None:
-        """Tell a follower what happens to the log and the core; the one before is told no more."""
+        """Notify a follower of changes of the log and the core, in place of the one before."""
         self._subscriber = subscriber
 
     def unsubscribe(self) -> None:
-        """Tell nobody any more."""
+        """Notify no follower any more."""
         self._subscriber = None
 
     def timer_progressed(self, high_watermark: int, progress: TimerProgress) -> None:
@@ -317,8 +317,8 @@ class ReplicaStore:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
         try:
             await self._epochs.save()
-        except OSError as error:  # the records tell it, too, and whoever saves a checkpoint waits for it
-            _log.error("the epochs could not be written down, trying again", error=str(error))
+        except OSError as error:  # the records have them, too, and a save of a checkpoint waits for it
+            _log.error("the epochs could not be recorded, trying again", error=str(error))
         try:
             await self.log.sync()
         finally:  # also when the waiter was cancelled

@@ -44,9 +44,9 @@ class Contents:
     """Contents of a superblock.
 
     Args:
-        identity: drawn with the folder, 16 bytes: another one says that what it held is gone.
-        group: the state of the group that was heard last, an encoded `BrokerGroup`; empty if none was.
-        epochs: who wrote the log, oldest first; at most `EPOCHS_MAX`.
+        identity: drawn with the folder, 16 bytes: another identity means that the replica's data is gone.
+        group: the state of the group, as last received, an encoded `BrokerGroup`; empty if there is none.
+        epochs: epochs of the log, oldest first; at most `EPOCHS_MAX`.
         log_start: a position in the log; nothing from there on was to be deleted.
         is_installing: what else is in the folder is of two logs, and worth nothing.
         is_suspect: the end of the log was cut off, or is about to be, and others may have it.
@@ -137,8 +137,9 @@ class Superblock:
 
     def _damage(self, how: str) -> CorruptDataError:
         return CorruptDataError(
-            f"the superblock {self._path} is {how}: nothing else tells who this replica is. Restore the folder from a "
-            "backup; or give this replica an empty volume, if another one of its group has everything"
+            f"the superblock {self._path} is {how}: the replica's identity is stored nowhere else. "
+            "Restore the folder from a backup; or give this replica an empty volume, if another one of its group has "
+            "everything"
         )
 
     async def change(self, **changes: Any) -> None:

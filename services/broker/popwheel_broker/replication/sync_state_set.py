@@ -1,14 +1,14 @@
 """Sync-state set: the replicas that must have a message before it is acknowledged, and their positions.
 
-Pure; it is passed the time.
+Pure: the time is an argument.
 
 `set_states.py` has the states of a replica and of a wish; the README prints their tables.
 
-Why it is safe (S5): what counts is never smaller than the set that is stored, from which the next master is elected.
-Let `version` be the latest state of this epoch that was heard of. Within an epoch the stored set grows only by this
-master's wishes, each for one version and stored in place of that version or never; whatever else changes there makes it
-smaller. So the stored set is within `members` and all that was asked in since `version`. These count until a newer
-state is heard of, which settles every wish for an older version, or until it is certain of each wish that no controller
+Why it is safe (S5): the counted replicas always include the stored set, from which the next master is elected. Let
+`version` be the latest received state of this epoch. Within an epoch the stored set grows only by this master's
+requests, each for one version and stored in place of that version or never; every other change makes it smaller. So the
+stored set is within `members` and the replicas that were requested since `version`. These count until a newer state
+arrives, which decides every request for an older version, or until it is certain of each request that no controller
 has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
 the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
 it has all that was confirmed before; from then on nothing is without it.
@@ -216,10 +216,10 @@ class SyncStateSet:
         self.validate()
 
     def decided(self, version: int, members: Iterable[int], now_ms: int) -> None:
-        """The group's state has become known, as an answer or on the registration stream. Nothing if it is not newer.
+        """Apply the group's state, from an answer or from the registration stream, if it is newer.
 
-        It settles whatever was asked for before: that was based on an earlier version, so it is either in this one or
-        will never be.
+        It decides all earlier requests: they were based on an earlier version, so they are in this one or never will
+        be.
         """
         if version <= self.version:
             return
@@ -245,7 +245,7 @@ class SyncStateSet:
         self.validate()
 
     def failed(self, change: SetChange, failure: StatusError | RpcError, now_ms: int) -> None:
-        """A change that `due` gave did not come about, or whether it did can't be told: then it is asked for again."""
+        """Record that a change of `due` failed, or has an unknown outcome: then it is requested again."""
         if change is not self._asked:
             return
         self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS

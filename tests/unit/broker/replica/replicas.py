@@ -34,7 +34,7 @@ class KnownPeers(Peers):
         self._ways = ways
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         return True
 
     def others(self) -> Iterator[tuple[int, Channel]]:
