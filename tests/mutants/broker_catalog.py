@@ -542,7 +542,7 @@ SHARES = [
         "L1",
         "services/broker/popwheel_broker/log/queues.py",
         "Queues._check_lite",
-        "if not room(self._lite_limit, self.lite_topics, held):",
+        "if not room(self._lite_limit, self.lite_topics, count):",
         "if self.lite_topics >= self._lite_limit:",
         "broker/test_lite_topics.py",
         "",

@@ -261,7 +261,7 @@ async def test_a_writer_that_stopped_by_itself_is_told_too(each: Flushing) -> No
     each.flusher.start()
     waiting = each.waiter()
     each.store.log.stop_writing("a failed write could not be rolled back")
-    with pytest.raises(WriterStoppedError, match="taken back"):
+    with pytest.raises(WriterStoppedError, match="rolled back"):
         await waiting
     assert len(each.failures) == 1
     await each.flusher.stop()

@@ -8,6 +8,7 @@ replica is ready, so this wait makes it take the next one only when the set is w
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 import structlog
 
@@ -23,7 +24,7 @@ _log = structlog.get_logger()
 
 _ASK_AGAIN_S = 0.05
 _ASK_S_MAX = 3.0
-_UNANSWERED_S_MAX = 15.0
+UNANSWERED_S_MAX: Final = 15.0
 """Longer than it takes until another controller leads."""
 
 
@@ -66,6 +67,7 @@ class Departure:
 
     Attributes:
         is_announced: whether reports to the controller say that this replica leaves.
+        is_master: whether this replica leads its group, by the latest answer of a controller.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Departure:
         self._unanswered: str | None = None
         self._unanswered_since_s = 0.0
         self.is_announced = False
+        self.is_master = False
 
     async def wait(self) -> None:
         """Return when the group can do without this replica."""
@@ -101,8 +104,9 @@ class Departure:
             if str(error) != self._unanswered:
                 self._unanswered = str(error)
                 _log.warning("no controller says whether the replica may leave", name=self._name, why=str(error))
-            return Step.STAY if now_s - self._unanswered_since_s < _UNANSWERED_S_MAX else Step.GO
+            return Step.STAY if now_s - self._unanswered_since_s < UNANSWERED_S_MAX else Step.GO
         self._unanswered = None
+        self.is_master = group.master == self._replica
         return next_step(group, self._replica)
 
     def _announce(self, leaves: bool) -> None:
