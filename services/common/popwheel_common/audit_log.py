@@ -1,4 +1,4 @@
-"""The lines that show operators who was denied what: so many a second, the rest is counted."""
+"""Log lines for operators about denied calls: a limited number a second, the rest is counted."""
 
 from collections.abc import Callable
 

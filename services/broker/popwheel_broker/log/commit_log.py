@@ -20,7 +20,7 @@ _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SUFFIX: Final = ".log"
 _DAMAGED_MAX: Final = 1024
 _QUICK_BYTES_MAX: Final = 256 * 1024
-"""The loop does not wait for more than so many bytes on their way to the device."""
+"""Limit of bytes that the event loop syncs to the device itself."""
 _SYNC_FAILED: Final = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
@@ -61,7 +61,7 @@ class CommitLog:
         if not self._sync_failed and not disk.exists(self._says_works):
             disk.open(self._says_works).close()
         self.damaged: set[int] = set()
-        """Positions of records that were found damaged, for whoever can have them repaired."""
+        """Positions of damaged records, to be repaired."""
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -177,7 +177,7 @@ class CommitLog:
         return self._syncing
 
     def reset(self, position: int) -> None:
-        """Drop all, and go on at `position`, while the log is `at_rest`; durable after the next `sync`."""
+        """Drop all, and continue at `position`, while the log is `at_rest`; durable after the next `sync`."""
         for start, file in zip(reversed(self._starts), reversed(self._files), strict=True):
             file.close()
             self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")

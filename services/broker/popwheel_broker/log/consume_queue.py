@@ -1,4 +1,4 @@
-"""A consume queue: for each message of one queue of a topic, where it stands in the commit log.
+"""A consume queue: for each message of one queue of a topic, its position in the commit log.
 
 Entries of 20 bytes (position 8, length 4, tag hash 8). Recent entries are in memory; entries that a checkpoint covers
 are in files that the queues share (`queue_index`). There may be a million queues, so an idle one is little more than
@@ -189,7 +189,7 @@ class ConsumeQueue:
         return self._base + self._in_window(end) // ENTRY_BYTES
 
     def trim(self, end: int, kept: int) -> None:
-        """Drop from memory what is in files: all before a position of the commit log but for so many entries."""
+        """Drop entries that are in files from memory: those before a position of the commit log, but for so many."""
         surplus = self._in_window(end) - kept * ENTRY_BYTES
         if self._window is not None and surplus > 0:
             del self._window[:surplus]
@@ -234,7 +234,7 @@ class LiteQueue(ConsumeQueue):
     def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
         super().__init__(files, topic, queue_id, begin_offset)
         self.last_ms = 0
-        """Wall-clock time of its last message, or a moment later; 0 if nobody has read it since the start."""
+        """Wall-clock time of its last message, or a moment later; 0 if it was not read since the start."""
 
 
 def _position_at(entries: bytes | bytearray, at: int) -> int:

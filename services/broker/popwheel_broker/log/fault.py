@@ -20,8 +20,9 @@ REASON_LENGTH_MAX = 300
 
 
 class RecordFaultError(Exception):
-    """A step failed for a record because of that record; all others go on. Its text is the reason: ASCII and short, so
-    that memory and log can hold the same.
+    """Failure of a step that its record has caused; all other records are processed.
+
+    Its text is the reason: ASCII and short, so that it is the same in memory and in the log.
     """
 
     def __init__(self, reason: str) -> None:
@@ -32,7 +33,7 @@ _NOT_OF_A_RECORD = (OSError, CorruptDataError, UnknownFormatError, StatusError, 
 
 
 class _RecordStep:
-    """Turns an error that nobody expected into `RecordFaultError`; without an error it costs next to nothing."""
+    """Turns an unexpected error into `RecordFaultError`; without an error it costs next to nothing."""
 
     def __enter__(self) -> None:
         """Begin the step."""

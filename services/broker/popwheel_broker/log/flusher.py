@@ -26,7 +26,7 @@ class Watermarks(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """High watermark: what is before it may be acknowledged to senders, and be read."""
+        """High watermark: records before it may be acknowledged to senders, and be read."""
 
     @property
     def replicated_position(self) -> int:
@@ -50,7 +50,7 @@ class Flusher:
     Args:
         store: whose log is synced.
         mode: `sync`: a waiter is released when its records are on the device; `async`: at once.
-        interval_ms: how often the log is synced for records that nobody waits for.
+        interval_ms: how often the log is synced for records without a waiter.
         on_failure: called once when a sync has failed; nothing is confirmed after that (S1).
     """
 

@@ -82,7 +82,7 @@ class StoreCheckpoint:
 
 
 def _nobody(queues: Sequence[ConsumeQueue]) -> None:
-    """Nobody keeps anything by these queues."""
+    """Do nothing: no state depends on these queues."""
 
 
 class MessageStore:
@@ -211,7 +211,7 @@ class MessageStore:
         return Appended(offsets, (), position, now_ms)
 
     def _next_offset(self, queue: ConsumeQueue, next_offsets: dict[ConsumeQueue, int]) -> int:
-        """Return a queue's next offset behind what is appended, and behind what is being put together."""
+        """Return a queue's next offset, behind appended records and those of the batch that is being built."""
         offset = next_offsets.get(queue)
         return self._next_offsets.get(queue, queue.max_offset) if offset is None else offset
 
@@ -332,7 +332,7 @@ class MessageStore:
         """Put a record of the log into its queue, each in turn.
 
         Raises:
-            CorruptDataError: it does not go on with its queue.
+            CorruptDataError: its offset does not continue its queue.
         """
         queue = self.queues.get(found.topic, found.queue_id)
         if found.position < self._covered:
@@ -357,7 +357,7 @@ class MessageStore:
             self._forget_topics((found.payload.decode(),))
 
     def pass_over(self, found: StoredRecord) -> None:
-        """Go on behind a record that could not be folded in; it stays readable in its queue."""
+        """Continue behind a record that could not be folded; it remains readable in its queue."""
         queue = self.queues.get(found.topic, found.queue_id)
         if queue is None:
             queue = self.queues.take_up(found.topic, found.queue_id)
@@ -372,7 +372,7 @@ class MessageStore:
         return self._begins_with_gap and queue.min_offset == queue.max_offset
 
     def finish(self) -> None:
-        """All records of the log have been taken up: go on behind them."""
+        """Move the high watermark to the end of the log, when all its records are folded."""
         self.high_watermark = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:

@@ -1,6 +1,6 @@
 """Index of all queues on the device: files with entries that each cover a range of the commit log.
 
-A checkpoint writes one file with what has arrived since the last one. Small neighbours are merged, so there are few
+A checkpoint writes one file with the entries since the last one. Small neighbours are merged, so there are few
 and each entry is written again only a few times. Retention removes the files whose range is gone, and looks at no queue
 for that. The files follow from the log (S6): a range that has none is made again from there.
 """
@@ -298,7 +298,7 @@ class QueueIndex(EntryFiles):
             made = await self._made(files[0].begin, files[-1].end, _merged(files))
             await to_its_end(self._replace(files, made))
         except CorruptDataError as error:
-            _log.error("index files can't be merged", why=str(error))
+            _log.error("index files cannot be merged", why=str(error))
         finally:
             self._is_pinned = False
         self.forget_before(self.log_start)
@@ -387,7 +387,7 @@ class IndexGaps:
                 topic that was deleted and had the same name.
 
         Raises:
-            CorruptDataError: it does not go on with its queue.
+            CorruptDataError: its offset does not continue its queue.
             OSError: the device refused.
         """
         if self._begin is None or found.position < self._begin:

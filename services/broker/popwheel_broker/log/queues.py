@@ -76,7 +76,7 @@ class Queues:
         self.system_topics: dict[str, None] = {}
         """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
         self.offsets_from = 0
-        """First offset of queues that are made from now on: no queue that was dropped has come further.
+        """First offset of queues that are made from now on: no dropped queue has a larger one.
 
         So an offset names one message for good (S3), though nothing is kept of the dropped ones. A fold over the log,
         as they are.
@@ -289,7 +289,7 @@ class Queues:
 
     @staticmethod
     def bounds(queue: ConsumeQueue) -> tuple[int, int]:
-        """Return what is to be saved of a queue: its first offset ever and its next one."""
+        """Return the saved state of a queue: its first offset ever and its next one."""
         return queue.begin_offset, queue.max_offset
 
     def take_changes(self, position: int) -> QueueChanges:

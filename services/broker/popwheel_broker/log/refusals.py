@@ -45,7 +45,7 @@ def device_behind() -> StatusError:
     """The refusal of a send while too much waits for the device."""
     return StatusError(
         Code.TOO_MANY_REQUESTS,
-        "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
+        "the device is too slow, too many bytes wait to be written (broker.waiting_bytes_max); try again later",
     )
 
 
@@ -54,7 +54,7 @@ def disk_full() -> StatusError:
     return StatusError(
         Code.INTERNAL_ERROR,
         "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
-        "(broker.retention), receiving and acknowledging go on while there is room for what they write down",
+        "(broker.retention), receives and acks are served while there is room for their records",
     )
 
 

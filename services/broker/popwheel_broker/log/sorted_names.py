@@ -1,4 +1,4 @@
-"""Names in their order, many and changing: whoever lists them goes on where he was, and a page costs a page (pure)."""
+"""Sorted set of many changing names; a list continues behind a name, and its page costs only its length (pure)."""
 
 from bisect import bisect_left, bisect_right, insort
 
@@ -16,7 +16,7 @@ class SortedNames:
         """The last name of each block."""
 
     def add(self, name: str) -> None:
-        """Take in a name that is not there."""
+        """Add a name that is not there."""
         if not self._blocks:
             self._blocks.append([name])
             self._lasts.append(name)

@@ -1,4 +1,4 @@
-"""A master's progress as its slaves are to have it: whole, or what has changed since a version (checkpoint sync)."""
+"""A master's progress for its slaves: whole, or the changes since a version (checkpoint sync)."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
@@ -52,8 +52,9 @@ class CheckpointSource:
         return len(self._offsets)
 
     def look(self) -> Iterator[None]:
-        """See what has changed since the last time, or all that is there at first; a small part for each step. What one
-        who went away had begun is done first.
+        """Collect the changes since the last scan, or everything at first, a small part for each step.
+
+        An unfinished scan of a caller that was cancelled is completed first.
         """
         for _ in self._unfinished:
             yield
@@ -146,9 +147,7 @@ class CheckpointSource:
         return answer
 
     def _add_offsets(self, answer: ReplicaCheckpoint, pairs: Iterable[_Pair]) -> None:
-        """Put offsets into columns, those of one group and topic together; first of all what is gone, as its place may
-        have been taken since.
-        """
+        """Add offsets as columns, by group and topic. Removed ones are first, as others may have their place since."""
         columns: dict[tuple[str, str], tuple[list[int], list[int], list[int]]] = {}
         values = [(group, queue, self._buffer.offsets(group, queue)) for group, queue in pairs]
         for group, queue, value in sorted(values, key=lambda each: each[2] is not None):

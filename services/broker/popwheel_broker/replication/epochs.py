@@ -1,7 +1,7 @@
-"""Epochs of a log by position: by them two replicas find where their logs part.
+"""Epochs of a log by position: by them two replicas find where their logs diverge.
 
-Each epoch has one writer (S5), and whoever follows it holds a prefix of what it wrote (S4). So two logs that both hold
-records of an epoch are equal up to where the shorter of them leaves it.
+Each epoch has one writer (S5), and its followers have a prefix of its records (S4). So two logs with records of the
+same epoch are equal up to the end of that epoch in the shorter one.
 """
 
 from bisect import bisect_left, bisect_right

@@ -91,8 +91,9 @@ class LogEpochs:
             log.damaged.clear()  # a torn tail, with which the scan deals
 
     async def save(self) -> None:
-        """Write down what has changed; it is on the device when this returns. A master does so before the first record
-        of its epoch.
+        """Record the changes; they are on the device when this returns.
+
+        A master does so before the first record of its epoch.
 
         Raises:
             OSError: the device refused; it may be tried again.

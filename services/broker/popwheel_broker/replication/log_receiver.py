@@ -1,8 +1,8 @@
-"""The slave's end of one Replicate stream: takes the log over, brings it to the device, says how far it is.
+"""The slave's end of one Replicate stream: appends the log, syncs it, and reports its progress.
 
-Some things go on at once. Chunks are taken as they come: written, and reported as received. A sync runs whenever
-something is not on the device yet, while further chunks come in, and is reported. What is confirmed is folded after
-the report has left. An idle slave says now and then that it is there. Silence ends the stream.
+These run concurrently. Chunks are written as they arrive, and reported as received. A sync runs whenever records are
+not on the device yet, while further chunks arrive, and is reported. Confirmed records are folded after the report has
+left. An idle slave sends heartbeats. Silence ends the stream.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 
 class LinkError(Exception):
-    """A stream that can't go on: its master said what does not fit, or nothing."""
+    """Failure of a stream: the master's message does not fit, or none arrived in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class LogReceiver:
         )
 
     async def _join(self) -> None:
-        """Get onto the master's log: drop what is not of it, or everything."""
+        """Join the master's log: drop the records that it does not have, or everything."""
         log, statistics = self._log, self._slave.statistics
         first = await self._next()
         if not first.first:
@@ -221,7 +221,7 @@ class LogReceiver:
             try:
                 await _to_its_end(log.cut(position))
             except CorruptDataError as error:
-                self._slave.on_failure(error)  # what was folded can't be made anew; the next process has it mended
+                self._slave.on_failure(error)  # the core cannot be rebuilt; the next process repairs the record
                 raise
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")

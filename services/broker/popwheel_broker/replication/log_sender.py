@@ -18,7 +18,7 @@ from popwheel_rpc.service import Stream
 
 _CHECKPOINT_PART_BYTES = 1024 * 1024
 _JOINING_SILENCES = 15
-"""A slave that cuts its log or begins anew may be silent for so many times `silence_ms_max`."""
+"""A slave that cuts its log or starts anew may be silent for this multiple of `silence_ms_max`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class LogSender:
         """Serve until the slave ends the stream.
 
         Raises:
-            StatusError: it can't go on, or is to end.
+            StatusError: it cannot continue, or is to end.
             StreamClosedError: the slave has gone.
         """
         tasks = [
@@ -340,7 +340,7 @@ def plan_for(log: ReplicaLog, first: ReplicateProgress) -> JoinPlan:
     """Return the plan by which a slave joins a master's log, given its first message.
 
     Raises:
-        StatusError: it says what can't be.
+        StatusError: its report is impossible.
     """
     try:
         epochs = EpochHistory(Start(each.epoch, each.position) for each in first.epochs)

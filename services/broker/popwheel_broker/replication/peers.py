@@ -18,7 +18,7 @@ _ASK_AGAIN_MS = 5000
 
 
 class Peers:
-    """The other replicas, as far as they are known: by what was written down, or by the controller's word since.
+    """The other replicas: by the recorded state of the group, or by the controller's since.
 
     Args:
         group: name of the broker group.

@@ -200,7 +200,7 @@ class RecordSkip:
                     rested_at = at
                     await asyncio.sleep(0)
         except CorruptDataError:
-            self._log.damaged.clear()  # whoever reads on meets it again
+            self._log.damaged.clear()  # the next reader meets it again
         return seen, at
 
     async def _keep(self, position: int, length: int) -> Path:

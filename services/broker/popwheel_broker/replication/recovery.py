@@ -1,4 +1,4 @@
-"""Recovery at a replica's start: it finds what is stored, repairs it, and folds it."""
+"""Recovery at a replica's start: it finds, repairs and folds the stored records."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
@@ -62,7 +62,7 @@ class Recovery:
         while True:
             try:
                 if damaged_queue is not None and not saved.store.remade:
-                    # A damaged record that nobody has would be missing in new queues, too: then all stays as it is.
+                    # A damaged record that no replica has would be missing in new queues, too: then nothing is changed.
                     deque(log.records(log.start_position, saved.store.synced_position), 0)
                     _log.error("the queues are made again from the commit log", why=str(damaged_queue))
                     saved = replace(saved, store=replace(saved.store, remade=True))

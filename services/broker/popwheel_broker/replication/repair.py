@@ -1,4 +1,4 @@
-"""Mends damaged records of a log with those of other replicas (S7): damage in the middle costs nobody a message."""
+"""Repairs damaged records of a log from other replicas (S7): damage in the middle costs no message."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from popwheel_rpc.status import RpcError
 _log = structlog.get_logger()
 
 _VAIN_PAUSE_MS = 5000
-"""Pause after which a record that nobody had is asked for again."""
+"""Pause before the next try for a record that no replica had."""
 _VAIN_MAX = 1024
 
 
@@ -96,7 +96,7 @@ class Repairer:
     async def is_nowhere(self, position: int) -> bool:
         """Return whether each of the other replicas can be asked, and reports that its log ends before `position`.
 
-        That somebody else answers at the address of one proves nothing.
+        An answer of another broker at a replica's address proves nothing.
         """
         asked = False
         for number, channel in self._peers.others():

@@ -18,7 +18,7 @@ class ReplicaLog(Protocol):
 
     @property
     def end_position(self) -> int:
-        """Position behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; records before it survive the end of the process."""
 
     @property
     def synced_position(self) -> int:
@@ -26,7 +26,7 @@ class ReplicaLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """High watermark: the sync-state set has what is before it; a slave has folded it into its state."""
+        """High watermark: the sync-state set has the records before it; a slave has folded them into its state."""
 
     @property
     def epochs(self) -> EpochHistory:

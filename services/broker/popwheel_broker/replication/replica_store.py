@@ -1,8 +1,8 @@
 """Store of a replica, whatever its role: the log, its epochs, and the core that is folded from it.
 
-A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So what
-is cut off was as a rule never folded. Where it was (an unclean election, `ack_mode: master`), the core is made anew,
-from what was saved before or from the whole log.
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So
+records that are cut off were as a rule never folded. If they were (an unclean election, `ack_mode: master`), the core
+is rebuilt, from an earlier checkpoint or from the whole log.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ class FilesSubscriber(Protocol):
         """Records were folded into the core."""
 
     async def rest(self) -> None:
-        """The log is about to be cut, or the core to be made anew: what works with them is to end."""
+        """Stop the work on the log and the core: the log is about to be cut, or the core to be replaced."""
 
     def go_on(self) -> None:
-        """Go on: the repair is over, and `core` is the current one."""
+        """Continue with the log, and with `core` as it is now."""
 
 
 class ReplicaStore:
@@ -91,7 +91,7 @@ class ReplicaStore:
         self._subscriber: FilesSubscriber | None = None
         self._on_suspect_cleared = on_suspect_cleared
         self.is_followers = True
-        """True if a follower may go on with the core; if not, `unfinish` makes it so."""
+        """True if a follower may use the core; if not, `unfinish` makes it so."""
         self._is_whole = True
         self.recovered_records = 0
         """Number of records that `start` has read again: those that the checkpoint does not cover."""
@@ -110,7 +110,7 @@ class ReplicaStore:
         self._subscriber = None
 
     def timer_progressed(self, high_watermark: int, progress: TimerProgress) -> None:
-        """The master's timer has come so far, with a log that was confirmed up to there."""
+        """Apply the progress of the master's timer at a high watermark."""
         self.core.timer.progress(high_watermark, progress)
         self._folded()
 
@@ -127,7 +127,7 @@ class ReplicaStore:
 
     @property
     def end_position(self) -> int:
-        """Position behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; records before it survive the end of the process."""
         return self.log.end_position
 
     @property
@@ -168,7 +168,7 @@ class ReplicaStore:
         repair: Callable[[int], Awaitable[bool]],
         is_nowhere: Callable[[int], Awaitable[bool]],
     ) -> None:
-        """Find out what is there, and fold it.
+        """Recover the log, and fold it.
 
         Args:
             alone: nobody else can have been master since, so all that is there stays.
@@ -234,7 +234,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        await self.sync()  # what is folded counts as confirmed
+        await self.sync()  # folded records count as confirmed
         if not self._is_whole:
             async with self._saving:
                 await self._begin_anew()
@@ -257,7 +257,7 @@ class ReplicaStore:
                 raise
 
     async def unfinish(self) -> None:
-        """The epoch is over: drop the core that was written to, and begin again with what was saved before.
+        """End the epoch: drop the core that was written to, and restart with the saved one.
 
         Raises as `finish` does.
         """
@@ -291,7 +291,7 @@ class ReplicaStore:
     def append_raw(self, position: int, data: bytes) -> None:
         """Write whole records of the master at the end (see `ReplicaLog`)."""
         if position != self.end_position:
-            raise ValueError(f"records for {position} do not go on where the log ends, at {self.end_position}")
+            raise ValueError(f"records for {position} do not continue the log, which ends at {self.end_position}")
         try:
             with RECORD_STEP:
                 records = kept = checked_records(position, data)
@@ -465,9 +465,9 @@ class ReplicaStore:
             self._subscriber.go_on()
 
     async def _rest(self) -> None:
-        """Have nothing fold or save beside what is done to the log and the core; the caller sees to it that it goes on.
+        """Stop folds and saves during a change of the log and the core; the caller restarts them.
 
-        What would save meanwhile would count on what is cut off.
+        A save meanwhile would depend on records that are cut off.
         """
         self.stop_folding()
         if self._subscriber is not None:

@@ -87,7 +87,7 @@ class ReplicationMaster:
             sender.appended()
 
     def decided(self, group: BrokerGroup) -> None:
-        """The group's state has become known; nothing if it is older than what is known."""
+        """Apply the group's state, unless it is older than the known one."""
         if group.version < self.members.version:
             return
         self._identities = {each.number: each.identity for each in group.replicas}
@@ -183,7 +183,7 @@ class ReplicationMaster:
             raise StatusError(
                 Code.BAD_REQUEST,
                 f"replica {first.replica} of {first.group} can't follow replica {self._me} of {self._group}; "
-                "look at broker.name and broker.replica of both",
+                "check broker.name and broker.replica of both",
             )
         if first.epoch != self._epoch:
             raise StatusError(
@@ -281,7 +281,7 @@ class ReplicationMaster:
             )
         except (StatusError, RpcError) as error:
             members.failed(change, error, self._clock.steady_ms())
-            # The group changed meanwhile: it is asked again with what is so now.
+            # The group changed meanwhile: the request is repeated for its present state.
             has_changed = isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
             (_log.info if has_changed else _log.warning)(
                 "the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=str(error)

@@ -44,7 +44,7 @@ class ReplicationSlave:
         self._task = supervised(self._run(), "replication-slave", self._on_failure)
 
     async def stop(self) -> None:
-        """Follow no more. What was received stays; nothing is cut or folded after this returns."""
+        """Stop to follow. Received records remain; nothing is cut or folded after this returns."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -87,7 +87,7 @@ class ReplicationSlave:
             self._receiver = None
             if why != self._logged:
                 self._logged = why
-                _log.warning("the master's log can't be followed, trying again", why=why)
+                _log.warning("the master's log cannot be followed, trying again", why=why)
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
 

@@ -189,7 +189,7 @@ class SavedCheckpoint:
             whole.close()
 
     async def amend(self, head: Checkpoint) -> None:
-        """Change what was saved last, but for its rows. Raises as `write` does."""
+        """Change the head of the last save. Raises as `write` does."""
         await to_its_end(self._append((), head))
 
     async def ascertain(self) -> None:
@@ -265,7 +265,7 @@ class _NewFile:
         self._file.truncate(0)
 
     async def add(self, rows: Iterable[Row]) -> None:
-        """Write rows, some at a time, so that others go on meanwhile. Raises OSError."""
+        """Write rows, some at a time, so that other tasks run meanwhile. Raises OSError."""
         await _write_frames(self._file, self.frames, rows)
 
     async def finish(self, head: Checkpoint) -> None:

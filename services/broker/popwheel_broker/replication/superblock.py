@@ -143,7 +143,7 @@ class Superblock:
         )
 
     async def change(self, **changes: Any) -> None:
-        """Say something else; it is on the device when this returns. It is done to its end, whoever waits.
+        """Change fields; they are on the device when this returns. It runs to its end, whoever waits.
 
         Args:
             changes: fields of `Contents`. What changes at once is on the device all or not at all.

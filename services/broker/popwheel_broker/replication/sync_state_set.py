@@ -12,7 +12,7 @@ arrives, which decides every request for an older version, or until it is certai
 has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
 the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
 it has all that was confirmed before; from then on nothing is without it.
-Under load a replica is always a little behind a master that waits for nobody, so it counts a moment before (JOINS):
+Under load a replica is always a little behind a master that does not wait, so it counts a moment before (JOINS):
 the watermarks stand still until it has reached them.
 """
 
@@ -36,7 +36,7 @@ _JOIN_PAUSES = (4, 8, 16, 20)
 Each try delays sends by up to that long.
 """
 _STEADY_LAGS = 10
-"""A member that was one for so many times `lag_ms_max` has not tried in vain."""
+"""A member for this multiple of `lag_ms_max` has joined successfully."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class SetChange:
 def is_certain(failure: StatusError | RpcError) -> bool:
     """Return whether a failed request for a change proves that no controller has stored it or ever will.
 
-    Three do: nobody was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller; and
-    that none leads. Proof of the last: a controller says it before it looks at the wish, and a call ends with it only
-    if all who were asked before said it, too, or were not reached (`failure_of`); so, as nothing on the way makes a
-    call twice, nobody has the wish any more. Not PRECONDITION_FAILED: it says that a newer state is stored, which may
-    be the very one that was asked for. Nor HA_NOT_AVAILABLE that is no `NotLeadingError`.
+    Three do: no controller was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller;
+    and `NotLeadingError`. Proof of the last: a controller returns it before it reads the request, and a call ends with
+    it only if all controllers that were asked before returned it, too, or were not reached (`failure_of`); so, as
+    nothing on the way repeats a call, no controller has the request any more. Not PRECONDITION_FAILED: a newer state is
+    stored, which may be the requested one. Nor any other HA_NOT_AVAILABLE.
     """
     if isinstance(failure, StatusError):
         return failure.code == Code.BAD_REQUEST or isinstance(failure, NotLeadingError)
@@ -147,7 +147,7 @@ class SyncStateSet:
         self.members = frozenset(group.sync_state_set)
         """Members by the controller's state."""
         self.high_watermark = 0
-        """High watermark: what is before it may be acknowledged to senders, and be read; the set has it on its devices.
+        """High watermark: records before it may be acknowledged and read; the set has them on its devices.
 
         Never falls.
         """
@@ -163,7 +163,7 @@ class SyncStateSet:
         """True if the set is as large as `min_in_sync_replicas` says.
 
         If not, sends are refused; those that were waiting when the set shrank are to be answered as refused, too,
-        though they may come to be read.
+        though they may become readable.
         """
         for number in self.members - {me}:
             self._follower(number, now_ms).state = ReplicaState.MEMBER
@@ -346,7 +346,7 @@ class SyncStateSet:
         for number in self.members - {self._me}:
             follower = self._followers[number]
             if follower.connected:
-                # Who has less than what is confirmed has lost it: it must not be elected.
+                # A replica that ends before the watermark has lost records: it must not be elected.
                 lost = follower.end_position < self.fully_synced_position
                 late = self._behind_ms(follower, now_ms) >= options.lag_ms_max
             else:
@@ -385,7 +385,7 @@ class SyncStateSet:
             self._recount()
 
     def _pause_joining(self, follower: _Follower, now_ms: int) -> None:
-        """It tried in vain, or was a member that could not keep up."""
+        """Record a vain try to join, or a member that was too slow."""
         if follower.member_since_ms and now_ms - follower.member_since_ms >= _STEADY_LAGS * self._options.lag_ms_max:
             follower.vain_tries = 0
         follower.member_since_ms = 0

@@ -98,7 +98,7 @@ class ReplicaServer:
                 f"{request.group} passes its role on to replica {transfer.to} already; ask again when that is over",
             )
         if transfer is None:
-            _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
+            _log.info("the broker transfers its role", name=request.group, to=request.to, epoch=request.epoch)
             self._router.hold("passes its role on to another replica, ask again in a moment")
             work = leader.transfer(request.to, _CATCH_UP_S)
             transfer = self._transfer = _Transfer(request.to, asyncio.create_task(work, name="leadership-transfer"))
@@ -132,7 +132,7 @@ class ReplicaServer:
             return
         self.stop_waiting()
         if self._role.leader is leader and not leader.has_ended:
-            _log.warning("the broker's role was not passed on, it goes on", name=self._options.name)
+            _log.warning("the broker's role was not transferred, it continues to lead", name=self._options.name)
             leader.go_on()
             self._router.open(leader.server.service, leader.replication.replicate)
 

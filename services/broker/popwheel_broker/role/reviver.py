@@ -157,7 +157,7 @@ class Reviver:
                 if self.failing_since_ms is None:
                     self.failing_since_ms = now_ms
                     _log.error(
-                        "a message that is due can't be redelivered, trying again",
+                        "a message that is due cannot be redelivered, trying again",
                         group=delivery.group,
                         topic=delivery.topic,
                         queue=delivery.queue_id,

@@ -27,7 +27,7 @@ from popwheel_common.filter.node import Node, operands
 DEPTH_MAX = 32
 """Limit of nested operators."""
 SHORT = 256
-"""Characters of an expression whose parsed form is small; of longer ones fewer are kept in mind."""
+"""Characters of an expression whose parsed form is small; fewer of the longer ones are cached."""
 
 _OPEN, _HIGH = "(", "the higher end of BETWEEN"
 _BINDS = {_OPEN: 0, "OR": 1, "AND": 2, "=": 3, "<>": 3}

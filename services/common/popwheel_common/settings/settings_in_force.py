@@ -1,4 +1,4 @@
-"""Settings of a process as others may see them: what is secret is not shown (pure)."""
+"""Settings of a process for display, without secrets (pure)."""
 
 import re
 from typing import Any, Final

@@ -136,7 +136,7 @@ class Connections:
 
 
 class _Flow(FlowControl):
-    """uvicorn's own, but reading goes on only when the connection says so.
+    """uvicorn's own, but reading continues only when the connection allows it.
 
     Args:
         transport: of the connection.
@@ -243,7 +243,7 @@ class Connection(H11Protocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, as uvicorn wants it done."""
+        """Refuse bytes that are no request, by uvicorn's interface."""
         if len(self.conn.trailing_data[0]) > HEAD_BYTES_MAX:
             self._refuse(431, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_LONG)
         else:

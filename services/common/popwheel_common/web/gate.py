@@ -1,4 +1,4 @@
-"""Gate before an application: what is refused here is refused before anything of the request is read."""
+"""Gate before an application: it refuses requests before their body is read."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -132,7 +132,7 @@ class Gate:
                 self._at_once -= 1
 
     def _trouble(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request that its headers keep from being looked at any further."""
+        """Return the refusal of a request by its headers; None if it is accepted."""
         if len(scope["headers"]) > HEADERS_MAX:
             self._refused.labels("headers").inc()
             return refusal(431, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_MANY_HEADERS)
