@@ -47,7 +47,7 @@ class CacheableFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """The name it was opened by."""
+        """Name that it was opened by."""
 
     def size(self) -> int:
         """Bytes in it."""

@@ -199,7 +199,7 @@ class SyncPace:
         return 0.0 <= self._mean_s <= QUICK_SYNC_S
 
     def took(self, seconds: float) -> None:
-        """A sync of a little has taken so long, by the loop or in a thread."""
+        """Record how long a small sync has taken, by the loop or in a thread."""
         self._mean_s = seconds if self._mean_s < 0 else self._mean_s + _PACE_WEIGHT * (seconds - self._mean_s)
 
 

@@ -85,7 +85,7 @@ def forget_frames(error: BaseException) -> None:
 
 
 def code_name(code: int) -> str:
-    """The protocol's name of a code, or its number where this release knows no name for it."""
+    """Return the protocol's name of a code, or its number where this release knows no name for it."""
     try:
         return Code.Name(Code.ValueType(code))
     except ValueError:

@@ -55,7 +55,7 @@ class Steps:
         self._began_s = clock.monotonic()
 
     async def take(self) -> None:
-        """A part of the work is done."""
+        """Count a part of the work."""
         step_s = self._clock.monotonic() - self._began_s
         if step_s >= STEP_S:
             await self._pace.let_others(step_s)

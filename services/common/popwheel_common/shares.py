@@ -38,11 +38,11 @@ class Shares:
         return room(limit, self.total, self.share(holder))
 
     def take(self, holder: str, amount: int = 1) -> None:
-        """A holder has more; whether it may is not asked here, as the log may say that it has."""
+        """Add to a holder's share, without a check of the limit, as the log may have it already."""
         self._change(holder, amount)
 
     def give(self, holder: str, amount: int = 1) -> None:
-        """A holder has less."""
+        """Reduce a holder's share."""
         self._change(holder, -amount)
 
     def _change(self, holder: str, amount: int) -> None:

@@ -302,7 +302,7 @@ class CommitLog:
             self._on_the_way = ()
 
     def _refused(self, error: OSError) -> None:
-        """A sync has failed: an error ends the writing."""
+        """Stop writing after a failed sync."""
         self.stop_writing(f"the commit log could not be synced: {error}")
         if not self._sync_failed:
             self._sync_failed = True
@@ -409,7 +409,7 @@ class CommitLog:
             position += offset
 
     def note_damage(self, position: int) -> None:
-        """A record was found damaged as it was read."""
+        """Record that a record was found damaged."""
         if len(self.damaged) < _DAMAGED_MAX:
             self.damaged.add(position)
 

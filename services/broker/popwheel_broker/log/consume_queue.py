@@ -142,7 +142,7 @@ class ConsumeQueue:
         return unpacked_entries(self.read_packed(offset, count))
 
     def read_packed(self, offset: int, count: int) -> bytes:
-        """The bytes of what `read` gives. Raises as it does."""
+        """Return the bytes of what `read` gives. Raises as it does."""
         offset = max(offset, self.min_offset)
         count = min(count, self.max_offset - offset)
         if count <= 0:
@@ -178,7 +178,7 @@ class ConsumeQueue:
         return self._base + low // ENTRY_BYTES, _position_at(window, low)
 
     def between(self, begin: int, end: int) -> tuple[int, bytes]:
-        """The entries in memory for a range of the commit log, and the offset of the first of them."""
+        """Return the entries in memory for a range of the commit log, and the offset of the first of them."""
         low, high = self._in_window(begin), self._in_window(end)
         return self._base + low // ENTRY_BYTES, bytes((self._window or b"")[low:high])
 

@@ -41,7 +41,7 @@ class Watermarks(Protocol):
         """True if there are as many of them as `min_in_sync_replicas` says."""
 
     def synced(self, position: int) -> None:
-        """The master has synced."""
+        """Record a sync of the master."""
 
 
 class Flusher:

@@ -251,13 +251,13 @@ class MessageStore:
         self.high_watermark = reached
 
     def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
-        """The entries of a queue that are appended and not confirmed yet, in their order."""
+        """Return the entries of a queue that are appended and not confirmed yet, in their order."""
         return [
             entry for _, each, entries, _ in self._unconfirmed if each is queue for entry in unpacked_entries(entries)
         ]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue of that name; None if nothing was ever put into it."""
+        """Return the queue of that name; None if nothing was ever put into it."""
         return self.queues.get(topic, queue_id)
 
     def take_queue_changes(self) -> QueueChanges:
@@ -265,7 +265,7 @@ class MessageStore:
         return self.queues.take_changes(self.high_watermark)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the next record put into a queue will have."""
+        """Return the offset that the next record put into a queue will have."""
         queue = self.queues.get(topic, queue_id)
         return self.queues.offsets_from if queue is None else self._next_offsets.get(queue, queue.max_offset)
 
@@ -376,7 +376,7 @@ class MessageStore:
         self.high_watermark = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:
-        """The queue of that name, made empty if there is none.
+        """Return the queue of that name, made empty if there is none.
 
         Raises:
             StatusError: the limit of queues is reached, or no record can hold the name.

@@ -127,7 +127,7 @@ class QueueIndex(EntryFiles):
         return b"".join(parts)
 
     def _spot(self, queue: ConsumeQueue, key: bytes, offset: int) -> tuple[IndexFile, Row]:
-        """The file that has an entry, and its row.
+        """Return the file that has an entry, and its row.
 
         Offsets grow from file to file, so the files are halved: each look may have to wait for the device.
         """
@@ -270,7 +270,7 @@ class QueueIndex(EntryFiles):
         self._warm = queues
 
     def forget_before(self, log_start: int) -> None:
-        """The commit log begins at a position now."""
+        """Remove files before the position where the commit log begins now."""
         assert log_start >= self.log_start, "the commit log begins before its beginning"
         self.log_start = log_start
         if not self._is_pinned:

@@ -131,7 +131,7 @@ class StoredRecord(NamedTuple):
 def stored(
     record: Record, position: int, length: int, epoch: int, store_time_ms: int, queue_offset: int
 ) -> StoredRecord:
-    """The record as it is read from its place in the log."""
+    """Return the record as it is read from its place in the log."""
     # As `StoredRecord(...)`, whose way through Python takes thrice as long.
     return tuple.__new__(
         StoredRecord,
@@ -156,7 +156,7 @@ def stored(
 
 @lru_cache(maxsize=4096)
 def hash_tag(tag: str) -> int:
-    """A tag's 64 bits in consume queues and filters; 0 stands for no tag."""
+    """Return a tag's 64 bits in consume queues and filters; 0 stands for no tag."""
     if not tag:
         return 0
     return int.from_bytes(blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") or 1
@@ -165,7 +165,7 @@ def hash_tag(tag: str) -> int:
 def encode(
     record: Record, position: int, epoch: int, store_time_ms: int, queue_offset: int
 ) -> tuple[int, tuple[bytes, bytes]]:
-    """The record's length and its bytes, as two buffers to be written one after another; the payload is not copied.
+    """Return the record's length and its bytes, as two buffers to write in turn; the payload is not copied.
 
     Args:
         record: what is to be written.

@@ -37,7 +37,7 @@ class Places:
         return [Entry(*place, 0) for place in zip(self.positions.tolist(), self.lengths.tolist(), strict=True)]
 
     def part(self, begin: int, end: int) -> "Places":
-        """Some of them, by their index."""
+        """Return some of them, by their index."""
         return Places(self.offsets[begin:end], self.positions[begin:end], self.lengths[begin:end])
 
     def spans(self, gap_bytes: int) -> "Spans":

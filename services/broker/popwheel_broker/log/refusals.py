@@ -42,7 +42,7 @@ def disk_refusal(error: OSError) -> StatusError:
 
 
 def device_behind() -> StatusError:
-    """The refusal of a send while too much waits for the device."""
+    """Return the refusal of a send while too many bytes wait for the device."""
     return StatusError(
         Code.TOO_MANY_REQUESTS,
         "the device is too slow, too many bytes wait to be written (broker.waiting_bytes_max); try again later",
@@ -50,7 +50,7 @@ def device_behind() -> StatusError:
 
 
 def disk_full() -> StatusError:
-    """The refusal of a send when the disk is nearly full, and of all that is written when it is full."""
+    """Return the refusal of a send when the disk is nearly full, and of every write when it is full."""
     return StatusError(
         Code.INTERNAL_ERROR,
         "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "

@@ -28,7 +28,7 @@ def delete_before(
     disk_is_short: bool,
     needed_from: int | None,
 ) -> int:
-    """The position before which segments may be deleted; 0 if none may.
+    """Return the position before which segments may be deleted; 0 if none may.
 
     Args:
         segments: all but the one that is written, oldest first.

@@ -45,7 +45,7 @@ class SortedNames:
             del self._blocks[at], self._lasts[at]
 
     def behind(self, name: str, count: int) -> list[str]:
-        """The first `count` names that come after a name."""
+        """Return the first `count` names that come after a name."""
         found: list[str] = []
         at = bisect_right(self._lasts, name)
         while at < len(self._blocks) and len(found) < count:

@@ -27,7 +27,7 @@ class StoredRecords:
         self._log = log
 
     def read(self, entry: Entry) -> StoredRecord:
-        """The record an entry leads to.
+        """Return the record of an entry.
 
         Raises:
             CorruptDataError: it is damaged (S7).
@@ -40,7 +40,7 @@ class StoredRecords:
             raise
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
+        """Return the records of entries; adjacent ones are read at once. Raises as `read` does."""
         found: list[StoredRecord] = []
         missing: list[Range] = []
         for run in _runs(entries):
@@ -65,7 +65,7 @@ class StoredRecords:
         return found
 
     def read_checked(self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries of a queue lead to, each at its place: an entry may lead elsewhere.
+        """Return the records of entries of a queue, each checked: a damaged entry may lead elsewhere.
 
         Args:
             queue: whose entries they are.
@@ -104,7 +104,7 @@ class StoredRecords:
         raise CorruptDataError(f"an entry of consume queue {queue.topic}/{queue.queue_id} says a wrong length")
 
     def read_sought(self, queue: ConsumeQueue, places: Places, sought: Sought, found_max: int) -> list[StoredRecord]:
-        """Some of the records of messages of a queue; the others are checked and not decoded. Raises as `read_checked`.
+        """Return some records of messages of a queue; others are checked and not decoded. Raises as `read_checked`.
 
         Args:
             queue: whose records they are.

@@ -15,7 +15,7 @@ _SHORT = 256
 
 
 def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
-    """The hashes of the tags a filter wants; None if it wants everything.
+    """Return the hashes of the tags a filter wants; None if it wants everything.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION, for other kinds of filters.

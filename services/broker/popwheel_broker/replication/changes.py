@@ -53,7 +53,7 @@ class Changes(Generic[Key]):
         return len(self._chunk_of) - len(self._gone)
 
     def note(self, key: Key, version: int, *, is_gone: bool = False) -> None:
-        """A key has changed, or is gone.
+        """Record that a key has changed, or is gone.
 
         Args:
             key: which.
@@ -113,7 +113,7 @@ class Changes(Generic[Key]):
         return version == 0 or version >= self._forgotten_version
 
     def chunks(self) -> Iterator[Set[Key]]:
-        """All keys, some at a time; what changes meanwhile may be missed."""
+        """Yield all keys, some at a time; what changes meanwhile may be missed."""
         for chunk in list(self._chunks):
             yield chunk.keys
 

@@ -49,13 +49,13 @@ class LogEpochs:
         self._is_unsaved = True
 
     def cut(self, position: int) -> bool:
-        """The log ends at `position` now; whether any epoch was forgotten (see `EpochHistory`)."""
+        """Apply a cut of the log at `position`; return whether any epoch was removed (see `EpochHistory`)."""
         gone = self.history.cut(position)
         self._is_unsaved |= gone
         return gone
 
     def note(self, found: StoredRecord) -> None:
-        """A record was read; it may be the first one of an epoch that is not known yet."""
+        """Record the epoch of a record, which may be new."""
         if found.epoch > self.history.latest:
             self.begin(found.epoch, found.position)
 

@@ -102,7 +102,7 @@ class LogFold:
             self._folding = None
 
     def cut(self, position: int) -> None:
-        """The log ends at `position` now."""
+        """Apply a cut of the log at `position`."""
         self._appended.clear()
         self._appended_bytes = 0
         self._confirmed = min(self._confirmed, position)

@@ -97,7 +97,7 @@ class SendWindow:
         self.sent_position = position
 
     def received(self, position: int) -> None:
-        """The slave says that it has everything before `position`."""
+        """Record that the slave has everything before `position`."""
         self.received_position = max(self.received_position, min(position, self.sent_position))
 
 
@@ -318,7 +318,7 @@ class LogSender:
             await asyncio.sleep(0)  # a slave that has much to catch up with must not keep others waiting
 
     def _chunk(self) -> LogChunk:
-        """A message without records: the watermark and where the master is."""
+        """Return a message without records: the watermark and where the master is."""
         master, log = self._master, self._log
         self._must_speak = False
         self._sent_watermark = confirmed = master.members.fully_synced_position

@@ -44,7 +44,7 @@ class MasterCheckpoint:
 
     @property
     def known_version(self) -> int:
-        """All that has changed up to here is in it; 0 if it holds nothing."""
+        """Version up to which it has all changes; 0 if it is empty."""
         return known_version(self.latest)
 
     @property
@@ -127,7 +127,7 @@ class MasterCheckpoint:
         self.latest = latest
 
     def parts(self, entries_max: int) -> Iterator[ReplicaCheckpoint]:
-        """All of it, as one that is whole and differences that add to it. Nothing may be taken meanwhile."""
+        """Yield the whole checkpoint, as a base and differences from it. None may be stored meanwhile."""
         part = ReplicaCheckpoint()
         part.CopyFrom(self.latest)
         part.base_version = 0
@@ -167,7 +167,7 @@ def speaks_of(given: ReplicaCheckpoint, end_of_epoch: int | None) -> bool:
 
 
 def encode(given: ReplicaCheckpoint) -> bytes:
-    """A block of the file."""
+    """Return a block of the file."""
     body = given.SerializeToString()
     return _PREFIX.pack(_MAGIC, _VERSION, len(body), value(body)) + body
 

@@ -34,7 +34,7 @@ class ReplicationCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of replication."""
+        """Yield all metrics of replication."""
         yield from self._counts()
         yield from self._of_master(self._master())
         yield from self._of_slave(self._slave())

@@ -77,7 +77,7 @@ class Peers:
         return {each.number: each.address for each in group.replicas if each.number != self._me}
 
     def others(self) -> Iterator[tuple[int, Channel]]:
-        """The ways to the other replicas, by their numbers."""
+        """Yield the channels to the other replicas, by number."""
         if self._connect is None:
             return
         for number, address in sorted(self._addresses.items()):

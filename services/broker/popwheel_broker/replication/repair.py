@@ -111,7 +111,7 @@ class Repairer:
         return asked
 
     async def who_may_have(self, position: int) -> list[str]:
-        """The other replicas that may have a good record at a position, in words: they did not say that they have none.
+        """Return sentences about other replicas that may have a good record at a position, as none of them denied it.
         To be asked after `repair` has failed.
         """
         await self._peers.ask()
@@ -140,7 +140,7 @@ class Repairer:
             return False
 
     async def _ask(self, number: int, channel: Channel, position: int) -> bytes | None:
-        """The bytes of the record at a position, as a replica has it; None if that is not the right one."""
+        """Return the bytes of the record at a position, as a replica has it; None if that is not the right one."""
         request = ReadRecordsRequest(group=self._group, position=position, bytes_max=1)
         try:
             answer = await channel.call(READ_RECORDS, request, timeout_s=self._timeout_s)

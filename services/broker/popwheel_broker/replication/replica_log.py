@@ -72,7 +72,7 @@ class ReplicaLog(Protocol):
         """
 
     async def clear_suspect(self) -> None:
-        """All that was acknowledged is on the device: a replica that had lost the end of its log says so no more.
+        """Clear the mark of a suspect replica: all acknowledged records are on its device.
 
         Raises:
             OSError: the device refused.

@@ -431,7 +431,7 @@ class ReplicaStore:
     # What is saved
 
     def checkpoint_file(self) -> Iterator[bytes]:
-        """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
+        """Yield a checkpoint file for a follower without a log (see `ReplicaLog`)."""
         return self._saved.parts()
 
     @property

@@ -82,7 +82,7 @@ class ReplicationMaster:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def appended(self) -> None:
-        """The log has grown: to be called at once after each append."""
+        """Send what the log has grown by; to be called at once after each append."""
         for sender in self._senders.values():
             sender.appended()
 

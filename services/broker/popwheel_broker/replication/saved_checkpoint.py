@@ -231,7 +231,7 @@ class SavedCheckpoint:
         self._whole_end = whole.frames.end
 
     def parts(self) -> Iterator[bytes]:
-        """The file as it was saved last, for a follower that has nothing; some at a time.
+        """Yield the last saved file, in parts, for a follower without a log.
 
         Raises:
             CorruptDataError: it is damaged.

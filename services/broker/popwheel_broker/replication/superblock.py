@@ -177,7 +177,7 @@ class Superblock:
 
 
 def encode(contents: Contents, sequence: int) -> bytes:
-    """A slot."""
+    """Return the bytes of a slot."""
     marks = _INSTALLING * contents.is_installing + _SUSPECT * contents.is_suspect
     counts = len(contents.epochs), len(contents.group)
     fields = _FIELDS.pack(_VERSION, sequence, contents.identity, marks, contents.log_start, *counts)
@@ -189,7 +189,7 @@ def encode(contents: Contents, sequence: int) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, Contents] | None:
-    """The sequence number of a slot, and what it says; None if it is damaged.
+    """Return the sequence number of a slot, and what it says; None if it is damaged.
 
     Raises:
         UnknownFormatError: it was written by a release that this one does not know.

@@ -173,21 +173,21 @@ class SyncStateSet:
     # What happens
 
     def appended(self, end_position: int, now_ms: int) -> None:
-        """The master has appended."""
+        """Record an append of the master."""
         assert end_position >= self._end_position, "the log of a master was cut"
         self._end_position = end_position
         self._times.note(end_position, now_ms)
         self._raise_watermarks()
 
     def synced(self, position: int) -> None:
-        """The master has synced."""
+        """Record a sync of the master."""
         if position > self._synced_position:
             assert position <= self._end_position, "more is synced than was appended"
             self._synced_position = position
             self._raise_watermarks()
 
     def connected(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> None:
-        """A replica follows from now on; what it has is a prefix of the master's log up to `end_position`."""
+        """Record that a replica follows; it has a prefix of the master's log, up to `end_position`."""
         follower = self._follower(replica, now_ms)
         follower.connected = True
         follower.end_position, follower.synced_position = end_position, synced_position
@@ -196,7 +196,7 @@ class SyncStateSet:
         self.validate()
 
     def progress(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> bool:
-        """A replica has said how far it is; whether `due` is worth asking now."""
+        """Record the progress of a replica; return whether `due` may have a change now."""
         follower = self._followers[replica]
         follower.end_position, follower.synced_position = end_position, synced_position
         self._try_to_join(follower, "progress", now_ms)
@@ -204,7 +204,7 @@ class SyncStateSet:
         return follower.state is ReplicaState.JOINS and self._has_joined(follower)
 
     def disconnected(self, replica: int, now_ms: int) -> None:
-        """A replica's stream has broken."""
+        """Record that a replica's stream has broken."""
         follower = self._followers[replica]
         if follower.connected:
             follower.connected = False

@@ -39,7 +39,7 @@ class ReplicaCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of the role."""
+        """Yield all metrics of the role."""
         role, files = self._role, self._files
         by_name = GaugeMetricFamily("popwheel_replica_role", "1 for the role that this replica has.", labels=("role",))
         by_name.add_metric(("master",), int(role.leader is not None))

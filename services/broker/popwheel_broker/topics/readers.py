@@ -30,7 +30,7 @@ class Readers:
 
     @property
     def groups(self) -> Iterable[str]:
-        """The groups that read a topic."""
+        """Groups that read a topic."""
         return self._topics.keys()
 
     def room(self, group: str, coming: int = 0, of_group: int = 0) -> int:

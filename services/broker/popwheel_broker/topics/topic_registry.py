@@ -51,7 +51,7 @@ class Names:
     group_settings: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The record's payload."""
+        """Return the record's payload."""
         body = {"topics": self.topics, "groups": self.groups, "heard": self.applied_version}
         seldom = {
             "reads": self.reads,

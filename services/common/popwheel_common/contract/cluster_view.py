@@ -65,7 +65,7 @@ class ClusterView:
 
     @property
     def receipt_key(self) -> bytes:
-        """The key of the signature in receipt handles.
+        """Key of the signature in receipt handles.
 
         Raises:
             StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key, valid handles would look forged,

@@ -56,7 +56,7 @@ class MessageRun:
 
     @property
     def stored_topic(self) -> str:
-        """The name of the topic that records of them are in."""
+        """Name of the topic that records of them are in."""
         return names.lite_topic(self.topic, self.lite_topic) if self.lite_topic else self.topic
 
     @property
@@ -88,7 +88,7 @@ class PutResult:
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
-    """A popwheel.v1.PutRequest."""
+    """Return a popwheel.v1.PutRequest."""
     request = pb.PutRequest()
     for run in runs:
         request.runs.add(
@@ -127,7 +127,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
 
 
 def encode_results(results: Sequence[PutResult]) -> bytes:
-    """A popwheel.v1.PutResponse."""
+    """Return a popwheel.v1.PutResponse."""
     response = pb.PutResponse()
     for result in results:
         response.results.add(

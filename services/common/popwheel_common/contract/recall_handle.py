@@ -56,7 +56,7 @@ def encode(key: bytes, topic: str, message: RecallHandle) -> str:
 
 
 def broker_name(handle: str) -> str:
-    """The broker a handle belongs to; the signature is not looked at.
+    """Return the broker a handle belongs to; the signature is not checked.
 
     Raises:
         StatusError: BAD_REQUEST, if it has not the shape of a handle.

@@ -49,7 +49,7 @@ def encode(key: bytes, topic: str, half: TransactionId) -> str:
 
 
 def broker_name(text: str) -> str:
-    """The broker that an id belongs to; the signature is not looked at.
+    """Return the broker that an id belongs to; the signature is not checked.
 
     Raises:
         StatusError: INVALID_TRANSACTION_ID, if it has not the shape of an id.

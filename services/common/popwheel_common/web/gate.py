@@ -54,7 +54,7 @@ BodyLimit = Callable[[str, str], int]
 
 
 def short_bodies(method: str, path: str) -> int:
-    """The limit where no route takes longer bodies."""
+    """Return the limit where no route takes longer bodies."""
     return BODY_BYTES_MAX
 
 
