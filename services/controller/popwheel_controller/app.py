@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from popwheel_controller.http.drill_routes import KillReplica
 
-_INCARNATION_BYTES = 8
+_CONTROLLER_ID_BYTES = 8
 _MACHINE_BYTES = 8
 _LOCK_NAME = "store.lock"
 
@@ -121,8 +121,8 @@ class ControllerApp:
         if disk is None:
             disk = self._own_disk = PrivateDisk()
         self._alone = shared is None and options.store.kind == "file" and not options.store.folder
-        incarnation = "" if self._alone else random_source.randbytes(_INCARNATION_BYTES).hex()
-        self._store = shared or _store(options, data_dir, disk, incarnation)
+        controller_id = "" if self._alone else random_source.randbytes(_CONTROLLER_ID_BYTES).hex()
+        self._store = shared or _store(options, data_dir, disk, controller_id)
         self._stored = StoredCluster(
             self._store,
             alone=self._alone,
@@ -131,7 +131,7 @@ class ControllerApp:
             metrics=self._metrics,
             page_bytes=options.store.page_bytes,
         )
-        self.changes = ChangeLog(self._store, clock, registry, incarnation)
+        self.changes = ChangeLog(self._store, clock, registry, controller_id)
         self._watchers = Watchers()
         # The state is read when it begins to lead; until then nothing is known and nothing is saved.
         self._keeper = StateKeeper(
@@ -145,7 +145,7 @@ class ControllerApp:
         replication, groups = options.replication, GroupMetrics(registry)
         self._leadership = Leadership(
             None if self._alone else self._store,
-            LeaseHolder(incarnation, addresses.brokers_and_proxies, addresses.admin, replication.lease_ms / 1000),
+            LeaseHolder(controller_id, addresses.brokers_and_proxies, addresses.admin, replication.lease_ms / 1000),
             replication.lease_ms / 1000,
             clock,
             self._begin,
@@ -263,7 +263,7 @@ class ControllerApp:
         from popwheel_controller.http.recovery_routes import recovery_router
         from popwheel_controller.http.send_routes import Sending, send_router
         from popwheel_controller.http.settings_routes import settings_router
-        from popwheel_controller.http.status_routes import cluster_look, status_router
+        from popwheel_controller.http.status_routes import shared_status, status_router
         from popwheel_controller.http.tail_routes import tail_router
         from popwheel_controller.http.timer_routes import timer_router
         from popwheel_controller.http.trouble_routes import trouble_router
@@ -272,7 +272,7 @@ class ControllerApp:
         guard = Guard(self.changes)
         router = admin_router(self._options, self._keeper, self._inquiry, self._clock, self._leadership.check, guard)
         router.include_router(definition_router(Definitions(self._options, self._keeper, self._use_checks)))
-        status = cluster_look(self._keeper, self._processes, views)
+        status = shared_status(self._keeper, self._processes, views)
         router.include_router(pause_router(self._keeper, self._clock))
         router.include_router(status_router(status))
         router.include_router(recovery_router(self._options, self._keeper, self._inquiry))
@@ -373,7 +373,7 @@ class ControllerApp:
         if versions.get(CLUSTER) != self._stored.version:
             # One that led before may have written after this one had read.
             self._keeper.refresh_soon()
-        await self.overseer.groups.look_for_changes(versions)
+        await self.overseer.groups.poll_store(versions)
 
     def _count_deleted_names(self) -> float:
         now_ms = self._clock.wall_ms()
@@ -393,7 +393,7 @@ class ControllerApp:
         }
 
 
-def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: str) -> StateStore:
+def _store(options: ControllerOptions, data_dir: Path, disk: Disk, controller_id: str) -> StateStore:
     """The store that the options say."""
     if options.store.kind == "kubernetes":
         from popwheel_controller.kubernetes.api import ClientKubernetesApi
@@ -404,4 +404,4 @@ def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: 
     folder = Path(options.store.folder)
     disk.make_folder(folder)
     lock: Callable[[], AbstractContextManager[object]] = folder_lock(folder / _LOCK_NAME)
-    return FileStateStore(folder, disk, lock, incarnation)
+    return FileStateStore(folder, disk, lock, controller_id)

@@ -112,7 +112,7 @@ async def test_a_problem_leads_to_the_page_that_shows_it() -> None:
 def test_an_older_server_knows_no_trouble_and_the_page_says_so() -> None:
     view = trouble_page(NOT_THERE, PENDING)
     assert (view.problems, view.why) == (None, "this server does not tell it")
-    assert (view.set_aside, view.set_aside_why) == (None, "")
+    assert (view.set_aside, view.poison_why) == (None, "")
 
 
 def _balance(*rows: dict[str, Any], more: bool = False, silent: bool = False) -> Answer:

@@ -9,14 +9,19 @@ from popwheel_console.api_client import part
 from popwheel_console.page import Action, Done, Page
 from popwheel_console.pages import definitions
 from popwheel_console.pages.definitions import Deletion, deletion, is_wanted, loss_question, said
-from popwheel_console.pages.held import plain_topic
+from popwheel_console.pages.in_flight import plain_topic
 from popwheel_console.pages.topic import trends
 from popwheel_console.view.drawings import Spark, share
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
 _QUEUES_MAX: Final = 100
 _STEPS_MAX: Final = 20
-_LINES: Final = (("Waiting", "lag", ""), ("Behind by", "lag_ms", "ms"), ("Held", "held", ""), ("Out", "out_rate", "/s"))
+_LINES: Final = (
+    ("Waiting", "lag", ""),
+    ("Behind by", "lag_ms", "ms"),
+    ("In flight", "held", ""),
+    ("Out", "out_rate", "/s"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _figures(answers: Mapping[str, Answer]) -> list[Figure]:
     delayed = timers.number("pending")
     return [
         Figure("Waiting", activity.number("lag"), f"oldest {duration(lag_ms)}" * (lag_ms is not None), link("groups")),
-        Figure("Held", activity.number("held"), "not acknowledged", link("held")),
+        Figure("In flight", activity.number("held"), "not acknowledged", link("held")),
         Figure(
             "Delayed",
             activity.number("delayed") if delayed is None else delayed,
@@ -212,7 +212,7 @@ def _troubles(answers: Mapping[str, Answer]) -> list[Trouble]:
 def _trends(history: Answer) -> list[Trend]:
     if not history.is_good:
         return []
-    lines = (("In", "in_rate", "/s"), ("Out", "out_rate", "/s"), ("Waiting", "lag", ""), ("Held", "held", ""))
+    lines = (("In", "in_rate", "/s"), ("Out", "out_rate", "/s"), ("Waiting", "lag", ""), ("In flight", "held", ""))
     found = []
     for name, key, unit in lines:
         values = history.body.get(key)

@@ -55,8 +55,8 @@ class TroublePage:
         more: how many there are beside those.
         why: why they are not known; empty if they are, or are not answered yet.
         set_aside: the oldest poison messages; None: not known.
-        set_aside_total: how many there are; None: not known.
-        set_aside_why: as `why`, of those.
+        poison_total: how many there are; None: not known.
+        poison_why: as `why`, of those.
         unanswered: who could not be asked.
     """
 
@@ -64,8 +64,8 @@ class TroublePage:
     more: int
     why: str
     set_aside: Sequence[Mapping[str, Any]] | None
-    set_aside_total: int | None
-    set_aside_why: str
+    poison_total: int | None
+    poison_why: str
     unanswered: Sequence[str]
 
 
@@ -83,8 +83,8 @@ def trouble_page(trouble: Answer, quarantine: Answer) -> TroublePage:
         more=max(0, len(problems) - _PROBLEMS_MAX),
         why="" if trouble.is_pending else trouble.why,
         set_aside=quarantine.rows("entries") if quarantine.is_good else None,
-        set_aside_total=quarantine.number("total"),
-        set_aside_why="" if quarantine.is_pending else quarantine.why,
+        poison_total=quarantine.number("total"),
+        poison_why="" if quarantine.is_pending else quarantine.why,
         unanswered=list(dict.fromkeys([*silences(trouble), *silences(quarantine)])),
     )
 

@@ -1,4 +1,4 @@
-"""The life of one message (pure): its events in order, and the lanes of its time line."""
+"""The life of one message (pure): its events in order, and the rows of its time line."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _TITLES: Final = {
     "stored": "Stored",
     "delayed": "Put on the timer",
     "fired": "Its time came",
-    "delivered": "Given out",
+    "delivered": "Delivered",
     "acked": "Acknowledged",
     "nacked": "Put off by its consumer",
     "expired": "Not acknowledged in time",
@@ -77,7 +77,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in a lane: somebody holds the message, or it waits for its time.
+    """A period in a row: a client has the message, or the message waits until it is due.
 
     Args:
         x, width: in percent.
@@ -95,7 +95,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment in a lane.
+    """A moment in a row.
 
     Args:
         x: in percent.
@@ -109,7 +109,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimeRow:
     """A row of the time line: the topic, or one group.
 
     Args:
@@ -128,16 +128,16 @@ class TimeLine:
 
     Args:
         axis: of time.
-        lanes: the topic first.
+        rows: the topic first.
         now_x: where it is now, in percent; None: the life was long ago.
     """
 
     axis: Scale
-    lanes: Sequence[Lane]
+    rows: Sequence[TimeRow]
     now_x: float | None
 
 
-def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
+def from_events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
     """The events that brokers report."""
     events = [
         Event(
@@ -154,7 +154,7 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
     return in_order(events)
 
 
-def read_from(places: Iterable[Mapping[str, Any]]) -> list[Event]:
+def from_places(places: Iterable[Mapping[str, Any]]) -> list[Event]:
     """The events that can be read from where a message is and was, where brokers report none."""
     found: list[Event] = []
     for place in places:
@@ -210,11 +210,11 @@ def time_line(events: Sequence[Event], now_ms: int) -> TimeLine | None:
     times = [each.time_ms for each in events] + ([now_ms] if is_open else [])
     axis = scale([*times, *(each.until_ms for each in events if each.until_ms is not None and each.until_ms > now_ms)])
     names = dict.fromkeys(["", *sorted({each.group for each in events})])
-    lanes = [_lane(name, [each for each in events if each.group == name], axis, now_ms) for name in names]
-    return TimeLine(axis, lanes, axis.x(now_ms) if is_open else None)
+    rows = [_time_row(name, [each for each in events if each.group == name], axis, now_ms) for name in names]
+    return TimeLine(axis, rows, axis.x(now_ms) if is_open else None)
 
 
-def _lane(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> Lane:
+def _time_row(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> TimeRow:
     spans: list[Span] = []
     marks: list[Mark] = []
     for number, event in enumerate(events):
@@ -233,4 +233,4 @@ def _lane(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> Lane:
         who = f" by {event.client}" if event.client else ""
         words = f"{event.title}{who}, for {duration(end_ms - event.time_ms)}"
         spans.append(Span(begin, max(0.4, stop - begin), state, words, is_open))
-    return Lane(name, spans, marks)
+    return TimeRow(name, spans, marks)

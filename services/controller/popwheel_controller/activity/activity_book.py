@@ -189,21 +189,28 @@ class _Sum:
         self.held = 0
         self.delayed = 0
 
-    def add_topic(self, broker: str, told: pb.TopicActivity, interval_ms: int) -> None:
+    def add_topic(self, broker: str, activity: pb.TopicActivity, interval_ms: int) -> None:
         """A broker's numbers of a topic."""
-        self._add(broker, told.messages_in, told.messages_out, interval_ms)
-        self._lag = None if self._lag is None or not told.HasField("lag") else self._lag + told.lag
+        self._add(broker, activity.messages_in, activity.messages_out, interval_ms)
+        self._lag = None if self._lag is None or not activity.HasField("lag") else self._lag + activity.lag
         self._lag_ms = None
-        self.delayed += told.delayed
+        self.delayed += activity.delayed
 
-    def add_group(self, broker: str, told: pb.GroupActivity, interval_ms: int) -> None:
+    def add_group(self, broker: str, activity: pb.GroupActivity, interval_ms: int) -> None:
         """A broker's numbers of a group."""
-        self._add(broker, told.messages_in if told.HasField("messages_in") else None, told.messages_out, interval_ms)
-        self._lag = None if self._lag is None or not told.HasField("lag") else self._lag + told.lag
-        self._lag_ms = None if self._lag_ms is None or not told.HasField("lag_ms") else max(self._lag_ms, told.lag_ms)
-        if told.HasField("waiting_ms"):
-            self.waiting_ms = max(told.waiting_ms, self.waiting_ms or 0)
-        self.held += told.held
+        self._add(
+            broker,
+            activity.messages_in if activity.HasField("messages_in") else None,
+            activity.messages_out,
+            interval_ms,
+        )
+        self._lag = None if self._lag is None or not activity.HasField("lag") else self._lag + activity.lag
+        self._lag_ms = (
+            None if self._lag_ms is None or not activity.HasField("lag_ms") else max(self._lag_ms, activity.lag_ms)
+        )
+        if activity.HasField("waiting_ms"):
+            self.waiting_ms = max(activity.waiting_ms, self.waiting_ms or 0)
+        self.held += activity.held
 
     def _add(self, broker: str, messages_in: int | None, messages_out: int, interval_ms: int) -> None:
         self.brokers.add(broker)

@@ -55,7 +55,7 @@ class Findings:
         now_s = self._clock.monotonic()
         for name in self._overseer.names():
             state = self._overseer.groups.states.get(name)
-            yield Finding("PopwheelNoMaster", name, bool(trouble(state, self._overseer.sight(name))))
+            yield Finding("PopwheelNoMaster", name, bool(trouble(state, self._overseer.replica_views(name))))
             if state is not None:
                 lacking = len(state.replicas) - len(state.sync_state_set)
                 yield Finding("PopwheelReplicaOutOfSync", name, lacking)
@@ -72,7 +72,7 @@ class Findings:
             yield Finding("PopwheelTransactionsNotEnded", name, totals.transaction_age_ms / 1000)
             yield Finding("PopwheelDiskFull", name, totals.disk_used_share - totals.disk_full_share)
             yield Finding("PopwheelQueueStandsStill", name, totals.damaged)
-            yield Finding("PopwheelMessageSetAside", name, totals.poisoned)
+            yield Finding("PopwheelPoisonMessage", name, totals.poisoned)
             yield Finding("PopwheelQuarantineFull", name, totals.poisoned / max(1, totals.poisoned_max))
 
     def _groups(self) -> Iterator[Finding]:

@@ -152,7 +152,7 @@ RULES: Final = {
             "Start a replica that has the record, or restore the segment from a backup.",
         ),
         Rule(
-            "PopwheelMessageSetAside",
+            "PopwheelPoisonMessage",
             "warning",
             0,
             0,

@@ -75,18 +75,18 @@ class GroupState:
         """Begin the next epoch with a member of the sync-state set as its master, and alone in the set."""
         return replace(self, epoch=self.epoch + 1, master=number, sync_state_set=frozenset((number,)))
 
-    def elected_unclean(self, record: ReplicaRecord, epoch_heard: int, version_heard: int) -> "GroupState":
+    def elected_unclean(self, record: ReplicaRecord, seen_epoch: int, seen_version: int) -> "GroupState":
         """Begin a new epoch with any replica as its master, by an operator's word: what it lacks is lost.
 
         Args:
             record: the replica, as it is now.
-            epoch_heard: the latest epoch that this replica has seen, which may be unknown here.
-            version_heard: the same for the version.
+            seen_epoch: the latest epoch that this replica has seen, which may be unknown here.
+            seen_version: the same for the version.
         """
         return replace(
             self,
-            version=max(self.version, version_heard),
-            epoch=max(self.epoch, epoch_heard) + 1,
+            version=max(self.version, seen_version),
+            epoch=max(self.epoch, seen_epoch) + 1,
             master=record.number,
             sync_state_set=frozenset((record.number,)),
             replicas={**self.replicas, record.number: record},

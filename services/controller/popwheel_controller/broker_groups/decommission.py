@@ -8,7 +8,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.broker_groups.broker_group import GroupState, unknown_group
 from popwheel_controller.broker_groups.cost import Cost
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -62,7 +62,7 @@ class Decommission:
         state = await self._overseer.groups.change(group, decide, removes=True)
         assert state is not None, "the decision was of a known group"
         self._overseer.replicas.forget((group, number))
-        self._overseer.look_at(group)
+        self._overseer.check_soon(group)
         _logger.warning("replica forgotten", group=group, replica=number, left=sorted(state.replicas))
         return state
 
@@ -76,7 +76,7 @@ class Decommission:
         state = self._overseer.groups.states.get(group)
         if state is None:
             raise unknown_group(group)
-        return self._cost(state, {*state.replicas, *self._overseer.sight(group)})
+        return self._cost(state, {*state.replicas, *self._overseer.replica_views(group)})
 
     async def of_group(self, group: str, word: str) -> None:
         """Forget a whole group: it is in no route any more, nor in any status.
@@ -92,7 +92,7 @@ class Decommission:
         gone: set[int] = set()
 
         def check(now: GroupState) -> None:
-            gone.update(now.replicas, self._overseer.sight(group))
+            gone.update(now.replicas, self._overseer.replica_views(group))
             cost = self._cost(now, gone)
             if word != cost.word:
                 raise StatusError(
@@ -104,7 +104,7 @@ class Decommission:
             self._overseer.replicas.forget((group, number))
         self._roles.forget(group)
         self._metrics.forget(group)
-        self._overseer.look_at(group)  # notify those who may still have it in their routes
+        self._overseer.check_soon(group)  # notify those who may still have it in their routes
         _logger.warning("broker group forgotten", group=group)
 
     def _cost(self, now: GroupState, gone: Iterable[int]) -> Cost:
@@ -120,11 +120,11 @@ class Decommission:
 
     def _check_gone(self, group: str, numbers: Iterable[int]) -> None:
         """Check that none of some replicas lives, or may live."""
-        sight = self._overseer.sight(group)
-        there = {n for n in numbers if n in sight and sight[n].standing is not Standing.DEAD}
+        views = self._overseer.replica_views(group)
+        there = {n for n in numbers if n in views and views[n].liveness is not Liveness.DEAD}
         if not there:
             return
-        unsure = {n for n in there if sight[n].standing is Standing.UNSURE}
+        unsure = {n for n in there if views[n].liveness is Liveness.UNSURE}
         raise StatusError(
             Code.PRECONDITION_FAILED,
             f"replica {_list(unsure)} of {group} may live: it has been away for too short a time to be given up; ask "

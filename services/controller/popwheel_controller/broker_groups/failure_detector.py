@@ -15,7 +15,7 @@ _STALL_S = 0.75
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Standing(Enum):
+class Liveness(Enum):
     """Liveness of a replica, as far as it is known."""
 
     LIVING = "living"
@@ -30,12 +30,12 @@ class Standing(Enum):
 @dataclass(slots=True, eq=False)
 class _Watched:
     """Args:
-    heard_at: when it gave its last sign of life, or when waiting for one began.
+    last_sign_at: when it gave its last sign of life, or when waiting for one began.
     connected: whether its stream is there.
     breaks: counts its broken streams, so that the answer to an old probe is known for one.
     """
 
-    heard_at: float
+    last_sign_at: float
     connected: bool
     breaks: int = 0
     dead: bool = False
@@ -53,16 +53,16 @@ class FailureDetector(Generic[Key]):
         self._detection_s = detection_s
         self._silent_s = silent_s
         self._watched: dict[Key, _Watched] = {}
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
 
     def expect(self, key: Key, now: float) -> None:
         """A recorded replica has not come yet; it has the detection time to do so."""
         self._watched.setdefault(key, _Watched(now, connected=False))
 
-    def heard(self, key: Key, now: float) -> None:
+    def reported(self, key: Key, now: float) -> None:
         """Record a report on its stream."""
         watched = self._watched.setdefault(key, _Watched(now, connected=True))
-        watched.heard_at = now
+        watched.last_sign_at = now
         watched.connected = True
         watched.dead = False
 
@@ -77,7 +77,7 @@ class FailureDetector(Generic[Key]):
         """Record an answer to the probe: its process lives, and will come back."""
         watched = self._watched.get(key)
         if watched is not None and watched.breaks == breaks and not watched.connected and not watched.dead:
-            watched.heard_at = now
+            watched.last_sign_at = now
 
     def refused(self, key: Key, breaks: int) -> None:
         """Record that nobody answers at its address."""
@@ -98,28 +98,28 @@ class FailureDetector(Generic[Key]):
     def forget_all(self) -> None:
         """Watch nobody any more."""
         self._watched.clear()
-        self._looked_at = None
+        self._polled_at = None
 
     def time_passed(self, now: float) -> None:
         """Subtract a pause of this process from the silence of all replicas, as their reports wait to be read.
 
-        Call it several times a second, and before `standing`.
+        Call it several times a second, and before `liveness`.
         """
-        if self._looked_at is not None and (stood_still_s := now - self._looked_at) > _STALL_S:
+        if self._polled_at is not None and (stood_still_s := now - self._polled_at) > _STALL_S:
             for watched in self._watched.values():
-                watched.heard_at = min(now, watched.heard_at + stood_still_s)
-        self._looked_at = now
+                watched.last_sign_at = min(now, watched.last_sign_at + stood_still_s)
+        self._polled_at = now
 
-    def standing(self, key: Key, now: float) -> Standing:
+    def liveness(self, key: Key, now: float) -> Liveness:
         """Return the liveness of a replica."""
         watched = self._watched.get(key)
-        if watched is None or watched.dead or now - watched.heard_at >= self._detection_s:
-            return Standing.DEAD
+        if watched is None or watched.dead or now - watched.last_sign_at >= self._detection_s:
+            return Liveness.DEAD
         if not watched.connected:
-            return Standing.UNSURE
-        return Standing.SILENT if now - watched.heard_at >= self._silent_s else Standing.LIVING
+            return Liveness.UNSURE
+        return Liveness.SILENT if now - watched.last_sign_at >= self._silent_s else Liveness.LIVING
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
         """Return the seconds since the replica's last sign of life; None if it is not watched."""
         watched = self._watched.get(key)
-        return None if watched is None else max(0.0, now - watched.heard_at)
+        return None if watched is None else max(0.0, now - watched.last_sign_at)

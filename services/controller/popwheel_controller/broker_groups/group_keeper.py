@@ -108,15 +108,15 @@ class GroupKeeper:
 
     async def _refresh(self, name: str) -> None:
         async with self._lock(name):
-            await self._read_and_tell(name)
+            await self._read_and_notify(name)
             known = self.states.get(name)
             if known is not None and name not in self._versions:
                 try:
                     await self._write(known)
                 except ConflictError:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
 
-    async def look_for_changes(self, versions: Mapping[str, str]) -> None:
+    async def poll_store(self, versions: Mapping[str, str]) -> None:
         """Read anew what others seem to have changed, or deleted.
 
         Args:
@@ -184,7 +184,7 @@ class GroupKeeper:
         async with self._lock(name):
             try:
                 if name in self._outcome_unknown:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
                 for _ in range(_TRIES_MAX):
                     old = self.states.get(name)
                     wanted = decision(old)
@@ -195,7 +195,7 @@ class GroupKeeper:
                     try:
                         await self._write(new)
                     except ConflictError:
-                        await self._read_and_tell(name)
+                        await self._read_and_notify(name)
                         if self.states.get(name) == new:  # its own write, which something on the way made twice
                             return new
                         if self.states.get(name) == old:  # what was changed is nothing that is decided
@@ -203,7 +203,7 @@ class GroupKeeper:
                         self._conflicted()
                         _logger.warning("another controller has changed this broker group", group=name)
                         continue
-                    self._tell(old, new)
+                    self._notify(old, new)
                     return new
             except OSError as error:
                 raise _not_stored(name, error) from error
@@ -213,7 +213,7 @@ class GroupKeeper:
         async with self._lock(name):
             try:
                 if name in self._outcome_unknown:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
                 for _ in range(_TRIES_MAX):
                     state = self.states.get(name)
                     if state is None:
@@ -225,7 +225,7 @@ class GroupKeeper:
                         try:
                             await self._store.delete(group_document_name(name), version)
                         except ConflictError:
-                            await self._read_and_tell(name)
+                            await self._read_and_notify(name)
                             continue
                         self._outcome_unknown.discard(name)
                         del self._versions[name]
@@ -253,14 +253,14 @@ class GroupKeeper:
             self._versions[name] = stored.version
             self.states[name] = group_of(stored.document, self._store.where(group_document_name(name)))
 
-    async def _read_and_tell(self, name: str) -> None:
+    async def _read_and_notify(self, name: str) -> None:
         old = self.states.get(name)
         await self._read(name)
         new = self.states.get(name)
         if new is not None and new != old:
-            self._tell(old, new)
+            self._notify(old, new)
 
-    def _tell(self, old: GroupState | None, new: GroupState) -> None:
+    def _notify(self, old: GroupState | None, new: GroupState) -> None:
         for listener in self._listeners:
             listener(old, new)
 

@@ -10,43 +10,43 @@ from dataclasses import dataclass
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 from popwheel_controller.broker_groups.election import Reports, candidates, elect, found, missing_members, record_of
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedReplica:
     """One replica, as this controller sees it now.
 
     Args:
-        standing: whether it lives.
+        liveness: whether it lives.
         report: what it said last; None if it has said nothing yet.
         earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
             one led when it came.
-        asked_in_vain: whether it was to be chosen a short time ago and did not answer at its address.
+        is_unreachable: whether it was to be chosen a short time ago and did not answer at its address.
     """
 
-    standing: Standing
+    liveness: Liveness
     report: ReplicaReport | None = None
     earlier_epoch: int | None = None
-    asked_in_vain: bool = False
+    is_unreachable: bool = False
 
 
-_NOT_SEEN = Seen(Standing.DEAD)
+_NOT_SEEN = ObservedReplica(Liveness.DEAD)
 
-Sight = Mapping[int, Seen]
+ReplicaViews = Mapping[int, ObservedReplica]
 """The replicas of one group, by number; those that are left out are dead."""
 
 
-def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState | None:
+def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> GroupState | None:
     """Return the group's next state; None for no change.
 
     Args:
         name: of the group.
         state: what is stored; None if nothing is.
-        sight: its replicas.
+        views: its replicas.
     """
-    reports = _living(sight)
+    reports = _living(views)
     if state is None:
         return found(name, reports)
     strange = strangers(state, reports)
@@ -56,14 +56,14 @@ def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState 
     after = state
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
-    if master_is_gone(after, sight):
-        may = {number: report for number, report in known.items() if not sight[number].asked_in_vain}
+    if master_is_gone(after, views):
+        may = {number: report for number, report in known.items() if not views[number].is_unreachable}
         # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
         # other member goes first, however little it said last. But where it alone acknowledges, others may have less.
         first = known.get(after.master)
         acks_alone = first is not None and first.acks_alone
         best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
-        if best is None and not _others_may_come(after, sight):
+        if best is None and not _others_may_come(after, views):
             best = elect(after, may)
         if best is not None:
             after = after.elected(best)
@@ -83,30 +83,30 @@ def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
     )
 
 
-def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | None:
+def route(name: str, state: GroupState | None, views: ReplicaViews) -> BrokerInfo | None:
     """Return the group's route for proxies; None if none of the replicas present could become its master."""
     if state is None:
         return None
-    if state.master != NO_MASTER and not master_is_gone(state, sight):
+    if state.master != NO_MASTER and not master_is_gone(state, views):
         return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
-    members = {number: sight.get(number, _NOT_SEEN) for number in state.sync_state_set}
-    one_is_dead = any(seen.standing is Standing.DEAD for seen in members.values())
+    members = {number: views.get(number, _NOT_SEEN) for number in state.sync_state_set}
+    one_is_dead = any(seen.liveness is Liveness.DEAD for seen in members.values())
     for number, seen in members.items():
         waits = one_is_dead and seen.report is not None and seen.report.doubtful
-        if seen.standing is not Standing.DEAD and not waits and _may_come_back(state, number, seen):
+        if seen.liveness is not Liveness.DEAD and not waits and _may_come_back(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None
 
 
-def roles_of(state: GroupState, sight: Sight) -> GroupRoles:
+def roles_of(state: GroupState, views: ReplicaViews) -> GroupRoles:
     """Return the living replicas and their roles."""
     living = {
         number: ReplicaPlace(number, seen.report.address)
-        for number, seen in sorted(sight.items())
-        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
+        for number, seen in sorted(views.items())
+        if seen.report is not None and number in state.replicas and seen.liveness is not Liveness.DEAD
     }
     master = living.pop(state.master, None)
-    if master_is_gone(state, sight):
+    if master_is_gone(state, views):
         master = None  # it has come back as a new process, which does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
@@ -122,7 +122,7 @@ def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int |
     return max(0 if state is None else state.epoch, report.epoch, report.last_epoch)
 
 
-def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
+def may_receive_state(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
     """Return whether a replica is sent the group's current state.
 
     One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
@@ -133,9 +133,9 @@ def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earli
     return state.master != number or not _epoch_is_over(earlier_epoch, state)
 
 
-def trouble(state: GroupState | None, sight: Sight) -> str:
+def trouble(state: GroupState | None, views: ReplicaViews) -> str:
     """Return why the group has no living master, in a sentence for an operator; empty if it has one."""
-    reports = {n: seen.report for n, seen in sight.items() if seen.standing is not Standing.DEAD and seen.report}
+    reports = {n: seen.report for n, seen in views.items() if seen.liveness is not Liveness.DEAD and seen.report}
     if state is None:
         missing = missing_members(reports)
         return (
@@ -149,11 +149,11 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
             f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
             "(another cluster's folder, or a store that was set back)"
         )
-    if not master_is_gone(state, sight):
+    if not master_is_gone(state, views):
         return ""
-    if why := held_up(state, sight):
+    if why := election_delay(state, views):
         return why
-    if vain := [n for n in sorted(reports) if sight[n].asked_in_vain]:
+    if vain := [n for n in sorted(reports) if views[n].is_unreachable]:
         return f"{_replicas(vain)} has registered, but does not answer at its address: the controller must reach it"
     wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
     if state.sync_state_set <= frozenset(wiped):
@@ -165,10 +165,10 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
     return f"waits for {_replicas(away)}: nobody else has every acknowledged message" if away else ""
 
 
-def held_up(state: GroupState, sight: Sight) -> str:
+def election_delay(state: GroupState, views: ReplicaViews) -> str:
     """Return which suspect replica delays an election, and who is waited for, in a sentence; empty if none does."""
-    may = candidates(state, _living(sight))
-    if not may or not master_is_gone(state, sight) or elect(state, may) is not None:
+    may = candidates(state, _living(views))
+    if not may or not master_is_gone(state, views) or elect(state, may) is not None:
         return ""
     return (
         f"{_replicas(sorted(may))} had to cut off the end of the log at a start when not every other replica could be "
@@ -176,11 +176,11 @@ def held_up(state: GroupState, sight: Sight) -> str:
     )
 
 
-def _living(sight: Sight) -> dict[int, ReplicaReport]:
+def _living(views: ReplicaViews) -> dict[int, ReplicaReport]:
     return {
         number: seen.report
-        for number, seen in sight.items()
-        if seen.standing is Standing.LIVING and seen.report is not None
+        for number, seen in views.items()
+        if seen.liveness is Liveness.LIVING and seen.report is not None
     }
 
 
@@ -194,28 +194,28 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
     return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
 
 
-def master_is_gone(state: GroupState, sight: Sight) -> bool:
+def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether the group has no leader, as far as can be seen."""
     if state.master == NO_MASTER:
         return True
-    seen = sight.get(state.master, _NOT_SEEN)
-    return seen.standing is Standing.DEAD or _epoch_is_over(seen.earlier_epoch, state)
+    seen = views.get(state.master, _NOT_SEEN)
+    return seen.liveness is Liveness.DEAD or _epoch_is_over(seen.earlier_epoch, state)
 
 
-def _others_may_come(state: GroupState, sight: Sight) -> bool:
+def _others_may_come(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether other members of the set may still connect.
 
     These have not come since this controller began to lead, and are not given up.
     """
-    others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
-    return any(seen.standing is Standing.UNSURE and seen.report is None and not seen.asked_in_vain for seen in others)
+    others = (views.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
+    return any(seen.liveness is Liveness.UNSURE and seen.report is None and not seen.is_unreachable for seen in others)
 
 
 def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:
     return epoch is not None and epoch >= state.epoch
 
 
-def _may_come_back(state: GroupState, number: int, seen: Seen) -> bool:
+def _may_come_back(state: GroupState, number: int, seen: ObservedReplica) -> bool:
     return seen.report is None or not (state.is_wiped(number, seen.report.identity) or seen.report.leaving)
 
 

@@ -13,8 +13,8 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState, unknown_group
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.election import Reports, alone, elect, latest_set, most_complete, record_of
-from popwheel_controller.broker_groups.failure_detector import Standing
-from popwheel_controller.broker_groups.group_policy import Sight, master_is_gone, strangers
+from popwheel_controller.broker_groups.failure_detector import Liveness
+from popwheel_controller.broker_groups.group_policy import ReplicaViews, master_is_gone, strangers
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -22,7 +22,7 @@ from popwheel_rpc.methods import HAND_OVER
 from popwheel_rpc.status import GrpcStatus, RpcError
 
 _LEAVING_WAIT_S = 2.0
-_LEAVING_LOOK_S = 0.05
+_LEAVING_POLL_S = 0.05
 
 _logger = structlog.get_logger()
 
@@ -128,12 +128,12 @@ class LeadershipTransfers:
     def _unclean(self, group: str, replica: int | None) -> tuple[GroupState | None, ReplicaReport, Cost]:
         """The group as it is, who of it would lead, and what that may cost."""
         state = self._overseer.groups.states.get(group)
-        sight = self._overseer.sight(group)
-        reports = {n: s.report for n, s in sight.items() if s.standing is not Standing.DEAD and s.report is not None}
+        views = self._overseer.replica_views(group)
+        reports = {n: s.report for n, s in views.items() if s.liveness is not Liveness.DEAD and s.report is not None}
         if state is None and not reports:
             raise unknown_group(group)
         if state is not None:
-            _check_need(state, reports, sight)
+            _check_need(state, reports, views)
         chosen = most_complete(reports) if replica is None else replica
         if chosen is None or chosen not in reports:
             there = _list(reports) or "none"
@@ -143,7 +143,7 @@ class LeadershipTransfers:
         report = reports[chosen]
         members = latest_set(reports) if state is None else state.sync_state_set
         if report.doubtful and chosen in members:
-            sentence = _what_doubt_may_cost(report, members - {chosen})
+            sentence = _cost_of_a_suspect(report, members - {chosen})
         else:
             sentence = (
                 f"only replica {_list(members) or '(not known which)'} of {group} has every acknowledged message. "
@@ -171,14 +171,16 @@ class LeadershipTransfers:
         leaving, epoch = state.master, state.epoch
         give_up_at = self._clock.monotonic() + _LEAVING_WAIT_S
         while (self._known(group).master, self._known(group).epoch) == (leaving, epoch):
-            others = [n for n, seen in self._overseer.sight(group).items() if _may_follow(n, leaving, seen.standing)]
+            others = [
+                n for n, seen in self._overseer.replica_views(group).items() if _may_follow(n, leaving, seen.liveness)
+            ]
             try:
                 await self.switch(group, None)
                 return
             except StatusError:
                 if not others or self._clock.monotonic() >= give_up_at:
                     break
-            await asyncio.sleep(_LEAVING_LOOK_S)
+            await asyncio.sleep(_LEAVING_POLL_S)
 
         def decide(now: GroupState | None) -> GroupState | None:
             return now.resigned() if now is not None and (now.master, now.epoch) == (leaving, epoch) else None
@@ -187,7 +189,7 @@ class LeadershipTransfers:
             await self._overseer.groups.change(group, decide)
         except StatusError as error:
             _logger.warning("a master that leaves could not be let go", group=group, reason=error.message)
-        self._overseer.look_at(group)
+        self._overseer.check_soon(group)
 
     async def _switch(self, state: GroupState, to: int | None) -> GroupState:
         group, master = state.name, state.master
@@ -198,11 +200,11 @@ class LeadershipTransfers:
             raise StatusError(Code.PRECONDITION_FAILED, f"replica {to} is the master of {group} already")
         if to is not None and to not in state.replicas:
             raise StatusError(Code.NOT_FOUND, f"{group} has no replica {to}; it has {_list(state.replicas)}")
-        sight = self._overseer.sight(group)
+        views = self._overseer.replica_views(group)
         reports = {
             number: seen.report
-            for number, seen in sight.items()
-            if number != master and seen.standing is Standing.LIVING and seen.report is not None
+            for number, seen in views.items()
+            if number != master and seen.liveness is Liveness.LIVING and seen.report is not None
         }
         successor = elect(state, {n: report for n, report in reports.items() if to in (None, n)})
         if successor is None:
@@ -262,7 +264,7 @@ class LeadershipTransfers:
         return f"no other replica of {state.name} has everything, so its master must stay"
 
 
-def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
+def _check_need(state: GroupState, reports: Reports, views: ReplicaViews) -> None:
     """Check that a group cannot recover by itself.
 
     Raises:
@@ -271,11 +273,11 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
     strange = strangers(state, reports)
     ours = {number: report for number, report in reports.items() if number not in strange}
     is_there = state.master in ours and not state.is_wiped(state.master, ours[state.master].identity)
-    if is_there and not master_is_gone(state, sight):
+    if is_there and not master_is_gone(state, views):
         raise StatusError(
             Code.PRECONDITION_FAILED, f"{state.name} has a master, replica {state.master}; there is nothing to choose"
         )
-    unsure = [n for n in sorted(state.sync_state_set) if n in sight and sight[n].standing is Standing.UNSURE]
+    unsure = [n for n in sorted(state.sync_state_set) if n in views and views[n].liveness is Liveness.UNSURE]
     if unsure:
         raise StatusError(
             Code.PRECONDITION_FAILED,
@@ -290,7 +292,7 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
         )
 
 
-def _what_doubt_may_cost(report: ReplicaReport, others: frozenset[int]) -> str:
+def _cost_of_a_suspect(report: ReplicaReport, others: frozenset[int]) -> str:
     return (
         f"replica {report.replica} of {report.group} had to cut off the end of its log at a start when not every other "
         f"replica could be asked for it; it ends at {report.end_position} of epoch {report.last_epoch} now. Replica "
@@ -299,8 +301,8 @@ def _what_doubt_may_cost(report: ReplicaReport, others: frozenset[int]) -> str:
     )
 
 
-def _may_follow(number: int, leaving: int, standing: Standing) -> bool:
-    return number != leaving and standing in (Standing.LIVING, Standing.SILENT)
+def _may_follow(number: int, leaving: int, liveness: Liveness) -> bool:
+    return number != leaving and liveness in (Liveness.LIVING, Liveness.SILENT)
 
 
 def _list(numbers: Iterable[int]) -> str:

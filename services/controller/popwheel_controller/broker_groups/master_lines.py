@@ -17,6 +17,6 @@ def master_lines(changes: ChangeLog, leads: Callable[[], bool]) -> Callable[[Gro
     def changed(old: GroupState | None, new: GroupState) -> None:
         known = NO_MASTER if old is None else old.master
         if leads() and (new.master != known or (old is not None and new.epoch > old.epoch)):
-            changes.note_soon("broker elect", new.name, "" if old is None else in_short(old), in_short(new))
+            changes.record_soon("broker elect", new.name, "" if old is None else in_short(old), in_short(new))
 
     return changed

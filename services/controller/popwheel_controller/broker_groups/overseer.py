@@ -10,14 +10,14 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, IllegalStepError
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
-    Seen,
-    Sight,
+    ObservedReplica,
+    ReplicaViews,
+    election_delay,
     find_earlier_epoch,
-    held_up,
-    may_hear,
+    may_receive_state,
     next_state,
     roles_of,
     route,
@@ -30,7 +30,7 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.state_keeper import StateKeeper
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _logger = structlog.get_logger()
 
@@ -72,9 +72,9 @@ class Overseer:
         self._seen: dict[str, object] = {}
         self._shown: dict[str, tuple[BrokerInfo | None, bool]] = {}
         """The route of each group, and whether it is known, as proxies were told."""
-        self._held_up: dict[str, str] = {}
+        self._election_delays: dict[str, str] = {}
         self._reconciling: dict[str, asyncio.Task[None]] = {}
-        self._in_vain: dict[Key, float] = {}
+        self._unreachable_until: dict[Key, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
 
@@ -90,7 +90,7 @@ class Overseer:
         for state in self.groups.states.values():
             self.replicas.expect(state, now)
         self._leads = True
-        routes = {name: route(name, state, self.sight(name)) for name, state in self.groups.states.items()}
+        routes = {name: route(name, state, self.replica_views(name)) for name, state in self.groups.states.items()}
         self._shown.update({name: (info, True) for name, info in routes.items()})
         for name in routes:
             self._show(name)
@@ -108,7 +108,14 @@ class Overseer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.groups.finish()
         self._watching = None
-        for each in (self._dirty, self._to_retry, self._seen, self._shown, self._held_up, self._in_vain):
+        for each in (
+            self._dirty,
+            self._to_retry,
+            self._seen,
+            self._shown,
+            self._election_delays,
+            self._unreachable_until,
+        ):
             each.clear()
         self.replicas.forget_all()
         self.groups.forget()
@@ -143,13 +150,13 @@ class Overseer:
             epoch=report.epoch,
             end_position=report.end_position,
         )
-        self.look_at(report.group)
+        self.check_soon(report.group)
         return session
 
     def reported(self, session: Session, report: ReplicaReport) -> None:
         """A registered replica reports again."""
         if self.replicas.reported(session, report, self._clock.monotonic()):
-            self.look_at(report.group)
+            self.check_soon(report.group)
 
     def left(self, session: Session) -> None:
         """The stream of a session is over."""
@@ -160,20 +167,20 @@ class Overseer:
         _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
         if probe is not None:
             self.run(self._find_out(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
-        self.look_at(group)
+        self.check_soon(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """Return the group's current state for a replica; None if it must not have it (`may_hear`)."""
+        """Return the group's current state for a replica; None if it must not have it (`may_receive_state`)."""
         group, number = session.key
         state = self.groups.states.get(group)
-        if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
+        if state is None or not may_receive_state(state, number, session.report, session.earlier_epoch):
             return None
         return self.describe(state)
 
     def describe(self, state: GroupState) -> BrokerGroup:
         """A group, with who of it lives and stays, as far as is known."""
-        sight = self.sight(state.name)
-        return self.message_of(state, [number for number in state.replicas if _stays(sight[number])])
+        views = self.replica_views(state.name)
+        return self.message_of(state, [number for number in state.replicas if _stays(views[number])])
 
     def message_of(self, state: GroupState, living: Collection[int] = ()) -> BrokerGroup:
         """A group as replicas read it (`GroupState.message`), with the id of its cluster."""
@@ -189,20 +196,20 @@ class Overseer:
         assert state is not None, "the decision was of a known group"
         return state
 
-    def sight(self, group: str) -> Sight:
+    def replica_views(self, group: str) -> ReplicaViews:
         """Return the current view of a group's replicas."""
         state, now = self.groups.states.get(group), self._clock.monotonic()
-        sight = self.replicas.sight(group, () if state is None else state.replicas, now)
+        views = self.replicas.replica_views(group, () if state is None else state.replicas, now)
         return {
-            number: replace(seen, asked_in_vain=now < self._in_vain.get((group, number), now))
-            for number, seen in sight.items()
+            number: replace(seen, is_unreachable=now < self._unreachable_until.get((group, number), now))
+            for number, seen in views.items()
         }
 
     def names(self) -> list[str]:
         """All groups that are known, or of which a replica is registered."""
         return sorted({*self.groups.states, *self.replicas.groups()})
 
-    def look_at(self, group: str) -> None:
+    def check_soon(self, group: str) -> None:
         """Schedule a check of a group: something is new."""
         self._dirty[group] = None
         if self._leads and group not in self._reconciling:
@@ -220,21 +227,21 @@ class Overseer:
     async def _watch(self) -> None:
         """Detect replicas that are silent for too long, and retry what could not be stored."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             try:
                 await self._roles.forget_channels()
                 names = self.names()
                 self._forget_others(frozenset(names))
                 for group in names:
-                    if group in self._to_retry or self._seen.get(group) != _outline(self.sight(group)):
-                        self.look_at(group)
+                    if group in self._to_retry or self._seen.get(group) != _outline(self.replica_views(group)):
+                        self.check_soon(group)
             except Exception as error:  # without these looks no silent master would ever be replaced
                 _logger.error("broker groups could not be looked at", exc_info=error)
 
     def _forget_others(self, known: frozenset[str]) -> None:
         """Forget what was noted of groups that are not stored and of which no replica is registered any more."""
         self.replicas.forget_others(known)
-        for noted in (self._seen, self._to_retry, self._shown, self._held_up):
+        for noted in (self._seen, self._to_retry, self._shown, self._election_delays):
             for group in noted.keys() - known:
                 del noted[group]
 
@@ -243,7 +250,7 @@ class Overseer:
         while group in self._dirty:
             del self._dirty[group]
             self._to_retry.pop(group, None)
-            self._seen[group] = _outline(self.sight(group))
+            self._seen[group] = _outline(self.replica_views(group))
             try:
                 self._check_leads()
                 if self._behind(group):
@@ -261,7 +268,7 @@ class Overseer:
         process may have ended without a word, and what the next one has is not what it said.
         """
         old = self.groups.states.get(group)
-        new = next_state(group, old, self.sight(group))
+        new = next_state(group, old, self.replica_views(group))
         chosen = None
         if old is not None and new is not None and new.epoch > old.epoch:
             chosen = self.replicas.session(group, new.master)
@@ -272,7 +279,7 @@ class Overseer:
                 return
 
         def decision(state: GroupState | None) -> GroupState | None:
-            after = next_state(group, state, self.sight(group))
+            after = next_state(group, state, self.replica_views(group))
             if state is None or after is None or after.epoch == state.epoch:
                 return after
             if self.replicas.session(group, after.master) is chosen:
@@ -285,8 +292,8 @@ class Overseer:
     def _pass_over(self, key: Key) -> None:
         """Choose this one no more for the detection time: it may come again and again, and never answer."""
         now = self._clock.monotonic()
-        self._in_vain = {each: until for each, until in self._in_vain.items() if until > now}
-        self._in_vain[key] = now + self._detection_s
+        self._unreachable_until = {each: until for each, until in self._unreachable_until.items() if until > now}
+        self._unreachable_until[key] = now + self._detection_s
 
     async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
         """Return whether the registered processes still exist; the session of the first that does not is ended."""
@@ -310,7 +317,7 @@ class Overseer:
             self._to_retry[group] = None
             _logger.error("broker group could not be looked at", group=group, exc_info=error)
         elif group in self._dirty:
-            self.look_at(group)
+            self.check_soon(group)
 
     def _behind(self, group: str) -> bool:
         """Return whether a replica has seen states of its group that another controller stored."""
@@ -332,7 +339,7 @@ class Overseer:
         else:
             self.replicas.refused(key, probe)
             _logger.warning("replica is gone", group=group, replica=number, address=address)
-        self.look_at(group)
+        self.check_soon(group)
 
     def _changed(self, old: GroupState | None, new: GroupState) -> None:
         """A state was stored, by this controller or another."""
@@ -346,22 +353,22 @@ class Overseer:
 
     def _show(self, group: str) -> None:
         """Notify proxies, replicas and the rest of this controller of a group's state."""
-        state, sight = self.groups.states.get(group), self.sight(group)
-        info = route(group, state, sight)
+        state, views = self.groups.states.get(group), self.replica_views(group)
+        info = route(group, state, views)
         if self._shown.get(group) != (info, state is not None):
             self._routes.change_brokers(lambda cluster: _routed(cluster, group, info, is_known=state is not None))
             self._shown[group] = info, state is not None
         if state is not None:
-            self._tell_why_held_up(state, sight)
-            self._roles.set(roles_of(state, sight))
+            self._log_election_delay(state, views)
+            self._roles.set(roles_of(state, views))
             self._metrics.show(state, has_master=info is not None and bool(info.address))
         for session in self.replicas.sessions(group):
             session.wake()
 
-    def _tell_why_held_up(self, state: GroupState, sight: Sight) -> None:
-        why = held_up(state, sight)
-        if why != self._held_up.get(state.name, ""):
-            self._held_up[state.name] = why
+    def _log_election_delay(self, state: GroupState, views: ReplicaViews) -> None:
+        why = election_delay(state, views)
+        if why != self._election_delays.get(state.name, ""):
+            self._election_delays[state.name] = why
             if why:
                 _logger.error("no master can be chosen for now", group=state.name, why=why)
 
@@ -372,12 +379,12 @@ def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_kn
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
 
 
-def _stays(seen: Seen) -> bool:
-    return seen.standing is not Standing.DEAD and not (seen.report is not None and seen.report.leaving)
+def _stays(seen: ObservedReplica) -> bool:
+    return seen.liveness is not Liveness.DEAD and not (seen.report is not None and seen.report.leaving)
 
 
-def _outline(sight: Sight) -> object:
-    return {number: (seen.standing, seen.asked_in_vain) for number, seen in sight.items()}
+def _outline(views: ReplicaViews) -> object:
+    return {number: (seen.liveness, seen.is_unreachable) for number, seen in views.items()}
 
 
 def _has_new_master(old: GroupState | None, new: GroupState) -> bool:

@@ -67,12 +67,12 @@ class ReplicaStreams:
         session = self._overseer.came(report, news.set)
         receiving = asyncio.create_task(self._receive(session, stream), name="replica-reports")
         receiving.add_done_callback(lambda _: news.set())
-        told = 0
+        sent = 0
         try:
             while session.refusal is None and not receiving.done():
                 message = self._overseer.message_for(session)
-                if message is not None and message.version > told:
-                    told = message.version
+                if message is not None and message.version > sent:
+                    sent = message.version
                     await stream.send([message])
                 else:
                     await news.wait()

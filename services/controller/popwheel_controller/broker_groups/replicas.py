@@ -9,8 +9,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState
-from popwheel_controller.broker_groups.failure_detector import FailureDetector, Standing
-from popwheel_controller.broker_groups.group_policy import Seen, Sight
+from popwheel_controller.broker_groups.failure_detector import FailureDetector, Liveness
+from popwheel_controller.broker_groups.group_policy import ObservedReplica, ReplicaViews
 
 NUMBER_MAX = 63
 _IDENTITY_LENGTH_MAX = 64
@@ -74,7 +74,7 @@ class Replicas:
         of_group = self._sessions.setdefault(group, {})
         older = of_group.get(number)
         of_group[number] = self._last[session.key] = session
-        self._detector.heard(session.key, now)
+        self._detector.reported(session.key, now)
         return older
 
     def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
@@ -82,9 +82,9 @@ class Replicas:
         before, session.report = session.report, report
         if self.session(*session.key) is not session:
             return False
-        was = self._detector.standing(session.key, now)
-        self._detector.heard(session.key, now)
-        return was is not Standing.LIVING or _matters(before) != _matters(report)
+        was = self._detector.liveness(session.key, now)
+        self._detector.reported(session.key, now)
+        return was is not Liveness.LIVING or _matters(before) != _matters(report)
 
     def left(self, session: Session) -> int | None:
         """Record the end of its stream; return the number of the probe that is due, None if none is needed."""
@@ -107,7 +107,7 @@ class Replicas:
         """Record that nobody answers the probe."""
         self._detector.refused(key, probe)
 
-    def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
+    def replica_views(self, group: str, numbers: Iterable[int], now: float) -> ReplicaViews:
         """Return the current view of a group's replicas; to be called for some group several times a second.
 
         Args:
@@ -161,12 +161,12 @@ class Replicas:
         self._last.clear()
         self._detector.forget_all()
 
-    def _seen(self, key: Key, now: float) -> Seen:
+    def _seen(self, key: Key, now: float) -> ObservedReplica:
         session = self.session(*key)
-        standing = self._detector.standing(key, now)
+        liveness = self._detector.liveness(key, now)
         if session is None:
-            return Seen(standing)
-        return Seen(standing, session.report, session.earlier_epoch)
+            return ObservedReplica(liveness)
+        return ObservedReplica(liveness, session.report, session.earlier_epoch)
 
 
 def check_report(report: ReplicaReport) -> None:

@@ -66,20 +66,20 @@ class Roles:
         """Take in the roles of a group; listeners are notified if they differ."""
         if self.groups.get(roles.group) != roles:
             self.groups = {**self.groups, roles.group: roles}
-            self._tell(roles.group)
+            self._notify(roles.group)
 
     def forget(self, group: str) -> None:
         """The group is no more."""
         if group in self.groups:
             self.groups = {name: roles for name, roles in self.groups.items() if name != group}
-            self._tell(group)
+            self._notify(group)
 
     def clear(self) -> None:
         """Forget all: this controller does not lead any more."""
         names = list(self.groups)
         self.groups = {}
         for name in names:
-            self._tell(name)
+            self._notify(name)
 
     async def forget_channels(self) -> None:
         """Close the channels to places where no replica lives any more."""
@@ -93,6 +93,6 @@ class Roles:
         self.clear()
         await self.forget_channels()
 
-    def _tell(self, group: str) -> None:
+    def _notify(self, group: str) -> None:
         for listener in self._listeners:
             listener(group)

@@ -11,7 +11,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from popwheel_controller.cluster.state_keeper import StateKeeper
 
 _LOGGED_MAX = 100
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _logger = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class Admission:
         try:
             while not change.done():
                 self._check_leads()
-                await asyncio.wait((change,), timeout=_LOOK_S)
+                await asyncio.wait((change,), timeout=_POLL_S)
         finally:
             change.cancel()  # it is carried out all the same, if it has begun
         return change.result()

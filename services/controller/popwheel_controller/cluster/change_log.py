@@ -92,7 +92,7 @@ class ChangeLog:
         self._append(who, address, verb, object_, before, after, outcome)
         await self._written()
 
-    def note_soon(self, verb: str, object_: str, before: str, after: str) -> None:
+    def record_soon(self, verb: str, object_: str, before: str, after: str) -> None:
         """Leave a line of what this controller did by itself; nobody waits for it."""
         self._append("controller", "", verb, object_, before, after, "done")
         task = asyncio.create_task(self._written(), name="line-of-a-change")

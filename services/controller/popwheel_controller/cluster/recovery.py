@@ -45,7 +45,7 @@ class BrokerNames:
         heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
         return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
 
-    def heard_up_to(self, incarnation: int) -> int:
+    def seen_version_of(self, incarnation: int) -> int:
         """The version of a state up to which it knows all names; 0 if it saw none."""
         return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
 
@@ -130,7 +130,7 @@ def plan_recovery(
     target = _target(brokers, lost, ours)
     topics = _Kind("topic", state.topics, {name: known.topics for name, known in brokers.items()})
     groups = _Kind("group", state.groups, {name: known.groups for name, known in brokers.items()})
-    world = _World(target, ours, {name: known.heard_up_to(target) for name, known in brokers.items()}, lost)
+    world = _World(target, ours, {name: known.seen_version_of(target) for name, known in brokers.items()}, lost)
     found_topics, found_groups = list(_found(topics, world)), list(_found(groups, world))
     _check_clashes([*found_topics, *found_groups], adopt)
     if all(each.left_out for each in (*found_topics, *found_groups)):

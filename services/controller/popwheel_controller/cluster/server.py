@@ -96,7 +96,7 @@ class ControllerServer:
                     self._lagged()
                     _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
                 arrived.clear()
-                if watcher.is_told_all:
+                if watcher.needs_snapshot_next:
                     async with self._turn:
                         await asyncio.sleep(0)
                 if updates := watcher.take():

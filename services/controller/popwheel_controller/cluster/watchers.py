@@ -76,7 +76,7 @@ class Watcher:
         self._updates: list[ClusterUpdate] = []
 
     @property
-    def is_told_all(self) -> bool:
+    def needs_snapshot_next(self) -> bool:
         """True if the next update is not part of a full state."""
         return self._parts is not None or self._needs_snapshot
 

@@ -32,10 +32,10 @@ _TRACES_MAX = 8
 """Answers of a broker that one page of places is made of."""
 _HOLDINGS = {
     pb.WAITS: "waits",
-    pb.GIVEN_OUT: "given out",
+    pb.GIVEN_OUT: "delivered",
     pb.DONE: "done",
     pb.ENDED: "done",
-    pb.SET_ASIDE: "set aside",
+    pb.SET_ASIDE: "quarantined",
 }
 _PLACE_KINDS = {
     pb.STORED: "stored",

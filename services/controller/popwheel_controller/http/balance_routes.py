@@ -20,7 +20,7 @@ EXPLAINED = (
     "done: what the group is past and what is at no other place: acknowledged; passed by, as a filter, an offset that "
     "was set, or retention has it; dead letters that were purged or have expired. "
     "An offset that was set back gives messages a second life, and what came of the first one counts beside it. "
-    "Null: not known. Dead letters of a group that reads several topics are told apart up to 1,000; lite topics are "
+    "Null: not known. Dead letters of a group that reads several topics are row apart up to 1,000; lite topics are "
     "read one by one, and have no balance here."
 )
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic or group of that name.")}
@@ -80,14 +80,14 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
     return router
 
 
-def _row(broker: str, told: pb.TopicBalance) -> TopicBalance:
-    fields: dict[str, int] = {each.name: value for each, value in told.ListFields() if each.name != "topic"}
+def _row(broker: str, row: pb.TopicBalance) -> TopicBalance:
+    fields: dict[str, int] = {each.name: value for each, value in row.ListFields() if each.name != "topic"}
     places = [fields.get(name) for name in ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")]
     known = [each for each in places if each is not None]
     stored = fields.get("stored")
     is_known = stored is not None and len(known) == len(places)
     return TopicBalance(
-        topic=told.topic,
+        topic=row.topic,
         broker=broker,
         stored=stored,
         done=fields.get("done"),

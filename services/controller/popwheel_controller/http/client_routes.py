@@ -239,13 +239,13 @@ def _client(proxy: str, info: pb.ClientInfo) -> Client:
     )
 
 
-def _message(told: pb.HeldMessage) -> HeldMessage:
+def _message(message: pb.HeldMessage) -> HeldMessage:
     return HeldMessage(
-        group=told.group,
-        topic=told.topic,
-        broker=told.broker,
-        queue_id=told.queue_id,
-        queue_offset=told.queue_offset,
-        is_retry=told.is_retry,
-        since_ms=told.since_ms,
+        group=message.group,
+        topic=message.topic,
+        broker=message.broker,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        is_retry=message.is_retry,
+        since_ms=message.since_ms,
     )

@@ -10,7 +10,7 @@ from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.decommission import Decommission
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.broker_groups.group_policy import trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
@@ -157,8 +157,8 @@ class GroupViews:
         Raises:
             StatusError: NOT_FOUND.
         """
-        state, sight = self._overseer.groups.states.get(name), self._overseer.sight(name)
-        if state is None and not sight:
+        state, views = self._overseer.groups.states.get(name), self._overseer.replica_views(name)
+        if state is None and not views:
             raise unknown_group(name)
         lags = self._lags(state)
         return BrokerGroupView(
@@ -167,11 +167,11 @@ class GroupViews:
             epoch=0 if state is None else state.epoch,
             master=None if state is None or state.master == NO_MASTER else state.master,
             sync_state_set=[] if state is None else sorted(state.sync_state_set),
-            trouble=trouble(state, sight),
+            trouble=trouble(state, views),
             checkpoint=self._checkpoint(name),
             replicas=[
-                self._replica(name, number, state, seen.standing, lags.get(number))
-                for number, seen in sorted(sight.items())
+                self._replica(name, number, state, seen.liveness, lags.get(number))
+                for number, seen in sorted(views.items())
             ],
         )
 
@@ -212,7 +212,7 @@ class GroupViews:
         return "" if state is None else in_short(state)
 
     def _replica(
-        self, group: str, number: int, state: GroupState | None, standing: Standing, lag: ReplicaLag | None
+        self, group: str, number: int, state: GroupState | None, liveness: Liveness, lag: ReplicaLag | None
     ) -> ReplicaView:
         last = self._overseer.replicas.last(group, number)
         record = None if state is None else state.replicas.get(number)
@@ -222,7 +222,7 @@ class GroupViews:
             number=number,
             role=_role(state, number),
             address=report.address if report is not None else record.address if record is not None else "",
-            alive=standing in (Standing.LIVING, Standing.SILENT),
+            alive=liveness in (Liveness.LIVING, Liveness.SILENT),
             in_sync=state is not None and number in state.sync_state_set,
             wiped=state is not None and report is not None and state.is_wiped(number, report.identity),
             leaving=report is not None and report.leaving,
@@ -275,7 +275,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         return views.one(names.broker_group(group))
 
     @router.get("/{group}/history", responses={404: _NOT_FOUND})
-    async def tell_history(group: str) -> BrokerGroupHistory:
+    async def read_history(group: str) -> BrokerGroupHistory:
         """List the changes of a broker group: masters, epochs, in-sync replicas."""
         return views.history(names.broker_group(group))
 

@@ -24,7 +24,7 @@ _SHOWN_BYTES_MAX = 1_000
 
 
 @dataclass(slots=True)
-class ChangeNote:
+class ChangeRecord:
     """Details that a route adds to the change log's line.
 
     Args:
@@ -68,7 +68,13 @@ class Guard:
             )
 
     async def _answered(
-        self, caller: Caller, wanted: Demanded, body: Mapping[str, object], note: ChangeNote, status: int, answer: bytes
+        self,
+        caller: Caller,
+        wanted: Demanded,
+        body: Mapping[str, object],
+        note: ChangeRecord,
+        status: int,
+        answer: bytes,
     ) -> None:
         """Leave the line of a change."""
         if note.is_dry_run:
@@ -90,11 +96,11 @@ class Guard:
         )
 
 
-def note_of(request: Request) -> ChangeNote:
+def note_of(request: Request) -> ChangeRecord:
     """The line of a request's change, to be added to."""
     state = request.scope.setdefault("state", {})
-    note = state.setdefault("change_note", ChangeNote())
-    assert isinstance(note, ChangeNote)
+    note = state.setdefault("change_note", ChangeRecord())
+    assert isinstance(note, ChangeRecord)
     return note
 
 
@@ -110,7 +116,7 @@ def _sees_data(request: Request) -> bool:
     return caller_in(request.scope.setdefault("state", {})).sees_data
 
 
-Note = Annotated[ChangeNote, Depends(note_of)]
+Note = Annotated[ChangeRecord, Depends(note_of)]
 """The line of this request's change."""
 DryRun = Annotated[bool, Depends(_dry_run)]
 """Change nothing, say what would go: `?dry_run=true`."""

@@ -136,17 +136,17 @@ def _next(proxy: str, topic: str, group: str) -> str:
     return "/".join(quote(each, safe="") for each in (proxy, topic, group))
 
 
-def _polls(proxy: str, told: pb.PollInfo) -> Polls:
+def _polls(proxy: str, poll: pb.PollInfo) -> Polls:
     return Polls(
         proxy=proxy,
-        group=told.group,
-        topic=told.topic,
-        mode=told.mode,
-        polls=told.polls,
-        brokers_waited_at=told.brokers_waited_at,
-        is_long_polling=told.long_polls,
-        is_short_polling_hit=told.short_hits,
-        is_pop_with_notify=told.pops_with_notify,
-        wakeups=told.wakeups,
-        empty_wakeups=told.empty_wakeups,
+        group=poll.group,
+        topic=poll.topic,
+        mode=poll.mode,
+        polls=poll.polls,
+        brokers_waited_at=poll.brokers_waited_at,
+        is_long_polling=poll.long_polls,
+        is_short_polling_hit=poll.short_hits,
+        is_pop_with_notify=poll.pops_with_notify,
+        wakeups=poll.wakeups,
+        empty_wakeups=poll.empty_wakeups,
     )

@@ -40,7 +40,7 @@ class ClusterStatus(BaseModel):
     broker_groups: list[BrokerGroupView]
 
 
-def cluster_look(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
+def shared_status(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
     """A look at all processes; each is asked whether it is ready, once for all who ask for it.
 
     Args:

@@ -28,7 +28,7 @@ from popwheel_controller.http.tails import AT_ONCE_MAX, Tails
 from popwheel_rpc.methods import MESSAGE_TAIL
 
 LASTS_S: Final = 600.0
-_LOOK_S: Final = 0.7
+_POLL_S: Final = 0.7
 _HEARTBEAT_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _HEADERS: Final = {"x-accel-buffering": "no"}
@@ -98,7 +98,7 @@ class Tail:
         while True:
             for event in self._about_silence():
                 yield event
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             now_s = self._clock.monotonic()
             if now_s - began_s > LASTS_S:
                 yield _event("end", _End(code="OK", reason=f"it has lasted for {LASTS_S / 60:.0f} minutes: ask again"))

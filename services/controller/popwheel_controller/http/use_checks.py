@@ -11,7 +11,7 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.inquiry import Inquiry
 from popwheel_rpc.methods import DESCRIBE_USE
 
-_STOP_FIRST: Final = "stop its consumers, wait until nothing is given out or waits for a retry, and ask again"
+_STOP_FIRST: Final = "stop its consumers, wait until nothing is in flight or waits for a retry, and ask again"
 
 
 class UseChecks:
@@ -84,7 +84,7 @@ class _Asked:
         if polling or in_flight or retries:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
-                f"the group {group} is in use, so its order can't change now: {in_flight} messages are given out, "
+                f"the group {group} is in use, so its order can't change now: {in_flight} messages are in flight, "
                 f"{retries} wait for a retry, clients poll at {polling} proxies; {_STOP_FIRST}",
             )
 

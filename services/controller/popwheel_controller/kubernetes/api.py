@@ -218,8 +218,10 @@ class ClientKubernetesApi:
         def call() -> None:
             for event in self._events(kind, labels, since, timeout_s):
                 if event["type"] == "ERROR":
-                    told = event["object"]
-                    raise self._error(status=told.get("code"), reason=f"{told.get('reason')}: {told.get('message')}")
+                    status = event["object"]
+                    raise self._error(
+                        status=status.get("code"), reason=f"{status.get('reason')}: {status.get('message')}"
+                    )
                 loop.call_soon_threadsafe(saw, event["object"], event["type"] == "DELETED")
 
         await self._found(call)

@@ -165,18 +165,18 @@ class KubernetesMirror:
                 self._check_leads()
                 outcome = self._outcomes.get(group)
                 await self._show(name, state, outcome)
-                await self._hear(name, group, outcome)
+                await self._process(name, group, outcome)
 
     async def _show(self, name: str, state: GroupState, outcome: _Outcome | None) -> None:
         """Write the status of a group, if it is worth it."""
-        sight = self._overseer.sight(state.name)
-        conditions = [_ready(state, trouble(state, sight), gone=master_is_gone(state, sight))]
+        views = self._overseer.replica_views(state.name)
+        conditions = [_ready(state, trouble(state, views), gone=master_is_gone(state, views))]
         if outcome is not None:
             conditions.append(outcome.condition)
         ages = [age.age_s for age in self._checkpoints.ages(state.name, self._clock.monotonic())]
         resource = self._groups.resources[name]
         status = resource.get("status") or {}
-        leader = _Leader(state.epoch, gone=master_is_gone(state, sight))
+        leader = _Leader(state.epoch, gone=master_is_gone(state, views))
         if event := _news(state, self._announced.get(state.name, _shown(status)), leader, conditions[0]["message"]):
             self._events.note(event, resource)
         self._announced[state.name] = leader
@@ -184,7 +184,7 @@ class KubernetesMirror:
         if change is not None:
             await self._groups.patch(name, {"status": change}, status=True)
 
-    async def _hear(self, name: str, group: str, outcome: _Outcome | None) -> None:
+    async def _process(self, name: str, group: str, outcome: _Outcome | None) -> None:
         """Begin what an operator wishes of a group, or take the wish away once the outcome is shown."""
         resource = self._groups.resources.get(name)
         if resource is None or group in self._switching:
@@ -245,7 +245,7 @@ class KubernetesMirror:
             self._refused(group, wrong)
             raise wrong
         state = self._overseer.groups.states.get(group)
-        if state is not None and state.master == to and not master_is_gone(state, self._overseer.sight(group)):
+        if state is not None and state.master == to and not master_is_gone(state, self._overseer.replica_views(group)):
             return state  # perhaps an earlier controller was not left the time to say so
         return await self._transfers.switch(group, to)
 

@@ -221,7 +221,7 @@ class Reconciler(Generic[Named]):
         Returns:
             Whether to go on; else the brokers are against it, and the resource shows why.
         """
-        latest = await self._watch.look_again(resource)
+        latest = await self._watch.reread(resource)
         declaration = None if latest is None else declaration_of(self._kind, latest)
         if isinstance(step, Remove):
             if self._watch.left_out:
@@ -287,7 +287,7 @@ class Reconciler(Generic[Named]):
         try:
             self._watch.take(await self._api.create(self._kind.resource, resource))
         except ApiConflictError:  # it was made before, and no answer came
-            await self._watch.look_again(resource["metadata"]["name"])
+            await self._watch.reread(resource["metadata"]["name"])
 
     async def _some_at_once(self, works: Iterable[Callable[[], Awaitable[None]]]) -> list[ApiRefusalError]:
         """Run the work, a few at a time; return what the API server refused.

@@ -85,13 +85,13 @@ class ResourceWatch:
             self.take(await self._api.patch(self._kind, name, change, status=status))
         except ApiConflictError:
             version = change.get("metadata", {}).get("resourceVersion")
-            found = await self.look_again(name)
+            found = await self.reread(name)
             if found is not None and version in (None, found["metadata"]["resourceVersion"]):
                 raise ApiAwayError(
                     f"{self._kind.plural}/{name} takes no such change: install this release's definitions of the "
                     "resources"
                 ) from None
-            self._tell()
+            self._notify()
             return False
         return True
 
@@ -103,9 +103,9 @@ class ResourceWatch:
         """
         with suppress(ApiConflictError):
             await self._api.delete(self._kind, name, version)
-        await self.look_again(name)
+        await self.reread(name)
 
-    async def look_again(self, name: str) -> Resource | None:
+    async def reread(self, name: str) -> Resource | None:
         """One as it is now; None if it is gone.
 
         Raises:
@@ -139,7 +139,7 @@ class ResourceWatch:
             self.left_out = False
         self.resources = {str(resource["metadata"]["name"]): resource for resource in found}
         self._forgotten = False
-        self._tell()
+        self._notify()
 
     async def _watch(self) -> None:
         broken = False
@@ -167,8 +167,8 @@ class ResourceWatch:
             self._forgotten = self._forgotten or self.left_out  # there may be room for one of those
         else:
             self.take(resource)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._changed is not None:
             self._changed()

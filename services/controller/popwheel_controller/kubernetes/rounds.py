@@ -8,7 +8,7 @@ import structlog
 
 from popwheel_common.errors import StatusError
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 
 _logger = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class Rounds:
                 await self._try(what, work)
             await asyncio.sleep(self._rest_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_POLL_S):
                     await self._changed.wait()
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:

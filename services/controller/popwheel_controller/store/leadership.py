@@ -125,7 +125,7 @@ class Leadership:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._begun:
             await self._follow(NotLeadingError("this controller is stopping; ask another one"))
-        await self._give_back()
+        await self._release()
 
     # The lease.
 
@@ -176,7 +176,7 @@ class Leadership:
                     return
             self._holder.beaten()
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         """Release the lease at once."""
         async with self._turning:
             released = self._holder.released()
@@ -263,7 +263,7 @@ class Leadership:
                 await self._follow(self._refusal())
         except Exception as worse:  # the lease goes back all the same
             _logger.error("the lead could not be ended well", exc_info=worse)
-        await self._give_back()
+        await self._release()
 
     def _refusal(self) -> NotLeadingError:
         # Releases without `NotLeadingError` know these refusals by how their sentences begin: they go on beginning so.

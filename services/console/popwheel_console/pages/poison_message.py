@@ -12,7 +12,7 @@ from popwheel_console.visit import Refused, Visit
 
 
 @dataclass(frozen=True, slots=True)
-class SetAsidePage:
+class PoisonMessagePage:
     """Data of the page with poison messages.
 
     Args:
@@ -24,10 +24,10 @@ class SetAsidePage:
     is_dropping: bool
 
 
-async def gather(visit: Visit) -> SetAsidePage:
+async def gather(visit: Visit) -> PoisonMessagePage:
     """Ask for it."""
     answer = await visit.need(Question(_path(visit)))
-    return SetAsidePage(answer.body, visit.asked_for("do") == "drop" or "typed" in visit.form)
+    return PoisonMessagePage(answer.body, visit.asked_for("do") == "drop" or "typed" in visit.form)
 
 
 async def retry(visit: Visit) -> Done:
@@ -53,6 +53,8 @@ def _path(visit: Visit) -> str:
     return f"/quarantine/{part(visit.path['broker'])}/{part(visit.path['id'])}"
 
 
-PAGE: Final = Page("/trouble/{broker}/{id}", "set_aside.html", gather, title="{id}", section="/trouble", refresh_s=0)
+PAGE: Final = Page(
+    "/trouble/{broker}/{id}", "poison_message.html", gather, title="{id}", section="/trouble", refresh_s=0
+)
 RETRY: Final = Action("/trouble/{broker}/{id}/retry", retry, PAGE)
 DROP: Final = Action("/trouble/{broker}/{id}/drop", drop, PAGE)

@@ -1,4 +1,4 @@
-"""Held messages: who holds which, since when, in which attempt, and until when it is hidden from others."""
+"""Messages in flight: who holds which, since when, in which attempt, and until when it is hidden from others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _RETRY: Final = "%RETRY%"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InFlight:
     """A message that a client holds.
 
     Args:
@@ -59,7 +59,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPage:
+class InFlightPage:
     """Data of the page with messages in flight.
 
     Args:
@@ -85,7 +85,7 @@ class HeldPage:
     groups: Sequence[Holder] | None
     clients: Sequence[Holder] | None
     why: str
-    messages: Sequence[Held] | None
+    messages: Sequence[InFlight] | None
     next: str
     after: str
     has_order: bool
@@ -93,7 +93,7 @@ class HeldPage:
     unanswered: Sequence[str]
 
 
-async def gather(visit: Visit) -> HeldPage:
+async def gather(visit: Visit) -> InFlightPage:
     """Ask who holds most, and for messages: of what is asked for, else of the groups that hold most."""
     asked = {name: visit.asked_for(name) for name in (*_FILTERS, "after")}
     summary_question = Question("/inflight/summary")
@@ -101,7 +101,7 @@ async def gather(visit: Visit) -> HeldPage:
         found = await visit.together(
             summary=summary_question, messages=lambda: visit.listed(Question("/inflight", asked), "messages")
         )
-        return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
+        return in_flight_page(asked, [], found["summary"], found["messages"], visit.now_ms)
     summary = (await visit.ask(summary=summary_question))["summary"]
     groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
     # As many of each as fill the page together.
@@ -114,7 +114,7 @@ async def gather(visit: Visit) -> HeldPage:
 
     await visit.together(parts=fill)
     listed = None if summary.is_pending else _together(parts)
-    return held_page(asked, groups, summary, listed, visit.now_ms)
+    return in_flight_page(asked, groups, summary, listed, visit.now_ms)
 
 
 def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
@@ -129,12 +129,12 @@ def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
     return Listed(rows[:ROWS], "", unanswered, first)
 
 
-def held_page(
+def in_flight_page(
     asked: Mapping[str, str], parts: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
-) -> HeldPage:
+) -> InFlightPage:
     """Return the page of these answers."""
     unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
-    return HeldPage(
+    return InFlightPage(
         topic=asked["topic"],
         parts=parts,
         group=asked["group"],
@@ -144,7 +144,7 @@ def held_page(
         groups=_holders(summary, "groups", "group") if summary.is_good else None,
         clients=_holders(summary, "clients", "client_id") if summary.is_good else None,
         why=summary.why,
-        messages=None if listed is None else [held(each, now_ms) for each in listed.rows],
+        messages=None if listed is None else [in_flight(each, now_ms) for each in listed.rows],
         next="" if listed is None else listed.next,
         after=asked["after"],
         has_order=listed is not None and any(each["message_group"] for each in listed.rows),
@@ -153,11 +153,11 @@ def held_page(
     )
 
 
-def held(message: Mapping[str, Any], now_ms: int) -> Held:
+def in_flight(message: Mapping[str, Any], now_ms: int) -> InFlight:
     """A row of the list."""
     popped_ms, due_ms = message["popped_ms"], message["due_ms"]
     topic = str(message["topic"])
-    return Held(
+    return InFlight(
         message,
         plain_topic(topic),
         topic.startswith(_RETRY),
@@ -187,7 +187,7 @@ def _holders(summary: Answer, key: str, name: str) -> list[Holder]:
     ]
 
 
-PAGE: Final = Page("/held", "held.html", gather, title="Held", section="/held", refresh_s=3)
+PAGE: Final = Page("/held", "in_flight.html", gather, title="In flight", section="/held", refresh_s=3)
 
 
 async def release(visit: Visit) -> Done:
