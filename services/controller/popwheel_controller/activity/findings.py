@@ -1,4 +1,4 @@
-"""Measures what may be wrong with the cluster: brokers and their groups, proxies, the log of changes."""
+"""Measurements that show problems of the cluster: brokers and their groups, proxies, the change log."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,12 @@ from popwheel_controller.cluster.processes import Processes
 
 
 class Findings:
-    """Findings that the rules judge.
+    """Source of the findings that the rules judge.
 
     Args:
-        book: the last samples.
+        book: the latest samples.
         overseer: knows the broker groups.
-        checkpoints: knows how old the progress is that slaves have.
+        checkpoints: knows the age of the checkpoints that slaves have.
         processes: knows the proxies.
         changes: the log of changes.
         clock: the time.

@@ -1,7 +1,7 @@
-"""Rules for the next state of a broker group, given what is known of its replicas (pure).
+"""Rules for the next state of a broker group, given the reports of its replicas (pure).
 
-`next_state` is asked again after each report, and after each missing one; it looks at how things are, not at
-what happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
+`next_state` is called after each report, and after each missing one. It depends on the current situation, not on
+events, so nothing is lost if two events coincide or if its change could not be stored.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 @dataclass(frozen=True, slots=True)
 class ObservedReplica:
-    """One replica, as this controller sees it now.
+    """Current view of one replica.
 
     Args:
-        liveness: whether it lives.
-        report: what it said last; None if it has said nothing yet.
+        liveness: of its process.
+        report: the latest one; None before the first.
         earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
-            one led when it came.
-        is_unreachable: whether it was to be chosen a short time ago and did not answer at its address.
+            one led when it registered.
+        is_unreachable: whether it was to be elected a short time ago and did not answer at its address.
     """
 
     liveness: Liveness
@@ -35,7 +35,7 @@ class ObservedReplica:
 _NOT_SEEN = ObservedReplica(Liveness.DEAD)
 
 ReplicaViews = Mapping[int, ObservedReplica]
-"""The replicas of one group, by number; those that are left out are dead."""
+"""Views of one group's replicas, by number; a missing replica is dead."""
 
 
 def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> GroupState | None:
@@ -43,8 +43,8 @@ def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> Grou
 
     Args:
         name: of the group.
-        state: what is stored; None if nothing is.
-        views: its replicas.
+        state: the stored one; None if there is none.
+        views: of its replicas.
     """
     reports = _living(views)
     if state is None:
@@ -58,8 +58,8 @@ def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> Grou
         after = after.with_replica(record_of(known[number]))
     if master_is_gone(after, views):
         may = {number: report for number, report in known.items() if not views[number].is_unreachable}
-        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
-        # other member goes first, however little it said last. But where it alone acknowledges, others may have less.
+        # A restarted master may have lost records that its device had reported as safe, without a sign of it. So any
+        # other member comes first, whatever its log length. But if the master acknowledges alone, others may have less.
         first = known.get(after.master)
         acks_alone = first is not None and first.acks_alone
         best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
@@ -107,15 +107,15 @@ def roles_of(state: GroupState, views: ReplicaViews) -> GroupRoles:
     }
     master = living.pop(state.master, None)
     if master_is_gone(state, views):
-        master = None  # it has come back as a new process, which does not lead
+        master = None  # it has restarted, and the new process does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
 
 def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int | None:
-    """The latest epoch that an earlier process of a replica may have led, given a first report; None if this leads.
+    """Return the latest epoch that an earlier process of a replica may have led; None if this process leads.
 
-    What that had received but not synced may be gone, so the epoch must not go on: in place of what it lost there would
-    be other records of the same epoch.
+    Records that the earlier process had received but not synced may be gone. So that epoch must end: else other records
+    of the same epoch would take their positions.
     """
     if report.leading:
         return None
@@ -125,8 +125,8 @@ def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int |
 def may_receive_state(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
     """Return whether a replica is sent the group's current state.
 
-    One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
-    it would lead the old one again, in which others may have of its records what it has lost.
+    A replica that must stay out gets nothing. A restarted master gets nothing before the next epoch: it would lead the
+    old one again, in which others may have records that it has lost.
     """
     if state is None or strangers(state, {number: report}) or state.is_wiped(number, report.identity):
         return False
@@ -146,7 +146,7 @@ def trouble(state: GroupState | None, views: ReplicaViews) -> str:
     strange = strangers(state, reports)
     if strange:
         return (
-            f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
+            f"{_replicas(strange)} must stay out: it has seen epochs or versions that this store does not know "
             "(another cluster's folder, or a store that was set back)"
         )
     if not master_is_gone(state, views):
@@ -166,7 +166,7 @@ def trouble(state: GroupState | None, views: ReplicaViews) -> str:
 
 
 def election_delay(state: GroupState, views: ReplicaViews) -> str:
-    """Return which suspect replica delays an election, and who is waited for, in a sentence; empty if none does."""
+    """Return why a suspect replica delays an election, in a sentence for an operator; empty if none does."""
     may = candidates(state, _living(views))
     if not may or not master_is_gone(state, views) or elect(state, may) is not None:
         return ""
@@ -185,7 +185,7 @@ def _living(views: ReplicaViews) -> dict[int, ReplicaReport]:
 
 
 def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> GroupState | None:
-    """The store was set back: all of the stored set have gone on without it. Go on from what they know."""
+    """Rebuild the state after a restore of an older store: all members have advanced beyond it."""
     ahead = {number: reports[number] for number in strange if not state.is_wiped(number, reports[number].identity)}
     anew = found(state.name, ahead)
     if anew is None:
@@ -195,7 +195,7 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
 
 
 def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
-    """Return whether the group has no leader, as far as can be seen."""
+    """Return whether the group has no master, by the current views."""
     if state.master == NO_MASTER:
         return True
     seen = views.get(state.master, _NOT_SEEN)
@@ -205,7 +205,7 @@ def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
 def _others_may_come(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether other members of the set may still connect.
 
-    These have not come since this controller began to lead, and are not given up.
+    They have not connected since this controller began to lead, and are not dead yet.
     """
     others = (views.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
     return any(seen.liveness is Liveness.UNSURE and seen.report is None and not seen.is_unreachable for seen in others)

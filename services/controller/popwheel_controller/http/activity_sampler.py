@@ -95,6 +95,6 @@ class ActivitySampler:
         self._unanswered.inc(len(answers.unanswered))
         for _ in self._book.take(self._clock.wall_ms(), asked, answers.given):
             await asyncio.sleep(0)
-        self._book.history.keep("topic", self._inquiry.state.topics)
-        self._book.history.keep("group", self._inquiry.state.groups)
+        self._book.history.retain("topic", self._inquiry.state.topics)
+        self._book.history.retain("group", self._inquiry.state.groups)
         self._sampled()

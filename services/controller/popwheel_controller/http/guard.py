@@ -85,7 +85,7 @@ class Guard:
             outcome, after = refused(str(said.get("code", status)), status), str(said.get("message", ""))
         elif note.after is None:
             after = answer[:_SHOWN_BYTES_MAX].decode(errors="replace")
-        await self._changes.note(
+        await self._changes.record(
             who=caller.name,
             address=caller.address,
             verb=wanted.demand.verb,

@@ -216,7 +216,7 @@ class KubernetesMirror:
             _logger.error("a switchover failed", group=group, to=asked, exc_info=error)
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
             told, result = repr(error), "failed"
-        await self._changes.note(
+        await self._changes.record(
             who=f"resource {self._where(group)}",
             address="",
             verb="broker switchover",

@@ -255,7 +255,7 @@ class Reconciler(Generic[Named]):
         """Leave a line of what was done as a resource says."""
         metadata, spec = declaration.whole["metadata"], json.dumps(declaration.whole.get("spec"))
         place = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
-        await self._changes.note(
+        await self._changes.record(
             who=f"resource {place}",
             address="",
             verb=f"{self._kind.word} {verb}",
