@@ -32,7 +32,7 @@ BANNED = {
 }
 """What is banned, as words of a text or of a name -> the field's words."""
 
-PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful")
+PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful", "heard_ms")
 """Fields of the HTTP API and options: their names are a promise."""
 
 _BANNED = {re.compile(rf"\b(?:{banned})\b", re.IGNORECASE): better for banned, better in BANNED.items()}

@@ -323,7 +323,7 @@ async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path,
         await until(lambda: "has no replica 9" in events(api)[-1][2])
         await api_says(api, "1")
         await until(lambda: slave.leads == 2)
-        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as asked for by an annotation")
+        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
         await until(lambda: told in events(api))
 
 

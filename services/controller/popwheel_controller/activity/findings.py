@@ -20,7 +20,7 @@ class Findings:
         overseer: knows the broker groups.
         checkpoints: knows the age of the checkpoints that slaves have.
         processes: knows the proxies.
-        changes: the log of changes.
+        changes: the change log.
         clock: the time.
     """
 

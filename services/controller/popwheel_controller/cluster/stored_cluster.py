@@ -1,4 +1,4 @@
-"""Storage of topics and groups (`cluster_book`): reads and writes their documents, and creates those of a new cluster."""
+"""Storage of topics and groups (`cluster_book`): reads, writes and creates their documents."""
 
 import asyncio
 import math
