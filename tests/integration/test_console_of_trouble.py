@@ -51,7 +51,7 @@ async def test_dead_letters_come_again_by_the_console(server: StandaloneProcess,
     with Browser(server) as browser:
         at = f"/groups/{group}/dead-letters"
         assert "4 dead letters" in browser.words(at)
-        assert "of 2 held messages" in browser.words(f"/groups/{group}/retries")
+        assert "of 2 messages in flight" in browser.words(f"/groups/{group}/retries")
         said = browser.send(f"{at}/redrive", at, broker="broker-0", limit="3", end_offset="4")
         assert "3 dead letters of broker-0 will come again." in said
         again = await client.receive_all(group, topic, 3, invisible_s=60.0)
@@ -64,4 +64,4 @@ async def test_dead_letters_come_again_by_the_console(server: StandaloneProcess,
         assert re.search(r"Stored 6 .*Done 4 .*Held 2 .*Waiting 0 .*Dead 0 .*Difference: 0 ", balance)
         assert "proxy.receive.invisible_ms_min" in browser.words("/settings")
         assert f"{topic} at all brokers" in browser.words(f"/polls?group={group}")
-        assert "Nothing is set aside." in browser.words("/trouble")
+        assert "The quarantine is empty." in browser.words("/trouble")

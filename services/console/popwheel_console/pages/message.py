@@ -1,4 +1,4 @@
-"""One message: what became of it, its life as a time line, and what is in it."""
+"""Message: its fate, its events as a time line, and its content."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class GroupState:
 
     Args:
         group: its name.
-        words: in a word or two.
-        fate: in a sentence, as the API says it; empty if it does not.
+        words: the state, in a word or two.
+        fate: the state in a sentence, from the API; may be empty.
         state: its colour.
-        popped_ms, due_ms: of one that is in flight; else None.
+        popped_ms, due_ms: of one in flight; else None.
         attempts: failed deliveries.
         set_aside: its id in the quarantine; empty if it is not there.
     """
@@ -47,12 +47,12 @@ class MessagePage:
     Args:
         message_id: of the message.
         topic: that it was sent to.
-        message: what is in it, as the API has it at one place.
+        message: its content, from one of its places.
         states: of each group, the latest.
-        fate: a sentence about all of it; empty if the API has none.
-        events: of its life.
-        events_are_reported: brokers have reported them; else they are read from its places, and some are not known.
-        known_since: since when brokers know events, a row each.
+        fate: the overall fate, in a sentence; may be empty.
+        events: in order of time.
+        events_are_reported: whether brokers have reported them; else they are derived from its places, and incomplete.
+        known_since: start of each broker's record of events.
         time_line: the drawing; None: there is nothing to draw.
         places: where it is and was.
         unanswered: who could not be asked.
@@ -72,10 +72,10 @@ class MessagePage:
 
 
 async def gather(visit: Visit) -> MessagePage:
-    """Ask for its places, and for its events."""
+    """Fetch its places and its events."""
     topic, message_id = visit.path["topic"], visit.path["message_id"]
     path = f"/messages/{part(message_id)}"
-    # A topic may have millions from before that.
+    # the topic may have millions of earlier messages
     asked = visit.asked_for("since_ms")
     is_time = asked.isascii() and asked.isdigit() and len(asked) <= _DIGITS_MAX
     since_ms = int(asked) if is_time else made_since_ms(message_id) or 0
@@ -95,13 +95,13 @@ async def gather(visit: Visit) -> MessagePage:
                 404,
                 {},
                 "NOT_FOUND_SO_FAR",
-                f"{message_id} is not among the messages of {topic} that were looked through, and there are more:"
-                f" popwheel message trace {message_id} --topic {topic} looks through all",
+                f"{message_id} is not among the messages of {topic} that were scanned, and there are more:"
+                f" popwheel message trace {message_id} --topic {topic} scans all",
             )
         )
     if not places.rows:
         silent = f" ({'; '.join(places.unanswered)})" if places.unanswered else ""
-        silent += "; older ones were not looked at, as the address says since when" if is_time else ""
+        silent += "; older ones were not scanned, as the address has a start time" if is_time else ""
         raise Refused(
             Answer(
                 404, {}, "MESSAGE_NOT_FOUND", f"no broker has the message {message_id} in {topic} (any more){silent}"
@@ -130,7 +130,7 @@ def message_page(message_id: str, topic: str, places: Listed, reported: Answer, 
 
 
 def _group_states(places: Sequence[Mapping[str, Any]], topic: str) -> list[GroupState]:
-    """The latest of each group: what has gone on to retries or dead letters stands there."""
+    """Return the latest state for each group, also in its retries or dead letters."""
     found: dict[str, GroupState] = {}
     for place in sorted(places, key=lambda each: each.get("position", 0)):
         name = str(place["topic"])

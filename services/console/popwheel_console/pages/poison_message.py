@@ -1,4 +1,4 @@
-"""One poison message: why, and the forms that retry or drop it."""
+"""Poison message with its error, and the forms that retry or drop it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from popwheel_console.visit import Refused, Visit
 
 @dataclass(frozen=True, slots=True)
 class PoisonMessagePage:
-    """Data of the page with poison messages.
+    """Data of the page of a poison message.
 
     Args:
         entry: as the API shows it, with its message.
-        is_dropping: somebody wants to drop it.
+        is_dropping: whether the form that drops it is open.
     """
 
     entry: Mapping[str, Any]
@@ -25,18 +25,18 @@ class PoisonMessagePage:
 
 
 async def gather(visit: Visit) -> PoisonMessagePage:
-    """Ask for it."""
+    """Fetch the poison message."""
     answer = await visit.need(Question(_path(visit)))
     return PoisonMessagePage(answer.body, visit.asked_for("do") == "drop" or "typed" in visit.form)
 
 
 async def retry(visit: Visit) -> Done:
-    """Retry a poison message where it was on its way."""
+    """Retry a poison message at the step where it failed."""
     answer = await visit.need(Question(f"{_path(visit)}/retry", method="POST", body={}))
     entry_id = visit.path["id"]
     if not answer.body["changed"]:
-        return Done(link("trouble"), f"{entry_id} was not set aside any more.")
-    return Done(link("trouble"), f"{entry_id} was given back to where it was on its way.")
+        return Done(link("trouble"), f"{entry_id} was not in the quarantine any more.")
+    return Done(link("trouble"), f"{entry_id} was retried and has left the quarantine.")
 
 
 async def drop(visit: Visit) -> Done:
@@ -45,7 +45,7 @@ async def drop(visit: Visit) -> Done:
     if visit.form.get("typed") != entry_id:
         raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was dropped: type {entry_id} to drop it"))
     answer = await visit.need(Question(f"{_path(visit)}/drop", method="POST", body={}))
-    said = "was dropped" if answer.body["changed"] else "was not set aside any more"
+    said = "was dropped" if answer.body["changed"] else "was not in the quarantine any more"
     return Done(link("trouble"), f"{entry_id} {said}.")
 
 

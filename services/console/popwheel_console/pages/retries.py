@@ -1,4 +1,4 @@
-"""Retries of a group: each attempt with the wait before it, and the messages that are in it now."""
+"""Retries of a group: each attempt with the wait before it, and its messages in flight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from popwheel_console.view.drawings import share
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
 _LISTED_MAX: Final = 500
-"""Messages that are looked at."""
+"""Limit of messages that are read."""
 _EXAMPLES: Final = 3
 
 
@@ -25,9 +25,9 @@ class Rung:
         attempt: its number, from 1; 0: of messages whose attempt is not known.
         wait_ms: after the failure before it; None: there is none, or it is beyond those that are shown.
         is_last: a message that fails in it is a dead letter.
-        held: how many of the messages that were looked at are in it.
+        held: number of messages in flight in it.
         share: of the greatest such number, in percent.
-        examples: of these, those that come again first.
+        examples: those of them that are redelivered first.
     """
 
     attempt: int
@@ -46,7 +46,7 @@ class RetriesPage:
         group: as the API has it.
         numbers: what is known of it.
         rungs: its attempts; None: not answered yet.
-        looked_at: how many held messages were looked at.
+        looked_at: number of messages in flight that were read.
         is_part: there are more.
         unanswered: who could not be asked.
     """
@@ -60,7 +60,7 @@ class RetriesPage:
 
 
 async def gather(visit: Visit) -> RetriesPage:
-    """Ask for the group, and for some messages that it holds, the oldest first."""
+    """Fetch the group, and some of its messages in flight, the oldest first."""
     name = visit.path["name"]
     question = Question("/inflight", {"group": name})
     found = await visit.together(
@@ -88,7 +88,7 @@ def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | Non
 
 
 def rungs(steps: Sequence[Step], attempts_max: int, messages: Sequence[InFlight]) -> list[Rung]:
-    """The attempts of a ladder, and beyond it those that messages are in, with the messages in each."""
+    """Return the attempts of a ladder, and those of messages beyond it, with the messages in each."""
     by_attempt: dict[int, list[InFlight]] = {}
     for each in messages:
         by_attempt.setdefault(each.message["attempt"] or 0, []).append(each)

@@ -1,4 +1,4 @@
-"""The life of one message (pure): its events in order, and the rows of its time line."""
+"""Events of one message in order, and the rows of its time line (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _STATES: Final = {
 _TITLES: Final = {
     "stored": "Stored",
     "delayed": "Put on the timer",
-    "fired": "Its time came",
+    "fired": "Due, moved to its topic",
     "delivered": "Delivered",
     "acked": "Acknowledged",
     "nacked": "Put off by its consumer",
@@ -45,13 +45,13 @@ class Event:
 
     Args:
         time_ms: when.
-        kind: as the API has it.
-        group: for whom; empty: before any group had it.
+        kind: of the API.
+        group: of the event; empty: before any group.
         detail: where, to whom, until when.
-        client: who was given it; empty if nobody was, or it is not known.
-        attempt: which delivery; 0: not known.
-        until_ms: until when it is hidden, or waits; None: no time is set.
-        after_ms: since the event before.
+        client: of the delivery; empty if there is none, or it is not known.
+        attempt: number of the delivery; 0: not known.
+        until_ms: until when it is invisible, or delayed; None: no time is set.
+        after_ms: time since the previous event.
     """
 
     time_ms: int
@@ -65,13 +65,13 @@ class Event:
 
     @property
     def title(self) -> str:
-        """Title in a few words."""
+        """Title, in a few words."""
         title = _TITLES.get(self.kind, self.kind.replace("_", " "))
         return f"{title}, attempt {self.attempt}" if self.kind == "delivered" and self.attempt else title
 
     @property
     def state(self) -> str:
-        """Return its colour; empty for none."""
+        """Colour; empty for none."""
         return _STATES.get(self.kind, "")
 
 
@@ -81,9 +81,9 @@ class Span:
 
     Args:
         x, width: in percent.
-        state: its colour: how it ended, or `held`, or `delayed`.
-        words: for who points at it, or is read it.
-        is_open: it has not ended.
+        state: colour, by its end, or `held` or `delayed`.
+        words: tooltip.
+        is_open: whether it has not ended.
     """
 
     x: float
@@ -99,8 +99,8 @@ class Mark:
 
     Args:
         x: in percent.
-        state: its colour.
-        words: for who points at it.
+        state: colour.
+        words: tooltip.
     """
 
     x: float
@@ -124,12 +124,12 @@ class TimeRow:
 
 @dataclass(frozen=True, slots=True)
 class TimeLine:
-    """The drawing of a life.
+    """Drawing of a message's events.
 
     Args:
-        axis: of time.
+        axis: the time axis.
         rows: the topic first.
-        now_x: where it is now, in percent; None: the life was long ago.
+        now_x: position of the current time, in percent; None if all events are past.
     """
 
     axis: Scale
@@ -138,7 +138,7 @@ class TimeLine:
 
 
 def from_events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that brokers report."""
+    """Return the events that brokers report."""
     events = [
         Event(
             row["time_ms"],
@@ -155,7 +155,7 @@ def from_events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def from_places(places: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that can be read from where a message is and was, where brokers report none."""
+    """Derive events from the places of a message, where brokers report none."""
     found: list[Event] = []
     for place in places:
         where = f"queue {place['queue_id']} at {place['broker']}, offset {place['queue_offset']:,}"
@@ -187,7 +187,7 @@ def from_places(places: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """Events by time, each with how long after the one before it came, and where it was if that is another place."""
+    """Sort events by time; set the time since the previous one, and drop a detail that repeats."""
     found: list[Event] = []
     place = ""
     for event in sorted(events, key=lambda each: each.time_ms):
@@ -198,7 +198,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def time_line(events: Sequence[Event], now_ms: int) -> TimeLine | None:
-    """Draw a life; None: there is nothing to draw.
+    """Draw events; return None if there are none.
 
     Args:
         events: in order.
