@@ -26,7 +26,7 @@ FILES_AT_ONCE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Where tests of a file share servers, and much of the time is waiting: each process does a file at a time."""
 
 WORDS = {"unit": WAITING_AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
-"""What pytest is told besides, by folder."""
+"""Further arguments of pytest, by folder."""
 
 BUDGET_S = 600
 """What all of them together may take on two cores."""
