@@ -29,12 +29,12 @@ WORDS = {"unit": WAITING_AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, 
 """Further arguments of pytest, by folder."""
 
 BUDGET_S = 600
-"""What all of them together may take on two cores."""
+"""Time limit of all of them together on two cores."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How many tests of a folder ended how, and how long all of it took."""
+    """Results of a folder's tests by outcome, and their duration."""
 
     folder: str
     passed: int

@@ -1,4 +1,4 @@
-"""Each idea has one word, the field's: what is banned, and the word that stands for it (docs/internals/words.md).
+"""Each idea has one word, the field's: what is banned, and the word that stands for it (docs/DESIGN.md, section 1).
 
 `python -m tests.unit.test_words [FOLDER ...]` lists the places.
 """

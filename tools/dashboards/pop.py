@@ -124,8 +124,7 @@ _ASIDE = Row(
         Graph(
             "Quarantine",
             "short",
-            "Poison messages, by the step that failed. Above zero an operator has to act "
-            "(docs/operate/messages.md).",
+            "Poison messages, by the step that failed. Above zero an operator has to act (docs/operate/messages.md).",
             [Line(total(of_masters("popwheel_quarantined_messages"), "instance", "step"), "{{instance}}: {{step}}")],
             bound=1,
         ),

@@ -28,7 +28,7 @@ EVENTS_PER_MINUTE: Final = 30
 WAITING_MAX: Final = 100
 """Limit of events that wait to be written."""
 MESSAGE_LENGTH_MAX: Final = 1_000
-"""Below the limit of Kubernetes, 1,024 bytes."""
+"""Limit of a message; that of Kubernetes is 1,024 bytes."""
 _SOURCE: Final = "popwheel-controller"
 
 

@@ -67,13 +67,13 @@ class Leadership:
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._no_lead: str | None = None
-        """Why it could not lead although it had the lease, in a sentence; else None."""
+        """Reason why it could not lead although it had the lease, in a sentence; else None."""
         self._no_lease: str | None = None
-        """Why the last read or write of the lease failed, in a sentence."""
+        """Reason why the last read or write of the lease failed, in a sentence."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it neither leads nor sees another leader, in a sentence; None if healthy."""
+        """Reason why it neither leads nor sees another leader, in a sentence; None if healthy."""
         return self._no_lead or (None if self.leads else self._no_lease)
 
     @property
