@@ -493,7 +493,7 @@ def test_a_topic_that_the_controller_lost_is_kept() -> None:
     world = world_of()
     world.put("t", b"1")
     world.view.topics.clear()
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     world.add_group("g")
     assert world.bodies(world.pop("g", "t")) == [b"1"]
 

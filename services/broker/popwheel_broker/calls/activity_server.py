@@ -205,8 +205,8 @@ class ActivityServer:
         core, weights = self._core, dict[str, int]()
         await steps.take()
         lags = [*core.lag.of_groups.items(), *core.state.table.shares.of_each.items()]
-        given_out = ((name, row.messages_out) for name, row in used.rows.items())
-        for number, (group, messages) in enumerate(chain(lags, given_out), 1):
+        delivered = ((name, row.messages_out) for name, row in used.rows.items())
+        for number, (group, messages) in enumerate(chain(lags, delivered), 1):
             if messages and group != OTHER:
                 weights[group] = weights.get(group, 0) + messages
             if number % _FEW == 0:

@@ -112,7 +112,7 @@ class AuditServer:
             names.group(request.group)
         if not request.message_id:
             raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the id of a message is needed to look for it")
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(request.topic, request.message_id, request.group, request.since_ms, request.until_ms)
         holders = self._core.state.table.holders
         answer = pb.MessageTraceResponse(epoch=self._core.store.epoch, known_since_ms=holders.known_since_ms)
@@ -137,7 +137,7 @@ class AuditServer:
             names.group(request.group)
         if not request.message_id:
             raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the id of a message is needed to look for it")
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(request.topic, request.message_id, request.group, request.since_ms, request.until_ms)
         events = self._core.state.events
         answer = pb.MessageEventsResponse(epoch=self._core.store.epoch)
@@ -166,7 +166,7 @@ class AuditServer:
         topic = _stored_topic(request.topic, request.lite_topic)
         if not request.key and not request.browse:
             raise StatusError(Code.BAD_REQUEST, "the key of messages is needed to look for them")
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(
             topic=topic,
             message_id="",
@@ -202,7 +202,7 @@ class AuditServer:
     async def tail(self, call: Call, request: pb.MessageTailRequest) -> pb.MessageTailResponse:
         """Return the newest messages of a topic since the last request, with little work however many arrived."""
         topic = _stored_topic(request.topic, request.lite_topic)
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         places = {each.queue_id: each.offset for each in request.places}
         limit = min(max(0, request.limit), _LIST_MAX)
         step = partial(self._tail.step, TailWanted(topic, request.key, request.tag), places, limit)
@@ -224,7 +224,7 @@ class AuditServer:
         while begin is not None:
             began_s = self._clock.monotonic()
             behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
-            begin = said.given_out(begin, behind_ms)
+            begin = said.deliveries(begin, behind_ms)
             if begin is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         said.ended()

@@ -78,7 +78,7 @@ class BalanceServer:
         names.group(request.group)
         if request.topic:
             names.topic(request.topic, Use.RECEIVE)
-        self._core.settlement.settle((request.topic,) if request.topic else (), (request.group,))
+        self._core.cluster_changes.apply((request.topic,) if request.topic else (), (request.group,))
         topics = self._topics(request.group)
         asked = [request.topic] if request.topic else list(islice(topics, TOPICS_MAX))
         answer = pb.GroupBalanceResponse(more=not request.topic and len(topics) > TOPICS_MAX)
@@ -165,7 +165,7 @@ class BalanceServer:
                 else:
                     # These were in the topic before, and passed there.
                     passed -= count.waiting + count.expired
-        in_line = core.state.table.lines.held_of.get((group, topic), 0)
+        in_line = core.state.table.lines.blocked_of.get((group, topic), 0)
         row.stored = stored + delayed + poisoned_timers
         row.held = core.state.table.in_flight.get((group, topic), 0)
         row.waiting, row.expired = waiting + in_line, expired

@@ -45,7 +45,7 @@ class GroupServer:
         """Set a group back or forward in a topic, durably; or say what that would change."""
         names.group(request.group)
         names.topic(request.topic, Use.COMMIT)
-        self._core.settlement.settle((request.topic,), (request.group,))
+        self._core.cluster_changes.apply((request.topic,), (request.group,))
         found: dict[ConsumeQueue, int] = {}
         for queue in sorted(self._core.store.queues.of_topic(request.topic), key=lambda each: each.queue_id):
             if not request.HasField("queue_id") or queue.queue_id == request.queue_id:
@@ -54,7 +54,7 @@ class GroupServer:
         if request.dry_run:
             return answer
         try:
-            more = bool(plan.given_out)
+            more = bool(plan.deliveries)
             while more:
                 began_s = self._clock.monotonic()
                 more = await self._reads.run(partial(self._core.offset_reset.go_on, plan))
@@ -128,7 +128,7 @@ class GroupServer:
         """Some dead letters of a group."""
         names.group(request.group)
         letters = self._core.dead_letters
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         queue = letters.queue(request.group)
         if queue is None:
             return pb.DeadLetterListResponse()
@@ -156,12 +156,12 @@ class GroupServer:
         limit = min(max(1, request.limit), _AT_ONCE_MAX)
         result = await self._reads.run(partial(self._redrive_once, request, limit))
         await self._flusher.durable(self._core.store.log.end_position)
-        return pb.DeadLetterRedriveResponse(redriven=result.given_back, kept=result.kept)
+        return pb.DeadLetterRedriveResponse(redriven=result.redriven, kept=result.kept)
 
     async def redrive_chosen(self, call: Call, request: pb.DeadLetterSelectRequest) -> pb.DeadLetterSelectResponse:
         """Give dead letters back that are named by their offsets, durably; or say what that would do."""
         names.group(request.group)
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         letters, group, answer = self._core.dead_letters, request.group, pb.DeadLetterSelectResponse()
         queue = letters.queue(group)
         first = 0 if queue is None else letters.first_offset(group, queue)
@@ -193,18 +193,18 @@ class GroupServer:
         """Deal with some chosen dead letters, and leave the loop to all else."""
         began_s = self._clock.monotonic()
         done = await self._reads.run(step)
-        answer.redriven += done.given_back
+        answer.redriven += done.redriven
         answer.kept += done.kept
         answer.moved += done.moved
         await self._pace.let_others(self._clock.monotonic() - began_s)
 
     def _redrive_some_chosen(self, group: str, behind: int, chosen: frozenset[int]) -> Redriven:
-        self._core.settlement.settle((), (group,))
+        self._core.cluster_changes.apply((), (group,))
         bytes_max = self._options.pop.response_bytes_max
         return self._core.dead_letters.redrive(group, _CHOSEN_AT_ONCE, behind, bytes_max, chosen)
 
     def _redrive_once(self, request: pb.DeadLetterRedriveRequest, limit: int) -> Redriven:
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         return self._core.dead_letters.redrive(
             request.group, limit, request.end_offset, self._options.pop.response_bytes_max
         )

@@ -6,9 +6,9 @@ from heapq import nlargest
 
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.consume.delivery import Delivery
-from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
 from popwheel_broker.consume.holder import Holder
 from popwheel_broker.consume.holders import Unknown
+from popwheel_broker.consume.message_release import EndedDelivery, MessagePlace, MessageRelease
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.flusher import Flusher
 from popwheel_common.clock import Clock
@@ -41,7 +41,7 @@ class HolderServer:
         self._reads = reads
         self._clock = clock
         self._pace = Pace(clock)
-        self._held = HeldMessages(core.state, core.acks)
+        self._releases = MessageRelease(core.state, core.acks)
 
     async def summary(self, call: Call, request: pb.InFlightSummaryRequest) -> pb.InFlightSummaryResponse:
         """Say how many messages groups and their clients hold. It takes time by their number, not by that of messages.
@@ -60,13 +60,13 @@ class HolderServer:
         answer = pb.InFlightSummaryResponse(
             total=table.open_messages, known_since_ms=table.holders.known_since_ms, epoch=self._core.store.epoch
         )
-        held_by_group = [held for _, held in groups]
-        for number in await turns.largest(held_by_group, limit):
+        held = [held for _, held in groups]
+        for number in await turns.largest(held, limit):
             group = groups[number][0]
             oldest_ms = await turns.oldest_popped_ms(table.holders.of_group(group))
             answer.groups.add(
                 group=group,
-                held=held_by_group[number],
+                held=held[number],
                 clients=table.holders.clients_of(group),
                 oldest_popped_ms=self._wall_ms(oldest_ms),
             )
@@ -100,12 +100,12 @@ class HolderServer:
             names.checked_lite_topic(names.lite_of(request.topic))
         else:
             names.topic(request.topic, Use.QUERY)
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         place = MessagePlace(request.group, request.topic, request.queue_id, request.queue_offset)
         begin: int | None = 0
         while begin is not None:
             began_s = self._clock.monotonic()
-            found, begin = self._held.step(place, begin)
+            found, begin = self._releases.step(place, begin)
             ended = None
             if found is not None:
                 delivery, index = found
@@ -129,12 +129,12 @@ class HolderServer:
         )
 
     def _end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
-        if delivery.is_held:
+        if delivery.is_blocked:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 "nobody has this message: it waits in the line of its message group; release the message before it",
             )
-        return self._held.end(delivery, index, is_dry_run=is_dry_run)
+        return self._releases.end(delivery, index, is_dry_run=is_dry_run)
 
 
 class _Turns:

@@ -45,9 +45,9 @@ class BrokerStatistics:
 
     def __init__(self) -> None:
         self.stored = Series(1, Traffic)  # by topic
-        self.given_out = Series(2, Traffic)  # by topic and group
-        self.given_out_of = Series(1, Traffic)  # by topic
-        self.given_out_to = Series(1, Traffic)  # by group: a sum over topics would go down when one is deleted
+        self.delivered = Series(2, Traffic)  # by topic and group
+        self.delivered_of_topic = Series(1, Traffic)  # by topic
+        self.delivered_to_group = Series(1, Traffic)  # by group: a sum over topics would go down when one is deleted
         self.refused_disk_full = 0
         self.pulls_waiting = Shares()  # by group
         self.active_topics, self.active_groups = ActivityCounts(), ActivityCounts()
@@ -65,7 +65,11 @@ class BrokerStatistics:
     def popped(self, group: str, topic: str, answer: PopAnswer) -> None:
         """Messages were given out."""
         messages, size_bytes = len(answer.messages), sum(map(len, answer.messages))
-        rows = (self.given_out.row(topic, group), self.given_out_of.row(topic), self.given_out_to.row(group))
+        rows = (
+            self.delivered.row(topic, group),
+            self.delivered_of_topic.row(topic),
+            self.delivered_to_group.row(group),
+        )
         for traffic in rows:
             traffic.messages += messages
             traffic.size_bytes += size_bytes
@@ -76,9 +80,9 @@ class BrokerStatistics:
     def forget(self, topics: Collection[str], groups: Collection[str]) -> None:
         """Drop what was counted for topics and groups that were deleted, also if they were made again since."""
         self.stored.keep(lambda topic: topic not in topics)
-        self.given_out.keep(lambda topic, group: topic not in topics and group not in groups)
-        self.given_out_of.keep(lambda topic: topic not in topics)
-        self.given_out_to.keep(lambda group: group not in groups)
+        self.delivered.keep(lambda topic, group: topic not in topics and group not in groups)
+        self.delivered_of_topic.keep(lambda topic: topic not in topics)
+        self.delivered_to_group.keep(lambda group: group not in groups)
         self.active_topics.forget(topics)
         self.active_groups.forget(groups)
 
@@ -86,9 +90,9 @@ class BrokerStatistics:
         """Drop what was counted for a topic or a group after its deletion, by a call that was under way, in steps."""
         knows_topic, knows_group = core.names.knows_topic, core.names.knows_group
         yield from self.stored.keep_in_steps(knows_topic)
-        yield from self.given_out.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
-        yield from self.given_out_of.keep_in_steps(knows_topic)
-        yield from self.given_out_to.keep_in_steps(knows_group)
+        yield from self.delivered.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
+        yield from self.delivered_of_topic.keep_in_steps(knows_topic)
+        yield from self.delivered_to_group.keep_in_steps(knows_group)
 
 
 class BrokerCollector(SlicedCollector):
@@ -141,10 +145,10 @@ class BrokerCollector(SlicedCollector):
     def _traffic(self, pairs: bool) -> Iterator[Metric | None]:
         statistics = self._statistics
         yield from statistics.keep_known(self._core)
-        given_out = statistics.given_out if pairs else statistics.given_out_to
+        delivered = statistics.delivered if pairs else statistics.delivered_to_group
         for direction, text, labels, series in (
             ("in", "stored", ("topic",), statistics.stored),
-            ("out", "given out", ("topic", "consumer_group") if pairs else ("consumer_group",), given_out),
+            ("out", "given out", ("topic", "consumer_group") if pairs else ("consumer_group",), delivered),
         ):
             rows = list(series)
             yield from filled(
@@ -157,7 +161,7 @@ class BrokerCollector(SlicedCollector):
             )
         yield from filled(
             CounterMetricFamily("popwheel_topic_messages_out", "Messages given out, to all groups.", labels=("topic",)),
-            ((values, traffic.messages) for values, traffic in list(statistics.given_out_of)),
+            ((values, traffic.messages) for values, traffic in list(statistics.delivered_of_topic)),
         )
         dead = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
@@ -328,10 +332,10 @@ class BrokerCollector(SlicedCollector):
         )
         lines = table.lines
         yield GaugeMetricFamily(
-            "popwheel_pop_held_messages",
+            "popwheel_pop_blocked_messages",
             "Messages that were read for FIFO groups and wait for others of their message groups, of "
             "broker.pop.held_messages_max.",
-            value=lines.held.total,
+            value=lines.blocked.total,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_lines",

@@ -132,7 +132,7 @@ class PullHandler:
 
     def _queue_to_pull(self, request: pb.PullRequest, offset: int) -> ConsumeQueue | None:
         """None if it has never had a message. Raises StatusError: it has no such offset."""
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if offset < 0 or offset > max_offset:

@@ -64,12 +64,12 @@ class PutHandler:
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
         core = self._core
-        refusal_of = core.settlement.refusal_of_sends
+        refusal_of = core.cluster_changes.refusal_of_sends
         verdicts = [_refused(refusal_of(run.topic, run.topic_id)) for run in runs]
         left = _left(runs, verdicts)
         if not left:
             return _filled(verdicts, ())
-        core.settlement.settle(run.topic for run in left)
+        core.cluster_changes.apply(run.topic for run in left)
         refusal_of_all = self._admission.refusal()
         if refusal_of_all is not None:
             if self._admission.disk_is_full():
@@ -100,7 +100,7 @@ class PutHandler:
         if not any(map(self._is_of_another, left)):
             return verdicts
         for run in left:
-            core.settlement.hear_of_topic(run.topic, run.topic_id)
+            core.cluster_changes.apply_topic_id(run.topic, run.topic_id)
         return [
             _of_another_topic(run.topic)
             if verdict is None and not core.names.is_current(run.topic, run.topic_id)

@@ -41,7 +41,7 @@ class QuarantineServer:
 
     async def list(self, call: Call, request: pb.QuarantineListRequest) -> pb.QuarantineListResponse:
         """List the poison messages, the oldest first."""
-        self._core.settlement.settle()
+        self._core.cluster_changes.apply()
         table = self._core.quarantine.table
         limit = min(max(1, request.limit), _LIST_MAX)
         return pb.QuarantineListResponse(
@@ -90,7 +90,7 @@ class QuarantineServer:
         """Drop an entry whose topic or group was deleted. Raises StatusError: BAD_REQUEST; the disk is full."""
         entry = self._core.retrial.entry(entry_id)
         if entry is not None:
-            self._core.settlement.settle((entry.topic,), (entry.group,))
+            self._core.cluster_changes.apply((entry.topic,), (entry.group,))
 
     async def _durable(self) -> None:
         await self._flusher.durable(self._core.store.log.end_position)
@@ -101,7 +101,7 @@ def _said(entry: QuarantineEntry) -> pb.QuarantineEntry:
         id=entry.id,
         step=entry.step.label,
         reason=entry.reason,
-        set_aside_ms=entry.set_aside_ms,
+        set_aside_ms=entry.quarantined_ms,
         group=entry.group,
         topic=entry.topic,
         queue_id=entry.queue_id,

@@ -132,7 +132,7 @@ class BrokerServer:
             store=core.store,
             buffer=core.state.merge_buffer,
             flusher=flusher,
-            settle=core.settlement.settle,
+            apply_changes=core.cluster_changes.apply,
             clock=clock,
         )
         self.service.unary(methods.SYNC_LITE, naming_trouble(lite.sync))
@@ -183,7 +183,7 @@ class BrokerServer:
 
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
         _check_hidden_ms(request.invisible_ms)
-        self._core.settlement.settle((request.topic,), (request.group,))
+        self._core.cluster_changes.apply((request.topic,), (request.group,))
         if self._core.names.is_deleted_group(request.group, request.group_id):
             raise StatusError(
                 Code.CONSUMER_GROUP_NOT_FOUND,
@@ -207,7 +207,7 @@ class BrokerServer:
             self._filter_turns.spend(length // _CHARACTERS_OF_ONE)
 
     def _note_reader(self, request: "_Named") -> None:
-        if self._core.settlement.note_reader(request.group, request.topic):
+        if self._core.cluster_changes.note_reader(request.group, request.topic):
             self._flusher.confirm_later()
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
@@ -316,7 +316,7 @@ class BrokerServer:
         changed = asyncio.Event()
         subscriber = Subscriber(changed.set)
         self._core.interests.subscribers[subscriber] = None
-        teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
+        notifier = asyncio.create_task(self._send_events(subscriber, changed, stream), name="notify")
         try:
             received = 0
             while (interest := await stream.receive()) is not None:
@@ -332,7 +332,7 @@ class BrokerServer:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
                 if interest.hand_on:
-                    self._core.interests.hand_on(subscriber, interest.id)
+                    self._core.interests.forward(subscriber, interest.id)
                     continue
                 try:
                     _check_names(interest)
@@ -350,23 +350,23 @@ class BrokerServer:
                     subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
                     continue
                 # Said of 0 as well: from then on the proxy counts on being told.
-                subscriber.tell(interest.id, self._core.waiting(registered))
+                subscriber.notify(interest.id, self._core.waiting(registered))
         finally:
             self._core.interests.cancel_all(subscriber)
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            notifier.cancel()
+            await asyncio.gather(notifier, return_exceptions=True)
 
-    async def _tell(
+    async def _send_events(
         self, subscriber: Subscriber, changed: asyncio.Event, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
     ) -> None:
         while True:
             await changed.wait()
             changed.clear()
-            told, refused = subscriber.take()
+            waiting_of, refused = subscriber.take()
             ends = subscriber.lite_ends
-            if told or refused or ends:
+            if waiting_of or refused or ends:
                 response = pb.NotifyEvents()
-                for interest_id, waiting in told:
+                for interest_id, waiting in waiting_of:
                     shared = self._core.interests.is_shared(subscriber.interests[interest_id])
                     response.events.add(id=interest_id, waiting=waiting, shared=shared)
                 for interest_id, is_unknown_client in refused:

@@ -16,7 +16,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
 
 class Traces:
-    """Fills an answer, in this order: `add`, `given_out` until it is through, `ended`.
+    """Fills an answer, in this order: `add`, `deliveries` until it is through, `ended`.
 
     Args:
         core: knows.
@@ -57,13 +57,13 @@ class Traces:
             NotInMemory: something is to be read first; nothing was told.
         """
         messages = [message_of(self._core.store, each, self._topic) or each for each in found]
-        set_aside = self._set_aside(found)
+        quarantined = self._quarantined(found)
         filters = self._core.pops.group_filters
         self._found = found
         for stored, message in zip(found, messages, strict=True):
             traced = place(self._answer.messages.add(), stored, message)
             self._say_what_waits(traced, stored)
-            entry = set_aside.get(stored.position)
+            entry = quarantined.get(stored.position)
             if entry is not None and not entry.group:
                 traced.set_aside = entry.id
             for name, waits in self._search.readers(stored, self._group).items():
@@ -73,7 +73,7 @@ class Traces:
                     holding.holding, holding.set_aside = pb.SET_ASIDE, entry.id
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding
 
-    def given_out(self, begin: int, behind_ms: int) -> int | None:
+    def deliveries(self, begin: int, behind_ms: int) -> int | None:
         """Tell what some deliveries have of them; the id to go on from, None if those were all.
 
         Args:
@@ -85,7 +85,7 @@ class Traces:
             said = self._said.get((*at, name), pb.GroupHolding())  # else it came to read of the queue just now
             if delivery.lines:
                 said.attempts = delivery.attempts[number]
-            if delivery.is_held:
+            if delivery.is_blocked:
                 said.holding = pb.WAITS  # it was read, and stands in line
             else:
                 said.holding = pb.GIVEN_OUT
@@ -116,7 +116,7 @@ class Traces:
             traced.pending = half is not None
             traced.checks = 0 if half is None else half.checks
 
-    def _set_aside(self, found: Sequence[StoredRecord]) -> dict[int, QuarantineEntry]:
+    def _quarantined(self, found: Sequence[StoredRecord]) -> dict[int, QuarantineEntry]:
         """Entries of the quarantine by the position of the record that failed."""
         positions = {each.position for each in found}
         return {

@@ -6,7 +6,7 @@ from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume import delivery as codec
 from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.delivery_events import ACKED, EXPIRED, NACKED, RELEASED
-from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessage, DeliveryMessages
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.receives import Receives
@@ -54,7 +54,7 @@ class Acks:
         self._knows_group = knows_group
         self._quarantine = context.quarantine
         self._receives = receives
-        self.messages = GivenOutMessages(context.store, context.topics)
+        self.messages = DeliveryMessages(context.store, context.topics)
         """Those that are given out."""
 
     def ack(
@@ -154,7 +154,7 @@ class Acks:
             try:
                 names.group(entry.group)
                 names.topic(entry.topic, Use.RECEIVE)
-                delivery, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
+                delivery, index = self._find(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
@@ -194,11 +194,11 @@ class Acks:
             attempted: whether it counts as an attempt.
             receive: which receive has ended: what another try of it has stays where it is; 0: whatever has them.
         """
-        messages: dict[GivenOut, None] = {}
+        messages: dict[DeliveryMessage, None] = {}
         results: list[pb.EntryResult] = []
         for handle in handles:
             try:
-                each = self._given_out(group, topic, handle)
+                each = self._find(group, topic, handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
@@ -217,7 +217,7 @@ class Acks:
         for (delivery, bits), position in zip(bits_of.items(), positions, strict=True):
             add(time_ms, position, kind, delivery, bits, number)
 
-    def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int = EXPIRED) -> None:
+    def redeliver(self, messages: Sequence[DeliveryMessage], *, attempted: bool, cause: int = EXPIRED) -> None:
         """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
 
         Those of a group that consumes in order stay the first of their lines instead of going to the retry topic (P6).
@@ -236,8 +236,8 @@ class Acks:
             CorruptDataError: one of them is damaged; likewise.
         """
         messages = [(delivery, index) for delivery, index in messages if delivery.open_bits >> index & 1]
-        if self._state.taking_back:
-            messages = self._without_taken_back(messages)
+        if self._state.revoking:
+            messages = self._without_revoked(messages)
         if any(delivery.lines for delivery, _ in messages):
             messages = self._put_back(messages, attempted=attempted, cause=cause)
         try:
@@ -245,28 +245,28 @@ class Acks:
                 self._put_leaving(messages, self._moved(messages, attempted=attempted), cause=cause)
         except RecordFaultError as fault:
             if len(messages) == 1:
-                self._set_aside(*messages[0], fault, attempted=attempted)
+                self._quarantine_message(*messages[0], fault, attempted=attempted)
             else:
                 for delivery, index in messages:
                     self.redeliver([(delivery, index)], attempted=attempted, cause=cause)
 
-    def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
+    def _without_revoked(self, messages: Sequence[DeliveryMessage]) -> list[DeliveryMessage]:
         """Close those that are being taken back a little earlier; the others.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        taken_back = [each for each in messages if self._state.is_taken_back(each[0])]
+        taken_back = [each for each in messages if self._state.is_revoked(each[0])]
         self._put_leaving(taken_back, [])
-        return [each for each in messages if not self._state.is_taken_back(each[0])]
+        return [each for each in messages if not self._state.is_revoked(each[0])]
 
-    def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int) -> list[GivenOut]:
+    def _put_back(self, messages: Sequence[DeliveryMessage], *, attempted: bool, cause: int) -> list[DeliveryMessage]:
         """Have messages of ordered groups wait in their lines, to be given out again; the messages that do not.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        rest: list[GivenOut] = []
+        rest: list[DeliveryMessage] = []
         returned: dict[Delivery, list[int]] = {}
         for delivery, index in messages:
             if delivery.lines and self._comes_again(delivery, index, attempted=attempted):
@@ -319,18 +319,18 @@ class Acks:
             lines=tuple(old.lines[index] for index in indexes),
             attempts=tuple(old.attempts[index] + counts for index in indexes),
             sources=tuple(Origin(old.id, index) for index in indexes),
-            is_held=True,
+            is_blocked=True,
         )
 
-    def _set_aside(self, delivery: Delivery, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+    def _quarantine_message(self, delivery: Delivery, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
         try:
             with RECORD_STEP:
                 stored = self.messages.message(delivery, index)
         except RecordFaultError:
             stored = None
-        self._quarantine.set_aside_delivery(delivery, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+        self._quarantine.quarantine_delivery(delivery, index, stored, Step.REDELIVERY, fault, attempted=attempted)
 
-    def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
+    def _moved(self, messages: Sequence[DeliveryMessage], *, attempted: bool) -> list[Record]:
         """The records that take the place of messages, without those that are gone."""
         records: list[Record] = []
         for (delivery, index), stored in zip(messages, self.messages.read(messages), strict=True):
@@ -354,7 +354,7 @@ class Acks:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
         try:
-            delivery, index = self._given_out(group, topic, handle)
+            delivery, index = self._find(group, topic, handle)
         except StatusError:
             if is_retry and self._is_done(group, topic, handle, call):
                 return
@@ -383,7 +383,9 @@ class Acks:
             for each in deliveries:
                 self.rewrite([each])
 
-    def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], cause: int | None = None) -> None:
+    def _put_leaving(
+        self, messages: Sequence[DeliveryMessage], records: list[Record], cause: int | None = None
+    ) -> None:
         """Append the records of what leaves its CKs, and those that close it there.
 
         Args:
@@ -413,7 +415,7 @@ class Acks:
             return False
         return self._state.acked.has(shown.delivery_id, shown.queue_offset, call)
 
-    def _given_out(self, group: str, topic: str, handle: str) -> GivenOut:
+    def _find(self, group: str, topic: str, handle: str) -> DeliveryMessage:
         """The message a receipt handle stands for.
 
         Raises:
@@ -423,7 +425,7 @@ class Acks:
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
         return self._open(decoded.delivery_id, decoded.queue_offset)
 
-    def _open(self, delivery_id: int, queue_offset: int) -> GivenOut:
+    def _open(self, delivery_id: int, queue_offset: int) -> DeliveryMessage:
         """The message of a CK with this offset.
 
         Raises:
@@ -436,7 +438,7 @@ class Acks:
                 Code.HA_NOT_AVAILABLE,
                 f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
             )
-        if delivery is not None and self._state.is_taken_back(delivery):
+        if delivery is not None and self._state.is_revoked(delivery):
             delivery = None
         index = -1 if delivery is None else delivery.index_of(queue_offset)
         if delivery is None or index < 0 or not delivery.open_bits >> index & 1:

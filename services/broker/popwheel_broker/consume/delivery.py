@@ -60,7 +60,7 @@ _RENEWED: Final = 8
 _CALLED: Final = 16
 _COPIED: Final = 32
 _ORDERED: Final = 64
-_HELD: Final = 128
+_BLOCKED: Final = 128
 
 _NO_COPY: Final = (1 << 64) - 1
 _NO_COPIES: dict[int, int] = {}
@@ -162,7 +162,7 @@ class Delivery:
         lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
         attempts: of such messages: how often each was delivered before, at most 32,767.
         sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
-        is_held: nobody has them: they wait until they are the first of their lines (`consume.lines`). An older
+        is_blocked: nobody has them: they wait until they are the first of their lines (`consume.lines`). An older
             release, which does not know this, has them come again at once.
         holder: who has it, or had it; None if that is not known. In memory only.
         is_suspended: whether the delivery of its only message, which stands in line, is no attempt when it ends. On
@@ -191,7 +191,7 @@ class Delivery:
     lines: tuple[int, ...] = ()
     attempts: tuple[int, ...] = ()
     sources: tuple[Origin, ...] = ()
-    is_held: bool = False
+    is_blocked: bool = False
     is_suspended: bool = False
     holder: Holder | None = None
 
@@ -289,7 +289,7 @@ class Delivery:
             assert max(self.copies.values()) < _NO_COPY, "a copy where none can be"
             extra.append(struct.pack(f">{count}Q", *(self.copies.get(index, _NO_COPY) for index in range(count))))
         if self.lines:
-            flags |= _ORDERED | (_HELD if self.is_held else 0)
+            flags |= _ORDERED | (_BLOCKED if self.is_blocked else 0)
             assert all(0 <= each < _BELOW_0 for each in self.attempts), "attempts that no record can hold"
             assert not self.is_suspended or (count == 1 and not self.sources), "only a change suspends, of one message"
             assert not self.sources or self.sources[0].delivery_id, "a source that would be read as none"
@@ -406,7 +406,7 @@ class Delivery:
             lines=lines,
             attempts=attempts,
             sources=sources,
-            is_held=bool(flags & _HELD),
+            is_blocked=bool(flags & _BLOCKED),
             is_suspended=is_suspended,
         )
 

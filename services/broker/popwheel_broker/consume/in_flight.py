@@ -8,7 +8,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
-from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages, Place, side_by_side
+from popwheel_broker.consume.delivery_messages import DeliveryMessage, DeliveryMessages, Place, side_by_side
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.consume.revive_table import ReviveTable
@@ -131,7 +131,7 @@ class InFlight:
         store: the messages.
     """
 
-    def __init__(self, table: ReviveTable, messages: GivenOutMessages, store: MessageStore) -> None:
+    def __init__(self, table: ReviveTable, messages: DeliveryMessages, store: MessageStore) -> None:
         self._table = table
         self._messages = messages
         self._store = store
@@ -155,7 +155,7 @@ class InFlight:
         if group and topic and (group, topic) not in self._table.in_flight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
-        messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
+        messages, rest = self._page(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
         places = [self._messages.place(delivery, index) for delivery, index in messages]
         entries = self._entries(places)
         size, count = 0, 0
@@ -178,10 +178,10 @@ class InFlight:
         ]
         return found, rest
 
-    def _given_out(
+    def _page(
         self, topic: str, group: str, begin: InFlightPlace, messages_max: int, client_id: str
-    ) -> tuple[list[GivenOut], InFlightPlace | None]:
-        messages: list[GivenOut] = []
+    ) -> tuple[list[DeliveryMessage], InFlightPlace | None]:
+        messages: list[DeliveryMessage] = []
         looked_at = 0
         of_client = self._few_of(client_id, group, begin.delivery_id) if client_id else None
         deliveries = self._table.begin_at(begin.delivery_id, group) if of_client is None else iter(of_client)
@@ -189,7 +189,7 @@ class InFlight:
             if looked_at == _DELIVERIES_AT_ONCE:
                 return messages, InFlightPlace(delivery.id, 0, begin.end)
             looked_at += 1
-            if delivery.is_held or (group and delivery.group != group):
+            if delivery.is_blocked or (group and delivery.group != group):
                 continue
             if client_id and client_of(delivery) != client_id:
                 continue

@@ -53,17 +53,17 @@ class Lines:
     """All lines of a broker.
 
     Args:
-        held_max: so many messages may be held; past it no more are read until some were given out.
+        blocked_max: so many messages may be held; past it no more are read until some were given out.
     """
 
-    def __init__(self, held_max: int) -> None:
-        self._held_max = held_max
+    def __init__(self, blocked_max: int) -> None:
+        self._blocked_max = blocked_max
         self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
         """Message-group queues by group and topic, queue, and key."""
         self._ready: dict[_Pair, dict[_Line, None]] = {}
-        self.held = Shares()
+        self.blocked = Shares()
         """Number of blocked messages by group: read and not delivered."""
-        self.held_of: dict[_Pair, int] = {}
+        self.blocked_of: dict[_Pair, int] = {}
         """The same by group and topic."""
         self.paused: dict[_Pair, None] = {}
         """Groups and topics of which no more is read, as too many messages are held."""
@@ -107,7 +107,7 @@ class Lines:
         Once there was no room, reading goes on only when a part of the limit is free again: else each message that is
         given out would have one read, and a poll woken for it.
         """
-        room = self.held.room(group, self._held_max)
+        room = self.blocked.room(group, self._blocked_max)
         if room and (group, topic) in self.paused and not self._resumes(group):
             return 0
         return room
@@ -123,8 +123,8 @@ class Lines:
         pair = (delivery.group, delivery.topic)
         queues = self._lines.setdefault(pair, {})
         lines = queues.setdefault(delivery.queue_id, {})
-        is_held, hashes, offsets = delivery.is_held, delivery.lines, delivery.offsets
-        held = 0
+        is_blocked, hashes, offsets = delivery.is_blocked, delivery.lines, delivery.offsets
+        blocked = 0
         for index in delivery.open_indexes():
             offset = offsets[index]
             key = hashes[index] or -1 - offset
@@ -133,8 +133,8 @@ class Lines:
                 line = lines[key] = _Line(key)
                 line.order.append(offset)
                 line.members[offset] = (delivery, index)
-                if is_held:
-                    held += 1
+                if is_blocked:
+                    blocked += 1
                     self._ready.setdefault(pair, {})[line] = None
                     if delivery.sources:
                         self.on_ready(*pair)
@@ -142,13 +142,13 @@ class Lines:
             before = line.members.get(offset)
             if before is None:
                 heappush(line.order, offset)
-            elif before[0].is_held:
-                held -= 1
+            elif before[0].is_blocked:
+                blocked -= 1
             line.members[offset] = (delivery, index)
-            held += is_held
+            blocked += is_blocked
             if self._look(pair, line) and delivery.sources:
                 self.on_ready(*pair)
-        self._count(pair, held)
+        self._count(pair, blocked)
 
     def remove(self, delivery: Delivery, bits: int) -> None:
         """Messages of a CK are done with, or another CK has taken them over."""
@@ -158,32 +158,32 @@ class Lines:
         if lines is None:
             return
         hashes, offsets = delivery.lines, delivery.offsets
-        held = 0
+        blocked = 0
         for index in bit_indexes(bits):
             offset = offsets[index]
             line = lines.get(hashes[index] or -1 - offset)
             if line is None or (member := line.members.get(offset)) is None or member[0] is not delivery:
                 continue
             del line.members[offset]
-            held += delivery.is_held
+            blocked += delivery.is_blocked
             if line.members:
                 if self._look(pair, line):
                     self.on_ready(*pair)
             else:
                 del lines[line.key]
-                if delivery.is_held:
+                if delivery.is_blocked:
                     self._not_ready(pair, line)
         if not lines:
             del queues[delivery.queue_id]
             if not queues:
                 del self._lines[pair]
-        self._count(pair, -held)
+        self._count(pair, -blocked)
         if not queues:
             self.on_free(*pair)
 
     def _look(self, pair: _Pair, line: _Line) -> bool:
         """Note whether a line's head is ready; whether it has become so."""
-        if not line.head()[0].is_held:
+        if not line.head()[0].is_blocked:
             self._not_ready(pair, line)
             return False
         ready = self._ready.setdefault(pair, {})
@@ -202,20 +202,20 @@ class Lines:
     def _count(self, pair: _Pair, messages: int) -> None:
         if not messages:
             return
-        self.held.take(pair[0], messages)
-        held = self.held_of.get(pair, 0) + messages
-        if held:
-            self.held_of[pair] = held
+        self.blocked.take(pair[0], messages)
+        blocked = self.blocked_of.get(pair, 0) + messages
+        if blocked:
+            self.blocked_of[pair] = blocked
         else:
-            self.held_of.pop(pair, None)
+            self.blocked_of.pop(pair, None)
         if messages < 0 and self.paused:
             for paused in [each for each in self.paused if self._resumes(each[0])]:
                 del self.paused[paused]
                 self.on_ready(*paused)
 
     def _resumes(self, group: str) -> bool:
-        room = self.held.room(group, self._held_max)
-        return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.held(group))
+        room = self.blocked.room(group, self._blocked_max)
+        return room > self._blocked_max // _RESUME_ONE_IN or (room > 0 and not self.blocked.held(group))
 
     def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
         """Group and topic, queue and line, offset and CK of every message, for those who compare."""

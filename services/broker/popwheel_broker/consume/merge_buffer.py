@@ -137,7 +137,7 @@ class MergeBuffer:
         self._pairs_max = pairs_max
         self._offsets: dict[str, dict[ConsumeQueue, Offsets]] = {}
         self._pairs = 0
-        self._held_up: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
+        self._stalled: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
         self._of_delivery: OrderedDict[int, QueueProgress] = OrderedDict()
         self._set_by_hand: OrderedDict[tuple[str, ConsumeQueue], int] = OrderedDict()
         self._set_by_hand_before = -1
@@ -173,8 +173,8 @@ class MergeBuffer:
 
     def of(self, group: str, queue: ConsumeQueue) -> QueueProgress:
         """A group's progress in a queue; a new group begins at the first message still stored."""
-        held_up = self._held_up.get(group)
-        progress = None if held_up is None else held_up.get(queue)
+        stalled = self._stalled.get(group)
+        progress = None if stalled is None else stalled.get(queue)
         if progress is None:
             queues = self._offsets.get(group)
             progress = QueueProgress(group, queue, None if queues is None else queues.get(queue))
@@ -210,7 +210,7 @@ class MergeBuffer:
 
     def popped(self, progress: QueueProgress, delivery: Delivery) -> None:
         """A pop has read up to the CK's next offset and gave out messages, or has them wait in their lines."""
-        if delivery.is_held:
+        if delivery.is_blocked:
             self.skipped(progress, delivery.next_offset)
             return
         assert delivery.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
@@ -220,7 +220,7 @@ class MergeBuffer:
         assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "CKs overlap"
         progress.waiting.append(delivery)
         self._of_delivery[delivery.id] = progress
-        self._held_up.setdefault(progress.group, {})[progress.queue] = progress
+        self._stalled.setdefault(progress.group, {})[progress.queue] = progress
         self._keep(progress)
         if len(self._of_delivery) > self._deliveries_max:
             self._let_go_first(progress)
@@ -270,10 +270,10 @@ class MergeBuffer:
         Args:
             group, queue, offset, position: see `commit`.
         """
-        held_up = self._held_up.get(group, {}).get(queue)
-        if held_up is not None:
-            self._release(held_up)
-            self._hold_up_no_more(held_up)
+        stalled = self._stalled.get(group, {}).get(queue)
+        if stalled is not None:
+            self._release(stalled)
+            self._resume(stalled)
         progress = self.of(group, queue)
         progress.committed = progress.popped = offset
         self._keep(progress)
@@ -316,7 +316,7 @@ class MergeBuffer:
 
     def forget_group(self, group: str) -> None:
         """Drop the progress of a deleted group."""
-        for progress in self._held_up.pop(group, {}).values():
+        for progress in self._stalled.pop(group, {}).values():
             self._release(progress)
         self._pairs -= len(self._offsets.pop(group, ()))
         assert self._pairs >= 0, "more pairs are gone than there were"
@@ -339,7 +339,7 @@ class MergeBuffer:
             for queue in gone if len(gone) <= len(offsets) else [each for each in offsets if each in gone]:
                 if offsets.pop(queue, None) is not None:
                     self._pairs -= 1
-                    progress = self._held_up.get(group, {}).pop(queue, None)
+                    progress = self._stalled.get(group, {}).pop(queue, None)
                     if progress is not None:
                         self._release(progress)
                     for changes in self._watched:
@@ -367,13 +367,13 @@ class MergeBuffer:
             self._of_delivery.pop(delivery.id, None)
             progress.committed = max(progress.committed, delivery.next_offset)
         if not waiting:
-            self._hold_up_no_more(progress)
+            self._resume(progress)
 
-    def _hold_up_no_more(self, progress: QueueProgress) -> None:
-        held_up = self._held_up.get(progress.group, {})
-        held_up.pop(progress.queue, None)
-        if not held_up:
-            self._held_up.pop(progress.group, None)
+    def _resume(self, progress: QueueProgress) -> None:
+        stalled = self._stalled.get(progress.group, {})
+        stalled.pop(progress.queue, None)
+        if not stalled:
+            self._stalled.pop(progress.group, None)
 
     def _keep(self, progress: QueueProgress) -> None:
         group, queue, offsets = progress.group, progress.queue, progress.offsets

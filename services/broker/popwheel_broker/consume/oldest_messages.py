@@ -131,7 +131,7 @@ class OldestMessages:
         elif now.deliveries:
             delivery = now.deliveries.pop()
             if delivery.open_bits:
-                waits = delivery.is_held
+                waits = delivery.is_blocked
                 topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
                 now.note((delivery.group, topic), delivery.first_position, waits=waits)
         elif now.revive_queues:

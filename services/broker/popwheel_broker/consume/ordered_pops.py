@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import Delivery, Origin, close_record, delivery_record, renewal_record
-from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.lines import Lines, Member, revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
 from popwheel_broker.consume.pop_clock import PopClock
@@ -51,7 +51,7 @@ class OrderedPops:
         self._topics = topics
         self._clock = clock
         self._take = take
-        self._messages = GivenOutMessages(store, topics)
+        self._messages = DeliveryMessages(store, topics)
         self.receives = Receives()
         """The receives that have what was given out."""
 
@@ -201,7 +201,7 @@ class OrderedPops:
         """Write down that messages were read and that nobody has them."""
         group, topic, queue_id = request.group, request.topic, taken.progress.queue.queue_id
         identity = self._state.table.make_id(revive_queue_of(group, topic, queue_id))
-        held = taken.delivery(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
+        held = taken.delivery(identity, group, topic, self._clock.now_ms(), 0, is_blocked=True)
         self._store.put([delivery_record(self._topics.revive, held, Popped(held, taken.progress))])
         return held
 
@@ -219,7 +219,7 @@ class OrderedPops:
         """
         gone: dict[Delivery, int] = {}
         for delivery in self._state.table.lasting_of(queue.topic):
-            if delivery.is_held and (delivery.group, delivery.queue_id) == (group, queue.queue_id):
+            if delivery.is_blocked and (delivery.group, delivery.queue_id) == (group, queue.queue_id):
                 bits = sum(1 << index for index in delivery.open_indexes() if delivery.offsets[index] < offset)
                 if bits:
                     gone[delivery] = bits

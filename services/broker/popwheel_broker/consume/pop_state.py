@@ -37,7 +37,7 @@ class PopSnapshot:
     time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
 
 
-class TakingBack(NamedTuple):
+class Revocation(NamedTuple):
     """CKs of a group and topic that a reset is taking back, some at a time.
 
     Args:
@@ -68,7 +68,7 @@ class PopState:
         stay_ms: see `MergeBuffer`.
         deliveries_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
-        held_max: see `Lines`.
+        blocked_max: see `Lines`.
         queue: gives a queue of the store by its topic and number.
         events_max: see `DeliveryEvents`.
     """
@@ -78,7 +78,7 @@ class PopState:
         stay_ms: int,
         deliveries_max: int,
         pairs_max: int,
-        held_max: int,
+        blocked_max: int,
         queue: Callable[[str, int], ConsumeQueue | None],
         events_max: int = ENTRIES_MAX,
     ) -> None:
@@ -91,14 +91,14 @@ class PopState:
             RecordKind.FORGET_TOPIC: self._forget_topic,
             RecordKind.FORGET_GROUP: self._forget_group,
             RecordKind.OFFSET: self._offset,
-            RecordKind.QUARANTINE: self._set_aside,
+            RecordKind.QUARANTINE: self._quarantined,
         }
         self.merge_buffer = MergeBuffer(stay_ms, deliveries_max, pairs_max)
-        self.table = ReviveTable(held_max)
+        self.table = ReviveTable(blocked_max)
         self.events = DeliveryEvents(events_max)
         """Recent events of messages. They are a master's own, and not folded."""
         self.acked = AckMemory()
-        self.taking_back: dict[tuple[str, str], TakingBack] = {}
+        self.revoking: dict[tuple[str, str], Revocation] = {}
         """CKs that are being revoked, by group and topic, some at a time; no client has them any more.
 
         They are a master's own, and not folded: for a new master those that are open are as all others.
@@ -109,10 +109,10 @@ class PopState:
         """Kinds that open, change or end a CK, or move an offset."""
         return frozenset(map(RecordKind, self._apply_by_kind))
 
-    def is_taken_back(self, delivery: Delivery) -> bool:
+    def is_revoked(self, delivery: Delivery) -> bool:
         """Return whether a CK is one of those that are being revoked."""
-        taking_back = self.taking_back.get((delivery.group, delivery.topic))
-        return taking_back is not None and taking_back.has(delivery)
+        revoking = self.revoking.get((delivery.group, delivery.topic))
+        return revoking is not None and revoking.has(delivery)
 
     def begin_to_lead(self, wall_ms: int) -> None:
         """Begin to record the holders of messages, and the events of messages."""
@@ -189,7 +189,7 @@ class PopState:
             if letters is not None:
                 self.merge_buffer.read_to(group, letters, offset + 1)
 
-    def _set_aside(self, found: StoredRecord) -> None:
+    def _quarantined(self, found: StoredRecord) -> None:
         origin = Origin.decode(found.origin)
         self._close(origin.delivery_id, 1 << origin.index)
 

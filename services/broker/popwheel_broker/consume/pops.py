@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_record
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
-from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.group_filters import GroupFilters
 from popwheel_broker.consume.lines import revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
@@ -80,7 +80,7 @@ class Pops:
         self.group_filters = GroupFilters()
         self.recent_polls = RecentPolls()
         self._passed_over = 0
-        self._messages = GivenOutMessages(store, topics)
+        self._messages = DeliveryMessages(store, topics)
         self.ordered = OrderedPops(store, state, topics, clock, self.take)
         """Pops of groups that consume in order."""
         self.priorities = PriorityPops(
@@ -112,7 +112,7 @@ class Pops:
         self.recent_polls.note(request.group, request.topic, request.client_id, self._clock.now_ms())
         if self._view.is_paused(request.group, request.topic):
             return self.again(request)  # whoever polls for more waits until it is resumed
-        if self._state.taking_back and (request.group, request.topic) in self._state.taking_back:
+        if self._state.revoking and (request.group, request.topic) in self._state.revoking:
             return PopAnswer()  # whoever polls is told when that has ended
         room = self.room(request.group)
         wanted = wanted_by(request.filter)
@@ -156,7 +156,7 @@ class Pops:
                 self._take_retries(retries, budget, taken)
         answer = PopAnswer()
         if taken:
-            self.give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
+            self.deliver(request, taken, answer, is_remembered=bool(levels) and is_ordered)
             if priority_turn is not None:
                 self.priorities.note(priority_turn)
         else:
@@ -224,7 +224,7 @@ class Pops:
         Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
         brings finds out.
         """
-        if (group, topic) in self._state.taking_back or self._view.is_paused(group, topic):
+        if (group, topic) in self._state.revoking or self._view.is_paused(group, topic):
             return 0
         known = self._view.topics.get(topic)
         retries, queues = self._sources(group, topic, _ANY_QUEUE, 0, 1 if known is None else known.queues)
@@ -361,7 +361,7 @@ class Pops:
         self._passed_over += found.next_offset - start - len(found.entries)
         return found
 
-    def give_out(
+    def deliver(
         self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool = False
     ) -> None:
         """Write down who has what was taken, and put it into the answer.
@@ -446,7 +446,7 @@ class Pops:
                     messages = [] if stored is None else delivered_message.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
                 with suppress(StatusError):  # it comes again when it is due
-                    self._quarantine.set_aside_delivery(delivery, index, stored, Step.ANSWER, fault, attempted=False)
+                    self._quarantine.quarantine_delivery(delivery, index, stored, Step.ANSWER, fault, attempted=False)
                 continue
             except (CorruptDataError, NotInMemory):
                 # It comes again when it is due, and whoever redelivers it waits for the device, or for repair.

@@ -61,7 +61,7 @@ class Quarantine:
         """Topic of the records."""
         return self._topics.quarantine
 
-    def set_aside_delivery(
+    def quarantine_delivery(
         self,
         delivery: Delivery,
         index: int,
@@ -107,7 +107,7 @@ class Quarantine:
         entries = [] if queue is None else queue.read(delivery.offsets[index], 1)
         return entries[0].position if entries else delivery.first_position
 
-    def set_aside_timer(
+    def quarantine_timer(
         self,
         position: int,
         stored: StoredRecord | None,

@@ -79,7 +79,7 @@ class QuarantineEntry:
         topic: its topic, as the client knows it; empty if that could not be told.
         queue_id, queue_offset: where it stands.
         reason: the error.
-        set_aside_ms: when, wall clock.
+        quarantined_ms: when, wall clock.
         record_position, record_length: of the QUARANTINE record; -1 and 0 if there is none (`Step.FOLD`).
     """
 
@@ -93,7 +93,7 @@ class QuarantineEntry:
     queue_id: int
     queue_offset: int
     reason: str
-    set_aside_ms: int = 0
+    quarantined_ms: int = 0
     record_position: int = -1
     record_length: int = 0
 
@@ -177,7 +177,7 @@ class QuarantineEntry:
             self.queue_id,
             self.queue_offset,
             self.reason,
-            self.set_aside_ms,
+            self.quarantined_ms,
             self.record_position,
             self.record_length,
         ]

@@ -48,9 +48,9 @@ class QuarantineTable:
 
     def note_fault(self, entry: QuarantineEntry) -> None:
         """A record of the log could not be applied. No record says so: whoever reads the log meets the same."""
-        self._set_aside(entry)
+        self._add(entry)
 
-    def _set_aside(self, entry: QuarantineEntry) -> None:
+    def _add(self, entry: QuarantineEntry) -> None:
         self._remove(entry.key)
         self._entries[entry.key] = entry
         self._of_topic.setdefault(entry.topic, {})[entry.key] = None
@@ -86,7 +86,7 @@ class QuarantineTable:
     def apply(self, found: StoredRecord) -> None:
         """See `Fold`."""
         if found.kind == RecordKind.QUARANTINE:
-            self._set_aside(decode_kept(found).entry)
+            self._add(decode_kept(found).entry)
         elif found.kind == RecordKind.QUARANTINE_END:
             self._end(decode_end(found.payload), found.position)
         elif found.kind == RecordKind.MESSAGE:
@@ -129,7 +129,7 @@ class QuarantineTable:
     def _take_up(self, entries: dict[bytes, QuarantineEntry]) -> None:
         self._entries, self._of_topic, self.shares = {}, {}, Shares()
         for entry in entries.values():
-            self._set_aside(entry)
+            self._add(entry)
 
     def counts(self) -> dict[Step, int]:
         """Return the number of entries by step."""

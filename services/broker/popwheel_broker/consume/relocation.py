@@ -56,7 +56,7 @@ class Relocation:
         self._quarantine = quarantine
         self._table = table
         self._acks = acks
-        self._given_out = acks.messages
+        self._reader = acks.messages
         self.messages = 0
 
     def standing_before(self, position: int, revive_topic: str) -> deque[Delivery]:
@@ -125,7 +125,7 @@ class Relocation:
         """The messages that a CK holds; None if one is damaged, or fails by itself."""
         try:
             with RECORD_STEP:
-                found = [(index, self._given_out.message(delivery, index)) for index in delivery.open_indexes()]
+                found = [(index, self._reader.message(delivery, index)) for index in delivery.open_indexes()]
         except CorruptDataError:
             return None
         except RecordFaultError as fault:
@@ -147,9 +147,7 @@ class Relocation:
             delivery = each.delivery
             if self._table.get(delivery.id) is delivery:
                 # What was deleted meanwhile, with its topic, does not come again by its copy.
-                copies = {
-                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(delivery, index)
-                }
+                copies = {index: at for index, at in each.copies.items() if self._reader.is_in_flight(delivery, index)}
                 moved.append(replace(delivery, copies=copies, first_position=each.first_position))
         self._acks.rewrite(moved)
 

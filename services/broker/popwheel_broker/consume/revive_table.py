@@ -27,7 +27,7 @@ _LATEST_MAX = 10_000
 """Number of CKs among which recent ones are searched."""
 _FEW = 2_048
 """Number of CKs of a group that are sorted at once."""
-_HELD_MAX = 400_000
+_BLOCKED_MAX = 400_000
 _id_of = attrgetter("id")
 
 _Key = TypeVar("_Key")
@@ -37,10 +37,10 @@ class ReviveTable:
     """All open CKs, by revive queue and id.
 
     Args:
-        held_max: see `Lines`.
+        blocked_max: see `Lines`.
     """
 
-    def __init__(self, held_max: int = _HELD_MAX) -> None:
+    def __init__(self, blocked_max: int = _BLOCKED_MAX) -> None:
         self._queues: list[dict[int, Delivery]] = [{} for _ in range(REVIVE_QUEUES)]
         self._stretches = LogStretches()
         self._sequence = DeliverySequence()
@@ -53,7 +53,7 @@ class ReviveTable:
         self._by_group = DeliveryIndex(lambda each: each.group)
         self._lasting_by_topic = DeliveryIndex(lambda each: each.topic)
         """Those that do not lapse by themselves when their topic is deleted: messages were copied, or are held."""
-        self.lines = Lines(held_max)
+        self.lines = Lines(blocked_max)
         """Message-group queues of ordered groups."""
         self.holders = Holders()
         """Holders of delivered messages."""
@@ -144,13 +144,13 @@ class ReviveTable:
             self._stretches.add(delivery)
             self._sequence.add(delivery)
             self._by_group.add(delivery)
-            if delivery.copies or delivery.is_held:
+            if delivery.copies or delivery.is_blocked:
                 self._lasting_by_topic.add(delivery)
             if delivery.lines:
                 self.lines.add(delivery)
             messages = delivery.open_bits.bit_count()
             self._count(delivery, messages)
-            if not delivery.is_held:
+            if not delivery.is_blocked:
                 self.holders.opened(delivery, messages)
             self._schedule(delivery)
         if delivery.replaces is None:
@@ -169,7 +169,7 @@ class ReviveTable:
         delivery.open_bits &= ~bits
         if delivery.lines:
             self.lines.remove(delivery, closed)
-        if not delivery.is_held:
+        if not delivery.is_blocked:
             self.holders.ended(delivery, messages, is_closed=not delivery.open_bits)
         if delivery.open_bits:
             return None
@@ -257,7 +257,7 @@ class ReviveTable:
             delivery.copies, delivery.first_position = copy.copies, copy.first_position
             self._stretches.add(delivery)
             self._lasting_by_topic.remove(delivery)
-            if delivery.copies or delivery.is_held:
+            if delivery.copies or delivery.is_blocked:
                 self._lasting_by_topic.add(delivery)
         queue = self._queues[delivery.revive_queue]
         queue[delivery.id] = queue.pop(delivery.id)
@@ -292,7 +292,7 @@ class ReviveTable:
             self._in_flight_of_queue[queue] = in_flight
         else:
             self._in_flight_of_queue.pop(queue, None)
-        if delivery.is_held:
+        if delivery.is_blocked:
             return  # given out to nobody
         self.shares.take(delivery.group, messages)
         topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
@@ -340,7 +340,7 @@ class ReviveTable:
         return self._lasting_by_topic.count(topic)
 
     def _schedule(self, delivery: Delivery) -> None:
-        if delivery.is_held:
+        if delivery.is_blocked:
             return
         self._put(delivery, self._first_due(delivery))
         self._drop_void()

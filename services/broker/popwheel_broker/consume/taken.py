@@ -58,7 +58,7 @@ class Taken:
         self.next_offset = self.offsets[-1] + 1
 
     def delivery(
-        self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_held: bool = False
+        self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_blocked: bool = False
     ) -> Delivery:
         """The CK of these messages.
 
@@ -67,7 +67,7 @@ class Taken:
             group, topic: who asked, and for what.
             now_ms: when (`PopClock`).
             invisible_ms: for how long they are hidden from the others of the group.
-            is_held: whether they are not given out yet.
+            is_blocked: whether they are not given out yet.
         """
         return Delivery(
             id=identity,
@@ -86,5 +86,5 @@ class Taken:
             attempts=self.attempts,
             sources=self.sources,
             copies=self.copies,
-            is_held=is_held,
+            is_blocked=is_blocked,
         )

@@ -30,12 +30,12 @@ from popwheel_broker.consume.pops import Pops
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.consume.relocation import Relocation
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, Row
+from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.dead_letters import DeadLetters
 from popwheel_broker.core.expiry import Expiry
-from popwheel_broker.core.notification import Interest, Interests, tell_again
+from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.core.offset_reset import OffsetReset
 from popwheel_broker.core.retrial import Retrial
-from popwheel_broker.core.settlement import Settlement
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.lite.lite_offsets import LiteOffsets
 from popwheel_broker.lite.lite_pops import LitePops
@@ -150,13 +150,13 @@ class BrokerCore:
         self.pops = Pops(context, options.pop, random_source, clock)
         self.interests.sql_scan = self.pops.sql_scan
         subscriptions = LiteSubscriptions(
-            options.lite.subscriptions_max, self.interests.tell_client, self.interests.has_client
+            options.lite.subscriptions_max, self.interests.notify_client, self.interests.has_client
         )
         self.interests.on_client = subscriptions.polls
         self.group_queues = GroupQueues(
             self.state.merge_buffer, self.store.queues, self.names.readers, subscriptions.lite_topics_of
         )
-        self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.held_of)
+        self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.blocked_of)
         self.oldest = OldestMessages(self.store, self.state, self.group_queues)
         self.acks = Acks(context, self._due_changed, self.names.knows_group, self.pops.ordered.receives)
         self.offset_reset = OffsetReset(self.store, self.state, self._topics, self.pops, self.interests)
@@ -170,7 +170,7 @@ class BrokerCore:
         for fold in (self.timer, self.state, self.names, self.quarantine.table, self.transactions.table):
             self.store.folds.add(fold)
         self.store.folds.on_fault = self._fold_failed
-        self.settlement = Settlement(
+        self.cluster_changes = ClusterChanges(
             self.store, self.state, self.names, view, self._topics, self.pops, self.interests, subscriptions
         )
         self.lite = LiteTopics(
@@ -178,9 +178,9 @@ class BrokerCore:
             view,
             subscriptions,
             LitePops(self.store, self.state, self.pops, subscriptions, options.pop.response_bytes_max),
-            self.settlement.end_lite_topics,
-            self.settlement.lite_ends_max,
-            self.interests.tell_end,
+            self.cluster_changes.end_lite_topics,
+            self.cluster_changes.lite_ends_max,
+            self.interests.notify_end,
         )
         self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
@@ -412,7 +412,7 @@ class BrokerCore:
             self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
         self.timer.state.damage_mended()
         self.pops.damaged.clear()
-        tell_again(interests, self.waiting)
+        notify_again(interests, self.waiting)
         for queue in lite_topics:
             self.lite.arrived(queue)
 
@@ -440,7 +440,7 @@ class BrokerCore:
         self.pops.ordered.drop_before(commit.group, queue, commit.offset)
         # Set back from where another commit had put it, it shows messages that arrived long ago.
         polled = (each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
-        tell_again(polled, self.waiting)
+        notify_again(polled, self.waiting)
 
     def waiting(self, interest: Interest) -> int:
         """Return how many messages wait for an interest, as `Pops.waiting` does; of lite topics, how many have any."""

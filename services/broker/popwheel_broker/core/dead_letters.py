@@ -27,13 +27,13 @@ class Redriven(NamedTuple):
     """Result of a redrive of dead letters.
 
     Args:
-        given_back: to their group.
+        redriven: to their group.
         kept: as dead letters, at the end of their queue: their topic is gone, they can't be read, or they are of a lite
             topic.
         moved: to the end of their queue, as they were not chosen and stood before one that was.
     """
 
-    given_back: int
+    redriven: int
     kept: int
     moved: int = 0
 
@@ -112,7 +112,7 @@ class DeadLetters:
         there = [stored for stored in found if stored.kind != RecordKind.SKIPPED]
         wanted = [chosen is None or stored.queue_offset in chosen for stored in there]
         records = [
-            (self._given_back(group, stored) if is_wanted else None) or _kept(stored)
+            (self._redriven(group, stored) if is_wanted else None) or _kept(stored)
             for stored, is_wanted in zip(there, wanted, strict=True)
         ]
         if records:
@@ -135,10 +135,10 @@ class DeadLetters:
         """
         found = [each for offset in offsets for each in self.read(queue, offset, 1, bytes_max)]
         there = [each for each in found if each.kind != RecordKind.SKIPPED]
-        kept = sum(self._given_back(group, each) is None for each in there)
+        kept = sum(self._redriven(group, each) is None for each in there)
         return Redriven(len(there) - kept, kept)
 
-    def _given_back(self, group: str, stored: StoredRecord) -> Record | None:
+    def _redriven(self, group: str, stored: StoredRecord) -> Record | None:
         """The record that gives one back; None if it has nowhere to go."""
         try:
             message = Message.FromString(stored.payload)

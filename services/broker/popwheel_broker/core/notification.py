@@ -77,7 +77,7 @@ class Subscriber:
     lite_ends: deque[tuple[ClientKey, str]] = field(default_factory=lambda: deque(maxlen=LITE_ENDS_MAX))
     """Clients, and lite topics that have ended for them: to be told."""
 
-    def tell(self, interest_id: int, messages: int) -> None:
+    def notify(self, interest_id: int, messages: int) -> None:
         """Note that messages wait for an interest; with 0, that it is registered."""
         first = not (self._waiting or self._refused)
         self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
@@ -91,7 +91,7 @@ class Subscriber:
         if first:
             self.wake()
 
-    def tell_end(self, client: ClientKey, lite_topic: str) -> None:
+    def notify_end(self, client: ClientKey, lite_topic: str) -> None:
         """Note that a lite topic has ended that a client has read."""
         self.lite_ends.append((client, lite_topic))
         self.wake()
@@ -144,10 +144,10 @@ class SubscriberSet:
 
     Attributes:
         members: the next to be told first.
-        hand_ons: how often members may still hand a word on in this while: as often as one word needs to go round.
+        forwards_left: how often members may still hand a word on in this while: as often as one word needs to go round.
     """
 
-    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "hand_ons", "members", "pair", "topic", "wanted")
+    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "forwards_left", "members", "pair", "topic", "wanted")
 
     def __init__(
         self,
@@ -165,48 +165,48 @@ class SubscriberSet:
         self._waiting = waiting
         self._is_open = False
         self._fresh = 0
-        self.hand_ons = 0
+        self.forwards_left = 0
 
-    def tell(self, messages: int) -> None:
+    def notify(self, messages: int) -> None:
         """Messages have come: tell as many members, in turn, and look later whether they were taken."""
         count = len(self.members)
         if self._later is None or count == 1:
             for interest in self.members:
-                interest.subscriber.tell(interest.id, messages)
+                interest.subscriber.notify(interest.id, messages)
             return
-        told = min(count, messages)
-        share, more = divmod(messages, told)
-        for index in range(told):
-            self._tell_next(share + (index < more))
+        notified = min(count, messages)
+        share, more = divmod(messages, notified)
+        for index in range(notified):
+            self._notify_next(share + (index < more))
         self._fresh += messages
         self._open()
 
-    def hand_on(self) -> None:
+    def forward(self) -> None:
         """A member has no poll for what it was told: tell the next, unless words have been handed on often enough."""
-        if self.hand_ons and self._waiting(self.members[0]):
-            self.hand_ons -= 1
-            self._tell_next(1)
+        if self.forwards_left and self._waiting(self.members[0]):
+            self.forwards_left -= 1
+            self._notify_next(1)
 
-    def _tell_next(self, messages: int) -> None:
+    def _notify_next(self, messages: int) -> None:
         interest = self.members.pop(0)
         self.members.append(interest)
-        interest.subscriber.tell(interest.id, messages)
+        interest.subscriber.notify(interest.id, messages)
 
     def _open(self) -> None:
         if not self._is_open and self._later is not None:
             self._is_open = True
-            self.hand_ons = len(self.members) - 1
+            self.forwards_left = len(self.members) - 1
             self._later(WHILE_S, self._look)
 
     def _look(self) -> None:
         """The while is over."""
         self._is_open = False
-        self.hand_ons = 0
+        self.forwards_left = 0
         fresh, self._fresh = self._fresh, 0
         waiting = self._waiting(self.members[0]) if self.members else 0
         if waiting > fresh:
             for interest in self.members:
-                interest.subscriber.tell(interest.id, waiting)
+                interest.subscriber.notify(interest.id, waiting)
         elif waiting:
             self._open()
 
@@ -358,13 +358,13 @@ class Interests:
     def is_shared(self, interest: Interest) -> bool:
         """Return whether other proxies wait for the same, and may be notified instead."""
         subscriber_set = self._sets[interest.key]
-        return len(subscriber_set.members) > 1 and subscriber_set.hand_ons > 0
+        return len(subscriber_set.members) > 1 and subscriber_set.forwards_left > 0
 
-    def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
+    def forward(self, subscriber: Subscriber, interest_id: int) -> None:
         """A proxy has no poll that waits for what it was told: another may."""
         interest = subscriber.interests.get(interest_id)
         if interest is not None:
-            self._sets[interest.key].hand_on()
+            self._sets[interest.key].forward()
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Notify those who wait for messages that these have become readable, at once or in the next turns."""
@@ -383,7 +383,7 @@ class Interests:
                 if _is_asked(each, queue):
                     asked = True
                 else:
-                    self._tell(each, queue, tag_hashes)
+                    self._notify(each, queue, tag_hashes)
             if asked:
                 self.arrivals.add(queue, queue.max_offset - count, tag_hashes, filters_only=True)
 
@@ -414,7 +414,7 @@ class Interests:
                 wanted = each.wanted
                 is_open = records is not None and spent <= _ASKING_COST_MAX and _is_asked(each, queue)
                 if records is None or not is_open or not isinstance(wanted, SqlFilter):
-                    self._tell(each, queue, tag_hashes)
+                    self._notify(each, queue, tag_hashes)
                     yield 1 + len(tag_hashes) // _TAGS_OF_ONE
                     continue
                 if wanted not in passing:
@@ -425,12 +425,12 @@ class Interests:
                         spent += cost
                         yield cost
                 if passing[wanted]:
-                    self._tell(each, queue, tag_hashes[: passing[wanted]])
+                    self._notify(each, queue, tag_hashes[: passing[wanted]])
                     yield 1
         if not arrived.tag_hashes:
             for each in self._to_be_asked(arrived):
                 if each.members and not self._is_paused(each):
-                    each.tell(arrived.count)
+                    each.notify(arrived.count)
                 yield 1
 
     def _to_be_asked(self, arrived: Arrived) -> list[SubscriberSet]:
@@ -446,29 +446,29 @@ class Interests:
         before = scan.arrivals.cost
         return scan.passing([stored], wanted), 1 + scan.arrivals.cost - before
 
-    def _tell(self, subscribers: SubscriberSet, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+    def _notify(self, subscribers: SubscriberSet, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         """Notify them of messages that have their tags; of all, if it is not tags that decide."""
         wanted = subscribers.wanted
         if not subscribers.members or self._is_paused(subscribers):
             return
         if not isinstance(wanted, frozenset) or queue.topic != subscribers.topic:
-            subscribers.tell(len(tag_hashes))
+            subscribers.notify(len(tag_hashes))
         elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
-            subscribers.tell(messages)
+            subscribers.notify(messages)
 
     def _is_paused(self, subscribers: SubscriberSet) -> bool:
         return (bool(self.paused) and subscribers.pair in self.paused) or self.is_paused(*subscribers.pair)
 
-    def tell_client(self, key: ClientKey) -> None:
+    def notify_client(self, key: ClientKey) -> None:
         """Notify a client that waits here that a lite topic which it reads may have something for it."""
         subscribers = self._sets.get((client_source(key.topic, key.client_id), key.group, None))
         if subscribers is not None and not self.is_paused(key.group, key.topic):
-            subscribers.tell(1)
+            subscribers.notify(1)
 
-    def tell_end(self, key: ClientKey, lite_topic: str) -> None:
+    def notify_end(self, key: ClientKey, lite_topic: str) -> None:
         """Tell all proxies that a lite topic has ended which a client has read: one of them has the client."""
         for subscriber in self.subscribers:
-            subscriber.tell_end(key, lite_topic)
+            subscriber.notify_end(key, lite_topic)
 
     def has_client(self, key: ClientKey) -> bool:
         """Return whether a client waits here for messages of lite topics."""
@@ -479,7 +479,7 @@ class Interests:
         if self.is_paused(group, topic):
             return
         for subscribers in self._by_topic.get(names.retry_topic(group, topic), ()):  # of this group alone
-            subscribers.tell(1)
+            subscribers.notify(1)
 
 
 def _is_asked(subscribers: SubscriberSet, queue: ConsumeQueue) -> bool:
@@ -514,7 +514,7 @@ def _nobody(key: ClientKey, is_waiting: bool) -> int:
     return 0
 
 
-def tell_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]) -> None:
+def notify_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]) -> None:
     """Tell how many messages wait, also of those that were told of when they arrived.
 
     Args:
@@ -524,4 +524,4 @@ def tell_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]
     for interest in interests:
         count = waiting(interest)
         if count:
-            interest.subscriber.tell(interest.id, count)
+            interest.subscriber.notify(interest.id, count)

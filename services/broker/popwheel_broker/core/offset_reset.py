@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from popwheel_broker.consume.delivery import RESET, REVIVE_QUEUES, Delivery, OffsetCommit, close_records
-from popwheel_broker.consume.pop_state import PopState, TakingBack, is_read_from
+from popwheel_broker.consume.pop_state import PopState, Revocation, is_read_from
 from popwheel_broker.consume.pops import Pops
-from popwheel_broker.core.notification import Interests, tell_again
+from popwheel_broker.core.notification import Interests, notify_again
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
@@ -31,7 +31,7 @@ class ResetPlan:
         queues: where the group is to go on in each of the topic's queues.
         retries: the queues of the group's retry topic, which are passed over.
         retries_kept: those that are not: a retry does not say which queue it came from.
-        given_out: CKs of the group that have messages of the topic, or of its retries; also of those that wait in line.
+        deliveries: those to the group of messages of the topic, or of its retries; blocked ones as well.
         in_flight: how many messages are given out.
         queue_id: the only queue that is reset; None for all of the topic.
     """
@@ -41,7 +41,7 @@ class ResetPlan:
     queues: Mapping[ConsumeQueue, int]
     retries: Sequence[ConsumeQueue]
     retries_kept: Sequence[ConsumeQueue]
-    given_out: list[Delivery]
+    deliveries: list[Delivery]
     in_flight: int
     queue_id: int | None
 
@@ -87,7 +87,7 @@ class OffsetReset:
                 whoever reads it begins at its end.
             queue_id: the only queue that is reset; None for all of the topic.
         """
-        given_out = [
+        deliveries = [
             each for each in self._state.table.of_group(group) if each.topic == topic and is_read_from(each, queue_id)
         ]
         retries = self._store.queues.of_topic(names.stored_retry_topic(group, topic))
@@ -97,8 +97,8 @@ class OffsetReset:
             {queue: offset for queue, offset in queues.items() if queue.min_offset < queue.max_offset},
             retries if queue_id is None else (),
             () if queue_id is None else retries,
-            given_out,
-            sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
+            deliveries,
+            sum(each.open_bits.bit_count() for each in deliveries if not each.is_blocked),
             queue_id,
         )
 
@@ -113,7 +113,7 @@ class OffsetReset:
                 topic is under way; nothing has changed.
         """
         pair = (plan.group, plan.topic)
-        if pair in self._state.taking_back:
+        if pair in self._state.revoking:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS, f"a reset of {plan.group} in {plan.topic} is under way; wait until it has ended"
             )
@@ -127,12 +127,12 @@ class OffsetReset:
         revive = self._topics.revive
         commits = (OffsetCommit(plan.group, each.topic, each.queue_id, at) for each, at in offsets.items())
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        at_once = plan.given_out if len(plan.given_out) <= _AT_ONCE_MAX else []
+        at_once = plan.deliveries if len(plan.deliveries) <= _AT_ONCE_MAX else []
         self._store.put([*records, *close_records(revive, at_once)])
         for queue in offsets:
             self._pops.damaged.pop(queue, None)
-        plan.given_out[:] = [each for each in plan.given_out if each.open_bits]
-        self._state.taking_back[pair] = TakingBack(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
+        plan.deliveries[:] = [each for each in plan.deliveries if each.open_bits]
+        self._state.revoking[pair] = Revocation(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
 
     def go_on(self, plan: ResetPlan) -> bool:
         """Take back some of what was given out; whether there may be more.
@@ -140,15 +140,15 @@ class OffsetReset:
         Raises:
             StatusError: the disk is full. What is left is given out as before: the reset is to be made again.
         """
-        some = plan.given_out[-_STEP:]
-        del plan.given_out[-_STEP:]
+        some = plan.deliveries[-_STEP:]
+        del plan.deliveries[-_STEP:]
         there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
         if there:
             self._store.put(close_records(self._topics.revive, there))
-        return bool(plan.given_out)
+        return bool(plan.deliveries)
 
     def end(self, plan: ResetPlan) -> None:
         """All is taken back, or can't be: tell of what can be read again."""
-        self._state.taking_back.pop((plan.group, plan.topic), None)
+        self._state.revoking.pop((plan.group, plan.topic), None)
         polled = [each for each in self._interests.of_topic(plan.topic) if each.group == plan.group]
-        tell_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))
+        notify_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))

@@ -163,7 +163,7 @@ class Retrial:
         """
         if stored.kind != RecordKind.TIMER:
             return None
-        return self._timer.given_back(entry.position, stored, self._clock.wall_ms())
+        return self._timer.released(entry.position, stored, self._clock.wall_ms())
 
 
 def _message_of(kept: Kept, found: StoredRecord) -> StoredRecord:

@@ -183,7 +183,7 @@ class TimerEnqueuePut:
         try:
             wheel.add(slot_ms, position)
         except BaseException:
-            state.log.take_back()  # a start would find it, besides that of the next try
+            state.log.undo_append()  # a start would find it, besides that of the next try
             raise
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.

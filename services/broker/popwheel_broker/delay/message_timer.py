@@ -279,7 +279,7 @@ class MessageTimer:
         oldest += [queue[0].unit.fire_ms for queue in (state.dequeue_put_queue,) if queue]
         return max(0, now_ms - min(oldest, default=now_ms))
 
-    def given_back(self, position: int, stored: StoredRecord, now_ms: int) -> Record | None:
+    def released(self, position: int, stored: StoredRecord, now_ms: int) -> Record | None:
         """The record by which a message goes on that was set aside; None if its topic is gone.
 
         Args:

@@ -66,7 +66,7 @@ class TimerFaults:
             state.unscheduled[position] = delay
         else:
             if not self._quarantine.table.has_timer(position):
-                self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
+                self._quarantine.quarantine_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
                 state.done.pop(position, None)  # it is met here
             if not is_recall:
                 self._uncount(delay)
@@ -122,8 +122,8 @@ class TimerFaults:
             state.drop_recalled(root, unit.slot_ms)
             return
         try:
-            set_aside = partial(self._quarantine.set_aside_timer, unit.position, stored, delay, 0, Step.FIRING, fault)
-            state.append_for([unit], set_aside)
+            quarantine = partial(self._quarantine.quarantine_timer, unit.position, stored, delay, 0, Step.FIRING, fault)
+            state.append_for([unit], quarantine)
         except StatusError:
             self._try_again(unit)
 

@@ -99,7 +99,7 @@ class TimerLog:
         self.end_position = place + UNIT_BYTES
         return place
 
-    def take_back(self) -> None:
+    def undo_append(self) -> None:
         """Remove the unit that was appended last; only right after it was."""
         del self._tail[-UNIT_BYTES:]
         self.end_position -= UNIT_BYTES

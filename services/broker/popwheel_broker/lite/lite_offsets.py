@@ -82,11 +82,11 @@ class LiteOffsets:
             raise self._pops.progress_full(group)
         revive = self._topics.revive
         commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
-        given_out: dict[Delivery, int] = {}
+        in_flight: dict[Delivery, int] = {}
         for queue in offsets:
             for line in self._lite_pops.lines.of_queue(group, queue.topic, 0).values():
                 for delivery, index in line.members.values():
-                    given_out[delivery] = given_out.get(delivery, 0) | 1 << index
+                    in_flight[delivery] = in_flight.get(delivery, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        records += [close_record(revive, each.id, bits) for each, bits in given_out.items()]
+        records += [close_record(revive, each.id, bits) for each, bits in in_flight.items()]
         self._store.put(records)

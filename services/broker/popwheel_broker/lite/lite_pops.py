@@ -74,11 +74,11 @@ class LitePops:
         found = client.group.ready_for(client)
         if not answer.messages:
             budget = Budget(min(request.max_messages, room), _LOOKS_MAX, self._response_bytes_max)
-            self._give_out(request, client, found[:_LOOKS_MAX], budget, answer)
+            self._deliver(request, client, found[:_LOOKS_MAX], budget, answer)
         answer.waiting = sum(each in client.group.ready for each in found)
         return answer
 
-    def _give_out(
+    def _deliver(
         self, request: PopRequest, client: LiteClient, found: Sequence[str], budget: Budget, answer: PopAnswer
     ) -> None:
         taken: list[Taken] = []
@@ -91,7 +91,7 @@ class LitePops:
                 looked_at[lite_topic] = self._subscriptions.taken(client.group, lite_topic)
                 self._take(client, lite_topic, budget, taken, barred)
             if taken:
-                self._pops.give_out(request, taken, answer)
+                self._pops.deliver(request, taken, answer)
                 return
         except BaseException:  # also NotInMemory: what was noted is to be looked at again
             self._subscriptions.put_back(client.group, looked_at)

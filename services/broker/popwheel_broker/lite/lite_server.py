@@ -37,7 +37,7 @@ class LiteServer:
         store: the messages.
         buffer: how far groups are.
         flusher: makes durable.
-        settle: takes in what the controllers changed of topics and groups.
+        apply_changes: takes in what the controllers changed of topics and groups.
         clock: the time.
     """
 
@@ -48,7 +48,7 @@ class LiteServer:
         store: MessageStore,
         buffer: MergeBuffer,
         flusher: Flusher,
-        settle: Callable[[Iterable[str], Iterable[str]], None],
+        apply_changes: Callable[[Iterable[str], Iterable[str]], None],
         clock: Clock,
     ) -> None:
         self._lite = lite
@@ -56,7 +56,7 @@ class LiteServer:
         self._store = store
         self._buffer = buffer
         self._flusher = flusher
-        self._settle = settle
+        self._apply_changes = apply_changes
         self._clock = clock
         self._pace = Pace(clock)
 
@@ -68,7 +68,7 @@ class LiteServer:
             raise StatusError(Code.BAD_REQUEST, f"a client's id has between 1 and {_CLIENT_ID_MAX} characters")
         for each in request.lite_topics:
             names.checked_lite_topic(each)
-        self._settle((request.topic,), (request.group,))
+        self._apply_changes((request.topic,), (request.group,))
         key = ClientKey(request.group, request.topic, request.client_id)
         subscriptions, now_ms = self._lite.subscriptions, self._clock.steady_ms()
         if request.action == pb.LITE_END:
@@ -117,7 +117,7 @@ class LiteServer:
         names.topic(request.topic, Use.QUERY)
         if request.group:
             names.group(request.group)
-        self._settle((request.topic,), (request.group,) if request.group else ())
+        self._apply_changes((request.topic,), (request.group,) if request.group else ())
         queues = self._store.queues
         limit = min(max(1, request.limit), _LIST_MAX)
         found = queues.lite_names(request.topic, names.lite_topic(request.topic, request.begin), limit + 1)

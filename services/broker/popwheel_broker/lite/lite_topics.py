@@ -35,7 +35,7 @@ class LiteTopics:
         pops: give messages out.
         end: drops lite topics by their stored names, and says so in the log.
         ends_max: how many may be dropped at once.
-        tell_end: tells a client that a lite topic has ended.
+        notify_end: tells a client that a lite topic has ended.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LiteTopics:
         pops: LitePops,
         end: Callable[[Sequence[str]], None],
         ends_max: Callable[[], int],
-        tell_end: Callable[[ClientKey, str], None],
+        notify_end: Callable[[ClientKey, str], None],
     ) -> None:
         self._store = store
         self._view = view
@@ -54,13 +54,13 @@ class LiteTopics:
         self.pops = pops
         self._end = end
         self._ends_max = ends_max
-        self._tell_end = tell_end
+        self._notify_end = notify_end
         self._rest: Iterator[LiteQueue] = iter(())
         self._arrived: dict[str, None] = {}
         """Lite topics with a new message that many groups are yet to be notified of, by their stored names."""
-        self._untold: deque[str] = deque()
+        self._to_notify: deque[str] = deque()
         """Lite topics that have expired and of which clients are yet to be notified, by their stored names."""
-        self._untold_clients: list[LiteClient] = []
+        self._clients_to_notify: list[LiteClient] = []
         """The clients that are left of the first of these."""
         self.expired = 0
         """Number of lite topics that have ended because no message came for too long."""
@@ -135,7 +135,7 @@ class LiteTopics:
             StatusError: the disk is full; they are looked at again in the next round.
             NotInMemory: what was not looked at is looked at again.
         """
-        if self._tell_some(looks_max):
+        if self._notify_some(looks_max):
             return False
         over: list[LiteQueue] = []
         expired: list[str] = []
@@ -166,10 +166,10 @@ class LiteTopics:
             self._end([queue.topic for queue in over])
             self.expired += len(expired)
             self.emptied += len(over) - len(expired)
-            self._untold += expired
+            self._to_notify += expired
         if is_through:
             self._rest = self._all()
-        return is_through and not self._untold
+        return is_through and not self._to_notify
 
     def _all(self) -> Iterator[LiteQueue]:
         """All lite topics there are; those of one topic as they are when it is its turn."""
@@ -204,20 +204,20 @@ class LiteTopics:
             queue.last_ms = (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
         return queue.last_ms
 
-    def _tell_some(self, looks_max: int) -> bool:
+    def _notify_some(self, looks_max: int) -> bool:
         """Notify some clients that they read a lite topic no more. Return whether there are more of them."""
         looks = 0
-        while self._untold and looks < looks_max:
-            parent, lite_topic = names.lite_parent(self._untold[0]), names.lite_of(self._untold[0])
-            if not self._untold_clients:
+        while self._to_notify and looks < looks_max:
+            parent, lite_topic = names.lite_parent(self._to_notify[0]), names.lite_of(self._to_notify[0])
+            if not self._clients_to_notify:
                 groups = self.subscriptions.groups_of(parent)
                 looks += 1 + len(groups)
-                self._untold_clients = [each for group in groups.values() for each in group.readers_of(lite_topic)]
-            while self._untold_clients and looks < looks_max:
+                self._clients_to_notify = [each for group in groups.values() for each in group.readers_of(lite_topic)]
+            while self._clients_to_notify and looks < looks_max:
                 looks += 1
-                client = self._untold_clients.pop()
+                client = self._clients_to_notify.pop()
                 self.subscriptions.remove(client, (lite_topic,))
-                self._tell_end(client.key, lite_topic)
-            if not self._untold_clients:
-                self._untold.popleft()
-        return bool(self._untold)
+                self._notify_end(client.key, lite_topic)
+            if not self._clients_to_notify:
+                self._to_notify.popleft()
+        return bool(self._to_notify)

@@ -20,7 +20,7 @@ WHILE_S = 0.02
 Then others are notified: twice as many each time.
 """
 
-_TELL_AT_ONCE = 1_000
+_NOTIFIED_AT_ONCE = 1_000
 """The number of clients that are notified at once of what nobody has taken: some milliseconds."""
 _PAIRS_AT_ONCE = 1_000
 """The number of pairs of a client and a lite topic that go at once, and those of one client more: milliseconds."""
@@ -31,7 +31,7 @@ class LiteSubscriptions:
 
     Args:
         limit: how many pairs of a client and a lite topic there may be; groups share it. A client counts as one, too.
-        tell: notifies a client that it may have a message; it has a poll that waits here.
+        notify: notifies a client that it may have a message; it has a poll that waits here.
         waits: whether a client has such a poll; `polls` says when that changes.
         later: calls back after that many seconds; None: all that poll are notified at once.
     """
@@ -39,12 +39,12 @@ class LiteSubscriptions:
     def __init__(
         self,
         limit: int,
-        tell: Callable[[ClientKey], object],
+        notify: Callable[[ClientKey], object],
         waits: Callable[[ClientKey], bool],
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._limit = limit
-        self._tell = tell
+        self._notify = notify
         self._waits = waits
         self.later = later
         self._clients: OrderedDict[ClientKey, LiteClient] = OrderedDict()
@@ -53,7 +53,7 @@ class LiteSubscriptions:
         """Groups by topic and group."""
         self._leaving: deque[LiteGroup] = deque()
         """Their topic or group was deleted, and some of their clients are still counted."""
-        self._told: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
+        self._notified: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
         """Lite topics of which some clients of several were notified within the last while, and how many."""
         self._looks_later = False
         self._counts = Shares()
@@ -252,13 +252,13 @@ class LiteSubscriptions:
         self.again(group, lite_topic)
         if not isinstance(readers, Readers):
             if readers.polls:
-                self._tell(readers.key)
+                self._notify(readers.key)
         elif self.later is None or len(readers.polling) == 1:
             for client in readers.polling:
-                self._tell(client.key)
+                self._notify(client.key)
         elif readers.polling:
-            self._tell(readers.next().key)
-            self._told.setdefault((group, lite_topic), 1)
+            self._notify(readers.next().key)
+            self._notified.setdefault((group, lite_topic), 1)
             self._look_later()
 
     def again(self, group: LiteGroup, lite_topic: str) -> None:
@@ -280,8 +280,8 @@ class LiteSubscriptions:
         """
         number = group.ready.pop(lite_topic, 0)
         self.ready -= number > 0
-        if self._told:
-            self._told.pop((group, lite_topic), None)
+        if self._notified:
+            self._notified.pop((group, lite_topic), None)
         return number
 
     def _has_left(self, group: LiteGroup, lite_topic: str) -> None:
@@ -290,8 +290,8 @@ class LiteSubscriptions:
         It may be one that was notified, so another is notified when the while is over. If it was not, one is notified
         twice.
         """
-        if self._told and (told := self._told.get((group, lite_topic))):
-            self._told[group, lite_topic] = told - 1
+        if self._notified and (notified := self._notified.get((group, lite_topic))):
+            self._notified[group, lite_topic] = notified - 1
 
     def _look_later(self) -> None:
         if not self._looks_later and self.later is not None:
@@ -301,22 +301,22 @@ class LiteSubscriptions:
     def _look(self) -> None:
         """The while is over: notify others of what was not taken."""
         self._looks_later = False
-        left = _TELL_AT_ONCE
-        for _ in range(len(self._told)):
+        left = _NOTIFIED_AT_ONCE
+        for _ in range(len(self._notified)):
             if left <= 0:
                 break
-            (group, lite_topic), told = self._told.popitem(last=False)
+            (group, lite_topic), notified = self._notified.popitem(last=False)
             left -= 1
             readers = group.readers.get(lite_topic)
             if lite_topic not in group.ready or not isinstance(readers, Readers):
                 continue
-            more = min(max(1, told), len(readers.polling) - told, left)
+            more = min(max(1, notified), len(readers.polling) - notified, left)
             for _ in range(more):
-                self._tell(readers.next().key)
+                self._notify(readers.next().key)
             left -= max(0, more)
-            if told + more < len(readers.polling):
-                self._told[group, lite_topic] = told + max(0, more)
-        if self._told:
+            if notified + more < len(readers.polling):
+                self._notified[group, lite_topic] = notified + max(0, more)
+        if self._notified:
             self._look_later()
 
 

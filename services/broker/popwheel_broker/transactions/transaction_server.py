@@ -38,7 +38,7 @@ class TransactionServer:
         flusher: makes durable.
         ids: makes transaction ids.
         checkers: which proxies have producers.
-        settle: drops a topic that was deleted.
+        apply_changes: drops a topic that was deleted.
         refusal_of_commits: why no commit may be taken now; None if it may.
         repair: has a damaged record at a position of the log mended; whether it was.
     """
@@ -53,7 +53,7 @@ class TransactionServer:
         flusher: Flusher,
         ids: TransactionIds,
         checkers: Checkers,
-        settle: Callable[[Sequence[str]], None],
+        apply_changes: Callable[[Sequence[str]], None],
         refusal_of_commits: Callable[[], StatusError | None],
         repair: Callable[[int], Awaitable[bool]],
     ) -> None:
@@ -62,7 +62,7 @@ class TransactionServer:
         self._flusher = flusher
         self._ids = ids
         self._checkers = checkers
-        self._settle = settle
+        self._apply_changes = apply_changes
         self._refusal_of_commits = refusal_of_commits
         self._repair = repair
 
@@ -137,7 +137,7 @@ class TransactionServer:
         """Append the record that ends a transaction; why it could not be, or that it has ended otherwise. Raises as
         `Coordinator.end` does.
         """
-        self._settle((topic,))
+        self._apply_changes((topic,))
         try:
             try:
                 with RECORD_STEP:
@@ -172,16 +172,16 @@ class TransactionServer:
         """Have a proxy ask its producers, for as long as its stream lives."""
         changed = asyncio.Event()
         checker = Checker(changed.set)
-        teller = asyncio.create_task(self._tell(checker, changed, stream), name="check-transactions")
+        sender = asyncio.create_task(self._send_checks(checker, changed, stream), name="check-transactions")
         try:
-            while (told := await stream.receive()) is not None:
-                self._checkers.change(checker, filter(names.is_topic, told.topics), told.gone_topics)
+            while (received := await stream.receive()) is not None:
+                self._checkers.change(checker, filter(names.is_topic, received.topics), received.gone_topics)
         finally:
             self._checkers.remove(checker)
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
 
-    async def _tell(
+    async def _send_checks(
         self,
         checker: Checker,
         changed: asyncio.Event,

@@ -9,14 +9,14 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.topics.own_topics import OwnTopics
 
-GivenOut = tuple[Delivery, int]
+DeliveryMessage = tuple[Delivery, int]
 """A message that is given out: its CK and its index there."""
 
 Place = tuple[ConsumeQueue, int]
 """A queue and an offset in it."""
 
 
-class GivenOutMessages:
+class DeliveryMessages:
     """Finds and reads messages of CKs.
 
     Args:
@@ -32,7 +32,7 @@ class GivenOutMessages:
         """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
         return self.read([(delivery, index)])[0]
 
-    def read(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
+    def read(self, messages: Sequence[DeliveryMessage]) -> list[StoredRecord | None]:
         """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone, or
         was skipped by an operator as it was damaged.
         """
@@ -52,7 +52,7 @@ class GivenOutMessages:
                 found[number] = stored._replace(attempts=delivery.attempts[index])
         return found
 
-    def is_given_out(self, delivery: Delivery, index: int) -> bool:
+    def is_in_flight(self, delivery: Delivery, index: int) -> bool:
         """Return whether a message of a CK is open, and not gone."""
         return bool(delivery.open_bits >> index & 1) and self.place(delivery, index) is not None
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.delivery_events import RELEASED
-from popwheel_broker.consume.given_out_messages import GivenOut
+from popwheel_broker.consume.delivery_messages import DeliveryMessage
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.in_flight import message_facts
 from popwheel_broker.consume.pop_state import PopState, stored_topic
@@ -46,7 +46,7 @@ class EndedDelivery(NamedTuple):
     client_id: str
 
 
-class HeldMessages:
+class MessageRelease:
     """Those that are delivered, one at a time.
 
     Args:
@@ -58,7 +58,7 @@ class HeldMessages:
         self._state = state
         self._acks = acks
 
-    def step(self, place: MessagePlace, begin: int) -> tuple[GivenOut | None, int | None]:
+    def step(self, place: MessagePlace, begin: int) -> tuple[DeliveryMessage | None, int | None]:
         """Look for it among some deliveries; where to go on, None if those were all.
 
         Whatever takes the place of a delivery meanwhile has a higher id, so it is met. One whose delivery is being
@@ -75,7 +75,7 @@ class HeldMessages:
             if delivery.queue_id != queue_id or delivery.group != group or stored_topic(delivery) != topic:
                 continue
             index = delivery.index_of(queue_offset)
-            if index >= 0 and delivery.open_bits >> index & 1 and not self._state.is_taken_back(delivery):
+            if index >= 0 and delivery.open_bits >> index & 1 and not self._state.is_revoked(delivery):
                 return (delivery, index), delivery.id + 1
         return None, None
 

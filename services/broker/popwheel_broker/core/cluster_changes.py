@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from popwheel_broker.consume.delivery import Delivery, close_records
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
-from popwheel_broker.core.notification import Interest, Interests, tell_again
+from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
 from popwheel_broker.log.message_store import MessageStore
@@ -37,7 +37,7 @@ For each it is asked whether the group has read the queue.
 """
 
 
-class Settlement:
+class ClusterChanges:
     """Drops what belongs to topics and groups that are gone, and knows those that are new.
 
     Args:
@@ -84,7 +84,7 @@ class Settlement:
         self._resumed_groups: set[str] = set()
         """Groups that were paused and are not, once the view has it."""
 
-    def names_told(self, update: ClusterUpdate) -> None:
+    def receive(self, update: ClusterUpdate) -> None:
         """The controller tells of topics and groups, which are in the view soon."""
         self._names.tell(update)
         view = self._view
@@ -101,7 +101,7 @@ class Settlement:
             if topic.queues > (1 if popped is None else popped.queues) and self._interests.of_topic(topic.name):
                 self._grown[topic.name] = topic.queues
 
-    def settle(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+    def apply(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
         """Drop what belongs to topics and groups that were deleted, also if they were made again since.
 
         To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
@@ -117,7 +117,7 @@ class Settlement:
                 needed; it is to be tried again.
         """
         if self._resumed_topics or self._resumed_groups:
-            self._tell_of_resumed()
+            self._notify_resumed()
         if not self._names.can_be_settled:
             return
         anew = self._names.new_incarnation()
@@ -136,27 +136,27 @@ class Settlement:
                         Code.TOO_MANY_REQUESTS,
                         f"a group {name} was deleted, and what was given out to it is being taken back; try again",
                     )
-                self._take_back_some(name)
+                self._revoke_some(name)
                 return
         for name in changes.gone_topics:
             if self._is_large(name):
                 if name in topics:
-                    raise _being_taken_back(name)
-                self._take_back_some_of_topic(name)
+                    raise _being_dropped(name)
+                self._drop_some_of_topic(name)
                 return
-        heard = self._view.named if self._names.knows_all_of_view else self._names.heard
+        seen_version = self._view.named if self._names.knows_all_of_view else self._names.heard
         if changes.gone_topics or changes.gone_groups:
-            self._hear_up_to(self._view.named, {}, {})
+            self._record_changes(self._view.named, {}, {})
         for name in changes.gone_topics:
             self.forget_topic(name)
         for name in changes.gone_groups:
             self.forget_group(name)
         if changes.new_topics or changes.new_groups:
-            self._hear_up_to(heard, changes.new_topics, changes.new_groups)
+            self._record_changes(seen_version, changes.new_topics, changes.new_groups)
         self._names.settled()
         if self._waiting_readers and self._view.ready:
             self._note_waiting_readers()
-        self._tell_of_what_became_visible(changes.new_groups)
+        self._notify_visible(changes.new_groups)
 
     def refusal_of_sends(self, topic: str, topic_id: int) -> StatusError | None:
         """Return why nothing can be put into a topic for a while, whatever else can; None if something can.
@@ -171,7 +171,7 @@ class Settlement:
         if known is None or not (self._names.is_unsettled or topic_id not in (0, known)):
             return None
         is_gone = self._names.is_gone_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
-        return _being_taken_back(topic) if is_gone and self._is_large(topic) else None
+        return _being_dropped(topic) if is_gone and self._is_large(topic) else None
 
     def note_reader(self, group: str, topic: str) -> bool:
         """A group reads a topic here, whether or not it finds anything: what waits for it counts from now on. If the
@@ -222,7 +222,7 @@ class Settlement:
         for each in readers:
             self._waiting_readers.pop(each, None)
 
-    def hear_of_topic(self, topic: str, topic_id: int) -> None:
+    def apply_topic_id(self, topic: str, topic_id: int) -> None:
         """Apply a topic id that came with a Put.
 
         One that was made after all that was seen of the cluster is known here, and what had its name before is gone.
@@ -240,11 +240,11 @@ class Settlement:
         if self._names.is_later(topic, topic_id):
             if self._names.topic_ids.get(topic):
                 if self._is_large(topic):
-                    raise _being_taken_back(topic)  # it goes as soon as the controller reports it
+                    raise _being_dropped(topic)  # it goes as soon as the controller reports it
                 self.forget_topic(topic)
             self._note_names(Names({topic: topic_id}, heard=self._names.heard))
 
-    def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
+    def _notify_visible(self, new_groups: Container[str]) -> None:
         """Tell of messages that nothing but the controller's word made visible, as no arrival does.
 
         A group that is made again begins at the first message stored. Only as many queues of a topic are popped as it
@@ -254,26 +254,26 @@ class Settlement:
             topic = self._view.topics.get(name)
             if topic is not None and topic.queues == queues:  # else the view does not have it yet
                 del self._grown[name]
-                tell_again(self._interests.of_topic(name), self._waiting)
+                notify_again(self._interests.of_topic(name), self._waiting)
         if new_groups:
-            tell_again(self._interests.of_groups(new_groups), self._waiting)
+            notify_again(self._interests.of_groups(new_groups), self._waiting)
 
-    def _tell_of_resumed(self) -> None:
+    def _notify_resumed(self) -> None:
         """Tell of what waits for polls that were paused."""
         topics = self._resumed_topics - self._view.paused_topics
         groups = self._resumed_groups - self._view.paused_groups
         if topics or groups:
             self._resumed_topics -= topics
             self._resumed_groups -= groups
-            tell_again(self._interests.of_resumed(topics, groups), self._waiting)
+            notify_again(self._interests.of_resumed(topics, groups), self._waiting)
 
-    def _hear_up_to(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
+    def _record_changes(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
         """Write down new topics and groups before anything is put into them, so that no message survives without; and
         that the controller's changes of them are dealt with up to a version.
         """
-        heard = max(self._names.heard, version)
-        if topic_ids or group_ids or heard > self._names.heard:
-            self._note_names(self._names.with_settings(topic_ids, group_ids, heard))
+        seen_version = max(self._names.heard, version)
+        if topic_ids or group_ids or seen_version > self._names.heard:
+            self._note_names(self._names.with_settings(topic_ids, group_ids, seen_version))
 
     def note_settings(self) -> bool:
         """Write down some of the settings of topics and groups that have changed; whether there are more.
@@ -323,7 +323,7 @@ class Settlement:
         own = queues.retry_topics_of_group(group, count)
         return own + queues.retry_topics(names.dead_letter_topic(group), count)
 
-    def _take_back_some(self, group: str) -> None:
+    def _revoke_some(self, group: str) -> None:
         """Close some of what is given out to a group that was deleted, or drop some of its retries. The rest, and the
         group, go with later calls; so does all else that has changed. Nothing is written of the deletion before that:
         cut off in between, a group is still known, and goes once more.
@@ -353,7 +353,7 @@ class Settlement:
             return False  # that was dealt with
         return len(queues.of_topic(topic)) * len(self._state.merge_buffer.groups) > _PAIRS_STEP
 
-    def _take_back_some_of_topic(self, topic: str) -> None:
+    def _drop_some_of_topic(self, topic: str) -> None:
         """Drop some of what a topic has that was deleted: its lite topics, its retries, what is copied or stands in
         line, and how far groups are in it. The rest, and the topic, go with later calls. As with a group, nothing is
         written of the deletion itself before that.
@@ -440,7 +440,7 @@ class Settlement:
         return self._pops.waiting(interest.group, interest.topic, interest.wanted)
 
 
-def _being_taken_back(topic: str) -> StatusError:
+def _being_dropped(topic: str) -> StatusError:
     return StatusError(
         Code.TOO_MANY_REQUESTS, f"a topic {topic} was deleted, and what it held is being taken back; try again"
     )
