@@ -19,6 +19,8 @@ _KINDS = (
 _OF_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 _LOOK_S = 0.25
 _CALL_S_MAX = 300.0
+_ROLL_OUT_S_MAX = 330.0
+"""Longer than Helm waits: its own words say what is not ready."""
 
 Object = dict[str, Any]
 
@@ -79,13 +81,17 @@ class Release:
     def install(self, *words: str) -> str:
         """Install or upgrade, and wait until all is rolled out; what Helm says then."""
         repository, _, tag = self.image.rpartition(":")
-        said = self._run(
+        command = (
             *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
             *("--set", f"broker.groups={{{GROUP}}}", "--set", f"broker.replicas={self.replicas}"),
             *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *self._words, *words),
         )
-        return said.decode()
+        try:
+            return self._run(*command, seconds=_ROLL_OUT_S_MAX).decode()
+        except subprocess.SubprocessError as error:
+            error.add_note(self.state())
+            raise
 
     def test(self) -> None:
         """See that messages go through, as the chart's own test does."""
@@ -104,6 +110,25 @@ class Release:
         """What there is in the namespace but for what Kubernetes puts into each: `KIND.GROUP/NAME`."""
         found = self.kubectl("get", ",".join(_KINDS), "-o", "name", seconds=60).split()
         return [each for each in found if each not in _OF_KUBERNETES]
+
+    def state(self) -> str:
+        """Pods, claims and events, and the logs of pods that are not ready: for whoever asks why a roll-out failed."""
+        asked = [
+            ("get", "pods,persistentvolumeclaims,brokergroups", "-o", "wide"),
+            ("get", "events", "--sort-by=.lastTimestamp"),
+        ]
+        for pod in self.pods():
+            if not _is_ready(pod):
+                name = pod["metadata"]["name"]
+                asked += [("describe", "pod", name), ("logs", name, "--tail=60"), ("logs", name, "--tail=20", "-p")]
+        shown = []
+        for words in asked:
+            try:
+                answer = self.kubectl(*words, seconds=30)
+            except subprocess.SubprocessError as error:
+                answer = str(error)
+            shown.append(f"kubectl {' '.join(words)}\n{answer[-6000:]}")
+        return "\n".join(shown)
 
     def kubectl(self, *words: str, given: bytes | None = None, seconds: float = _CALL_S_MAX) -> str:
         """What kubectl says, in the release's namespace."""
@@ -217,7 +242,12 @@ class Release:
 
     def wait_until_whole(self, seconds: float = 180) -> None:
         """Wait until nothing is missing."""
-        self.wait_until(lambda: not self.why_not_whole(), seconds, "a whole release", self.why_not_whole)
+        self.wait_until(
+            lambda: not self.why_not_whole(),
+            seconds,
+            "a whole release",
+            lambda: f"{self.why_not_whole()}\n{self.state()}",
+        )
 
     def wait_until(
         self, wanted: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = lambda: ""

@@ -18,7 +18,7 @@ OUTSIDE = ("services/common/popwheel_common/pb", "docs/decisions", "docs/referen
 BANNED = {
     r"told|tells?|telling|untold": "notify, return, report, distinguish",
     r"hear|hears|heard|hearing|unheard": "receive, learn; the seen version",
-    r"held": "replicated (position), blocked (message of a message group), parked (call), buffered (bytes), open (message)",
+    r"held": "replicated (position), blocked (message), parked (call), buffered (bytes), open (message)",
     r"lanes?|laned": "send queue of a message group",
     r"incarnations?": "cluster id",
     r"set aside|sets aside|setting aside": "poison message",

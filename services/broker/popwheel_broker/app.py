@@ -22,7 +22,7 @@ from popwheel_broker.replication.repair import RecordReader, Repairer
 from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_broker.replication.statistics import ReplicationStatistics
 from popwheel_broker.role.checkpoint_server import CheckpointServer
-from popwheel_broker.role.departure import Departure
+from popwheel_broker.role.departure import UNANSWERED_S_MAX, Departure
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.replica_metrics import ReplicaCollector
 from popwheel_broker.role.replica_server import ReplicaServer
@@ -272,8 +272,10 @@ class BrokerApp:
         try:
             async with asyncio.timeout(self._options.replication.leaving_ms_max / 1000):
                 await self.departure.wait()
-                if self.departure.is_announced and self.role.leader is not None:
-                    await self.roles.until_leads_no_more()
+                # A group whose replicas all end keeps its master: nobody takes over, so nothing is to be waited for.
+                if self.role.leader is not None and self.departure.is_announced and not self.departure.is_master:
+                    async with asyncio.timeout(UNANSWERED_S_MAX):
+                        await self.roles.until_leads_no_more()
         except TimeoutError:
             _log.warning("the replica ends though its group may need it", name=self._options.name)
 

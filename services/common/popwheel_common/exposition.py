@@ -19,6 +19,17 @@ _ROWS_AT_ONCE = 500
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
+RENAMED: Final[Mapping[str, str]] = {
+    "popwheel_pop_open_deliveries": "popwheel_pop_open_check_points",
+    "popwheel_pop_blocked_messages": "popwheel_pop_held_messages",
+    "popwheel_proxy_parked_seconds": "popwheel_proxy_held_seconds",
+    "popwheel_proxy_lite_ends_notified": "popwheel_proxy_lite_ends_told",
+    "popwheel_replica_replicated_position": "popwheel_replica_held_position",
+    "popwheel_replica_high_watermark": "popwheel_replica_confirmed_position",
+    "popwheel_replica_suspect": "popwheel_replica_doubtful",
+}
+"""Families that were renamed in 0.1.0 -> the old name, which is served beside the new one until 0.2.0."""
+
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
@@ -82,6 +93,19 @@ class FamilyText:
         elif kind == "counter":
             name = f"{name}_total"
         return f"# HELP {name} {documentation}\n# TYPE {name} {kind}\n"
+
+
+def aliases(families: Mapping[str, FamilyText]) -> dict[str, FamilyText]:
+    """Return the renamed families under their old names.
+
+    Args:
+        families: whole ones, by name.
+    """
+    return {
+        old: FamilyText(old, family.kind, f"Old name of {new}.", [each.replace(new, old) for each in family.series])
+        for new, old in RENAMED.items()
+        if (family := families.get(new)) is not None
+    }
 
 
 def preferred(accept: str) -> str:

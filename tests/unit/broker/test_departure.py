@@ -58,6 +58,20 @@ async def test_a_master_waits_for_its_successor_and_the_end_of_its_lead() -> Non
         assert master.alive.role.leader is None
 
 
+async def test_a_master_whose_slaves_end_too_waits_for_no_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with group_of(2, constants={"joining_ms_max": 20}) as world:
+        master = await world.lead(0)
+        master.alive.registrar(master.address)
+        await world.in_sync(0, 1)
+        leaving = asyncio.create_task(master.alive.leave())
+        await until(lambda: master.alive.report("").leaving)
+        answer = AsyncMock(return_value=group(0, [0, 1], [0]))  # the slave has said that it leaves
+        monkeypatch.setattr(master.alive.departure, "_controller", Mock(call=answer))
+        async with asyncio.timeout(5):
+            await leaving
+        assert master.alive.role.leader is not None
+
+
 async def test_while_no_controller_answers_a_replica_waits_and_not_for_ever() -> None:
     async with group_of(2, replication={"leaving_ms_max": 200}) as world:
         master = await world.lead(0)

@@ -65,6 +65,16 @@ async def test_what_is_written_is_read_as_it_was_meant(content_type: str) -> Non
     assert read == meant
 
 
+async def test_a_renamed_family_has_its_old_name_too() -> None:
+    registry = CollectorRegistry()
+    Gauge("popwheel_pop_open_deliveries", "Open.", ["at"], registry=registry).labels("here").set(7)
+    page = (await MetricsPage(registry).text(PLAIN, pairs=False)).decode()
+    found = {family.name: family for family in text_string_to_metric_families(page)}
+    new, old = found["popwheel_pop_open_deliveries"], found["popwheel_pop_open_check_points"]
+    assert [(each.labels, each.value) for each in old.samples] == [(each.labels, each.value) for each in new.samples]
+    assert old.documentation == "Old name of popwheel_pop_open_deliveries."
+
+
 def test_the_form_is_what_the_client_prefers() -> None:
     assert preferred("") == preferred("*/*") == preferred("text/html,text/plain;version=0.0.4") == PLAIN
     assert preferred("application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.5") == OPEN_METRICS

@@ -1,6 +1,7 @@
 """How drills speak to a release, without a cluster: by a `kubectl` and a `helm` that only note what they are told."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,11 @@ def test_it_is_seen_what_each_pod_runs(told: Path) -> None:
     assert images == {"broker-a-0": RunningImage("popwheel:0.2.0", "sha256:2")}
     components = {line.partition("component=")[2].split()[0] for line in told.read_text().splitlines()}
     assert components == {"proxy", "broker", "controller"}
+
+
+def test_a_failed_roll_out_shows_the_pods_that_are_not_ready(told: Path) -> None:
+    (told.parent / "helm").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(subprocess.SubprocessError) as failure:
+        Release("messages", "popwheel", "popwheel:0.1.0").install()
+    (note,) = failure.value.__notes__
+    assert "kubectl describe pod broker-a-0\n" in note and "kubectl logs broker-a-0 --tail=60\n" in note

@@ -8,6 +8,7 @@ replica before is ready, takes the next one only when the set is whole again.
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 import structlog
 
@@ -23,7 +24,7 @@ _log = structlog.get_logger()
 
 _ASK_AGAIN_S = 0.05
 _ASK_S_MAX = 3.0
-_UNANSWERED_S_MAX = 15.0
+UNANSWERED_S_MAX: Final = 15.0
 """Longer than it takes until another controller leads."""
 
 
@@ -65,6 +66,7 @@ class Departure:
 
     Attributes:
         is_announced: the controller is to be told that this replica ends.
+        is_master: this replica leads its group, as the latest answer of a controller says.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Departure:
         self._unanswered: str | None = None
         self._unanswered_since_s = 0.0
         self.is_announced = False
+        self.is_master = False
 
     async def wait(self) -> None:
         """Return when the group can do without this replica."""
@@ -100,8 +103,9 @@ class Departure:
             if str(error) != self._unanswered:
                 self._unanswered = str(error)
                 _log.warning("whether the replica may go is not known", name=self._name, why=str(error))
-            return Step.STAY if now_s - self._unanswered_since_s < _UNANSWERED_S_MAX else Step.GO
+            return Step.STAY if now_s - self._unanswered_since_s < UNANSWERED_S_MAX else Step.GO
         self._unanswered = None
+        self.is_master = group.master == self._replica
         return next_step(group, self._replica)
 
     def _announce(self, leaves: bool) -> None:

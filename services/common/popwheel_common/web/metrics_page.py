@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from popwheel_common.exposition import OPEN_METRICS, PLAIN, FamilyText, of_worker, registered
+from popwheel_common.exposition import OPEN_METRICS, PLAIN, FamilyText, aliases, of_worker, registered
 from popwheel_common.web.shared_work import SharedWork
 
 STEP_S: Final = 0.001
@@ -61,7 +61,7 @@ class MetricsPage:
                     await asyncio.sleep(step_s)
                     began_s = clock()
             self._rested_at_s = clock() + _REST * busy_s
-            return _joined(families, content_type)
+            return _joined(families | aliases(families), content_type)
 
     def _parts(self, pairs: bool, pages: Mapping[str, str]) -> Iterator[FamilyText | None]:
         yield from registered(self._registry, pairs=pairs)
