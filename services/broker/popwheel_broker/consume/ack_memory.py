@@ -1,8 +1,8 @@
 """Memory of recent acknowledgements, for callers whose outcome is unknown (their broker died, or was deposed).
 
-Whoever asks again finds the receipt handle void. Only the log can tell whether that is so because of the ack: it is
-folded in here as it is everywhere else, so the next master knows as well; and whether it was that very call, or another
-one before. What was given back, given a new handle or has expired is not here.
+A retried call finds its receipt handle void. Only the log can distinguish whether the ack made it void: acks are folded
+in here as they are everywhere else, so the next master knows as well; and whether it was that very call, or an earlier
+one. Messages that were released, got a new handle or have expired are not here.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Final
 from popwheel_broker.consume.delivery import Delivery
 
 NOBODY: Final = -1
-"""No client's call: messages were done with by the broker, as dead letters."""
+"""No client's call: the broker ended the messages, as dead letters."""
 
 DELIVERIES_MAX: Final = 8192
-"""Limit of CKs remembered; a retry comes at once, or at the next master, before much else has happened."""
+"""Limit of deliveries remembered; a retry comes at once, or at the next master, before much else has happened."""
 
 
 class AckMemory:
@@ -30,7 +30,7 @@ class AckMemory:
         return len(self._acked)
 
     def note(self, delivery: Delivery, bits: int, call: int) -> None:
-        """Open messages of a CK are acknowledged, or have gone to the dead letter queue: they never come again.
+        """Record that open messages of a delivery are acknowledged, or are dead letters: they are never redelivered.
 
         Args:
             delivery: the CK.
@@ -47,7 +47,7 @@ class AckMemory:
             del acked[oldest], self._places[oldest]
 
     def of_place(self, topic: str, origin: int, queue_id: int, queue_offset: int) -> list[str]:
-        """Return the groups that are known to be done with a message.
+        """Return the groups that are known to have finished a message.
 
         Args:
             topic: the topic that clients ask for.
@@ -66,7 +66,7 @@ class AckMemory:
         return found
 
     def name(self, delivery_id: int, bits: int, call: int) -> None:
-        """Say which call asked for what was noted without one; `NOBODY` if none did."""
+        """Set the call that asked for an entry recorded without one; `NOBODY` if none did."""
         found = self._acked.get(delivery_id)
         if found is not None:
             offsets, calls = found

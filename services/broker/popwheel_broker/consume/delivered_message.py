@@ -34,7 +34,7 @@ def handle_maker(key: bytes, delivery: Delivery, broker_name: str) -> HandleMake
     Args:
         key: of their signature.
         delivery: the CK.
-        broker_name: who gives them out.
+        broker_name: the broker that issues them.
     """
     first = ReceiptHandle(
         delivery.id,

@@ -14,7 +14,7 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
 | offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
-| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length tells it from other origins |
+| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length distinguishes it from other origins |
 """
 
 import struct
@@ -156,16 +156,16 @@ class Delivery:
         open_bits: bit i is set while message i is not done with.
         renewed: due times of messages that were renewed, by index.
         revive_offset: of its record in its revive queue.
-        call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
-        scheduled_ms: when it is looked at next, as the revive table says; not written down.
+        call: which call of a client has made it, 0 if unknown; set if it replaces another.
+        scheduled_ms: when it is checked next, as the revive table says; not on disk.
         copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
-        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
+        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else empty.
         attempts: of such messages: how often each was delivered before, at most 32,767.
-        sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
-        is_blocked: nobody has them: they wait until they are the first of their lines (`consume.lines`). An older
-            release, which does not know this, has them come again at once.
-        holder: who has it, or had it; None if that is not known. In memory only.
-        is_suspended: whether the delivery of its only message, which stands in line, is no attempt when it ends. On
+        sources: the messages of older deliveries that these are, if they were read before; all of one revive queue.
+        is_blocked: no client has them: they wait until they are the first of their message-group queues
+            (`consume.lines`). An older release, which does not know this, redelivers them at once.
+        holder: the client that has it, or had it; None if unknown. In memory only.
+        is_suspended: whether the delivery of its only message, of a message-group queue, is no attempt when it ends. On
             disk it has one attempt less, so that an older release counts right, too.
     """
 

@@ -1,7 +1,7 @@
-"""The latest deliveries and how they ended, for who asks what happened to a message.
+"""The latest deliveries and how they ended, for operators who ask what happened to a message.
 
-It is in memory only, and bounded: the oldest events are dropped. What the log says by itself is not repeated here: that
-a message was stored, revived, fired, redriven, or became a dead letter.
+It is in memory only, and bounded: the oldest events are dropped. Events that the log records by itself are not repeated
+here: that a message was stored, revived, fired, redriven, or became a dead letter.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class DeliveryEvent(NamedTuple):
 
 
 class DeliveryEvents:
-    """A ring of them. One entry stands for all messages of a delivery that had the same fate at once.
+    """A ring of events. One entry stands for all messages of a delivery that ended together in the same way.
 
     Args:
         entries_max: as many are kept.

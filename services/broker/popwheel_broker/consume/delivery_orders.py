@@ -1,6 +1,6 @@
 """The open deliveries in three orders: by name, by place in the log, by id.
 
-There may be millions of them. So nobody goes through all of them to find the first, or those of one group.
+There may be millions of them. So no lookup scans all of them to find the first, or those of one group.
 """
 
 from collections.abc import Callable, Iterator

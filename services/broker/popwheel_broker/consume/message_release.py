@@ -1,4 +1,6 @@
-"""Finds one message that a group holds by its place, and says what the end of its delivery would bring."""
+"""Releases of messages in flight by an operator: finds one by its place, and ends its delivery or says how it would
+end.
+"""
 
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ class MessagePlace(NamedTuple):
 
     Args:
         group: the group.
-        topic: in whose queue it has its offset: the topic, or the group's retry topic.
+        topic: of the queue with its offset: the topic, or the group's retry topic.
         queue_id: the queue.
         queue_offset: its offset.
     """
@@ -37,7 +39,7 @@ class EndedDelivery(NamedTuple):
         message_id: of its message; empty if it can't be read.
         attempt: which delivery it was, from 1; 0 if it can't be read.
         is_dead: the message is a dead letter after it.
-        client_id: who had it; empty if that is not known.
+        client_id: the client that had it; empty if unknown.
     """
 
     message_id: str
@@ -47,7 +49,7 @@ class EndedDelivery(NamedTuple):
 
 
 class MessageRelease:
-    """Those that are delivered, one at a time.
+    """Releases messages in flight, one at a time.
 
     Args:
         state: who has what.
@@ -59,14 +61,14 @@ class MessageRelease:
         self._acks = acks
 
     def step(self, place: MessagePlace, begin: int) -> tuple[DeliveryMessage | None, int | None]:
-        """Look for it among some deliveries; where to go on, None if those were all.
+        """Search some deliveries for a message; return it and where to go on, None if those were all.
 
-        Whatever takes the place of a delivery meanwhile has a higher id, so it is met. One whose delivery is being
-        taken back is nobody's.
+        Whatever replaces a delivery meanwhile has a higher id, so the search finds it. A delivery that is being revoked
+        is no client's.
 
         Args:
             place: of the message.
-            begin: the first id that is looked at.
+            begin: the first id to search.
         """
         group, topic, queue_id, queue_offset = place
         for count, delivery in enumerate(self._state.table.begin_at(begin, group)):
@@ -80,7 +82,7 @@ class MessageRelease:
         return None, None
 
     def end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
-        """End a delivery as if its time were over now; None if it has ended meanwhile.
+        """End a delivery as if its invisible duration were over; return None if it has ended meanwhile.
 
         Raises:
             StatusError: the disk, or the quarantine, is full; nothing has changed.
@@ -93,7 +95,7 @@ class MessageRelease:
             with RECORD_STEP:
                 stored = self._acks.messages.message(delivery, index)
         except RecordFaultError:
-            pass  # it is set aside as its delivery ends
+            pass  # it goes to the quarantine as its delivery ends
         facts = message_facts(delivery, index, stored)
         is_dead = stored is not None and self._acks.was_last_attempt(delivery, index, stored)
         ended = EndedDelivery(facts.message_id, facts.attempt, is_dead, client_of(delivery))

@@ -67,19 +67,19 @@ class EntryFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """A record that was set aside.
+    """A poison message in quarantine.
 
     Args:
         step: at which step it failed.
-        flags: what else there is to say.
-        origin: what it was taken from: a message of a CK, a timer; empty if it stayed where it was.
+        flags: further facts.
+        origin: what it was taken from: a message of a delivery, or a timer; empty if it stayed where it was.
         position: of the record that failed, in the commit log.
         root: of a delayed message: position of its first record; else as `position`.
         group: whose delivery it was; empty for none.
-        topic: its topic, as the client knows it; empty if that could not be told.
+        topic: its topic, as the client knows it; empty if that could not be read.
         queue_id, queue_offset: where it stands.
         reason: the error.
-        quarantined_ms: when, wall clock.
+        quarantined_ms: when, by the wall clock.
         record_position, record_length: of the QUARANTINE record; -1 and 0 if there is none (`Step.FOLD`).
     """
 
@@ -121,13 +121,13 @@ class QuarantineEntry:
         return len(self.origin) == _POSITION.size
 
     @property
-    def held_position(self) -> int:
-        """Position in the log of what is left of it; it is gone when retention takes that."""
+    def stored_position(self) -> int:
+        """Position in the log of its copy, or of the message itself; the entry is gone when retention deletes that."""
         return self.record_position if self.flags & EntryFlag.COPIED else self.position
 
     @property
     def is_pinned(self) -> bool:
-        """True if retention must leave its segment: the message was taken from its place, and is nowhere else."""
+        """True if retention must keep its segment: the message was taken from its place, and has no copy."""
         return bool(self.origin) and not self.flags & EntryFlag.COPIED
 
     def encode(self, kind: int, inner_origin: bytes, payload: bytes) -> bytes:
@@ -194,7 +194,7 @@ class Kept:
     """Content of a QUARANTINE record.
 
     Args:
-        entry: what was set aside.
+        entry: the entry.
         kind: of the record that failed; 0 if it is not copied.
         inner_origin: of the record that failed.
         payload: the message's.
@@ -258,7 +258,7 @@ def encode_end(key: bytes) -> bytes:
 
 
 def decode_end(data: bytes) -> bytes:
-    """The key that `encode_end` was given.
+    """Return the key that `encode_end` was given.
 
     Raises:
         UnknownFormatError: it was written by a newer release.
@@ -268,7 +268,7 @@ def decode_end(data: bytes) -> bytes:
 
 
 def key_of(entry_id: str) -> bytes | None:
-    """The key that an operator names by `QuarantineEntry.id`; None if it is none."""
+    """Return the key that an operator names by `QuarantineEntry.id`; None if it is none."""
     number, dot, index = entry_id.partition(".")
     if not (number.isascii() and number.isdigit()) or (dot and not (index.isascii() and index.isdigit())):
         return None
