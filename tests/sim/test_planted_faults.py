@@ -333,7 +333,7 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Some of what a pop has read and may not give out is passed over."""
-    hold = OrderedPops._hold
+    hold = OrderedPops._block
 
     def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
         held = hold(self, request, taken)
@@ -341,7 +341,7 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         self._state._close(held.id, last)  # it may not be given out, or fewer were held
         return held
 
-    patch.setattr(OrderedPops, "_hold", hold_and_forget)
+    patch.setattr(OrderedPops, "_block", hold_and_forget)
 
 
 def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,11 @@ class ProgressRow(NamedTuple):
 
 
 def rows(
-    """Return some queues in the order of their places, and where there are more; None if these are the last.
+    state: PopState, store: MessageStore, group: str, topics: Iterable[str], begin: ProgressPlace, rows_max: int
 ) -> tuple[list[ProgressRow], ProgressPlace | None]:
-    Nothing is read: where retention has moved on since a queue was last read, the row shows the earlier state.
+    """Return some queues in the order of their places, and where there are more; None if these are the last.
 
-    Nothing is read for it: where retention has moved on since a queue was last looked at, it says what was so then.
+    Nothing is read: where retention has moved on since a queue was last read, the row shows the earlier state.
 
     Args:
         state: how far groups are.
