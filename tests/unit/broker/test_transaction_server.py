@@ -81,7 +81,7 @@ async def test_what_is_no_transaction_is_refused() -> None:
         later = transaction_id.encode(KEY, "t", half._replace(epoch=half.epoch + 1))
         await refused(end(broker, later), Code.HA_NOT_AVAILABLE, "leads no more")
         unknown = transaction_id.encode(KEY, "t", half._replace(position=half.position + 1))
-        await refused(end(broker, unknown), Code.INVALID_TRANSACTION_ID, "none is remembered")
+        await refused(end(broker, unknown), Code.INVALID_TRANSACTION_ID, "no outcome is known")
 
 
 async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def decode(data: bytes, offset: int) -> Unit:
     if int.from_bytes(data[offset : offset + CHECKED_BYTES], "big") % _PRIME != checksum:
         raise CorruptDataError("a unit of the timer log has a wrong checksum")
     if size != UNIT_BYTES or magic & ~_FLAGS != _MAGIC or previous < -1:
-        raise CorruptDataError("no unit of the timer log has these flags")
+        raise CorruptDataError("a unit of the timer log has an invalid header")
     # As `Unit(...)`, whose way through Python takes thrice as long.
     return tuple.__new__(
         Unit,
