@@ -175,7 +175,7 @@ def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_
     core.offset_reset.begin(plan)
     assert len(core.state.table) == 70, "not by one write"
     assert world.ack("g", "t", shown[0]) == [Code.INVALID_RECEIPT_HANDLE]
-    with pytest.raises(StatusError, match="not good any more"):
+    with pytest.raises(StatusError, match="not valid any more"):
         core.acks.change_invisible("g", "t", shown[1], 1000)
     with pytest.raises(StatusError, match="is under way"):
         core.offset_reset.begin(core.offset_reset.plan("g", "t", {}))

@@ -112,7 +112,7 @@ async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
             assert Message.FromString(check.message).body == b"one"
         broker.clock.advance(1000)
         await asyncio.sleep(0.6)
-        await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "nobody told")
+        await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "no producer answered")
         stream.cancel()
         assert 'popwheel_transactions_ended_total{resolution="expired"} 1.0' in broker.metrics()
 

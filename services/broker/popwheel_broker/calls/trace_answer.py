@@ -19,11 +19,11 @@ class Traces:
     """Fills an answer, in this order: `add`, `deliveries` until it is through, `ended`.
 
     Args:
-        core: knows.
+        core: the broker's state.
         search: has found the messages.
         answer: is filled.
         topic: that the message was sent to.
-        group: what this group has of it alone; empty for all.
+        group: the state of this group alone; empty for all.
         now_ms: wall clock.
     """
 
@@ -51,10 +51,10 @@ class Traces:
         return any(each.holding == pb.DONE for each in self._said.values())
 
     def add(self, found: Sequence[StoredRecord]) -> None:
-        """Tell where they are, and which groups read there.
+        """Add the places of messages, and the groups that read there.
 
         Raises:
-            NotInMemory: something is to be read first; nothing was told.
+            NotInMemory: something is to be read first; nothing was added.
         """
         messages = [message_of(self._core.store, each, self._topic) or each for each in found]
         quarantined = self._quarantined(found)
@@ -74,19 +74,19 @@ class Traces:
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding
 
     def deliveries(self, begin: int, behind_ms: int) -> int | None:
-        """Tell what some deliveries have of them; the id to go on from, None if those were all.
+        """Add states from some deliveries; return the id to go on from, None if those were all.
 
         Args:
-            begin: the first id that is looked at.
+            begin: the first id to check.
             behind_ms: by how much the time of the log is behind the wall clock.
         """
         holdings, rest = self._search.holdings(self._found, self._group, begin)
         for at, name, delivery, number in holdings:
-            said = self._said.get((*at, name), pb.GroupHolding())  # else it came to read of the queue just now
+            said = self._said.get((*at, name), pb.GroupHolding())  # else it has begun to read the queue just now
             if delivery.lines:
                 said.attempts = delivery.attempts[number]
             if delivery.is_blocked:
-                said.holding = pb.WAITS  # it was read, and stands in line
+                said.holding = pb.WAITS  # it was read, and is blocked
             else:
                 said.holding = pb.GIVEN_OUT
                 said.popped_ms = delivery.pop_time_ms + behind_ms
@@ -96,7 +96,7 @@ class Traces:
         return rest
 
     def ended(self) -> None:
-        """Tell of which it is known that they were acknowledged, or have gone to the dead letters."""
+        """Mark messages that are known to be acknowledged, or to be dead letters."""
         for (topic, queue_id, queue_offset, name), holding in self._said.items():
             if holding.holding == pb.DONE:
                 asked, origin = topic, receipt.FROM_TOPIC
@@ -106,7 +106,7 @@ class Traces:
                     holding.holding = pb.ENDED
 
     def _say_what_waits(self, traced: pb.TracedMessage, stored: StoredRecord) -> None:
-        """Tell whether a message still waits for its time, or for the end of its transaction."""
+        """Add whether a message still waits for its time, or for the end of its transaction."""
         if traced.kind == pb.DELAYED:
             delay, recalled = decode_delay(stored.origin), self._core.timer.state.recalled
             traced.due_ms = delay.due_ms
@@ -117,7 +117,7 @@ class Traces:
             traced.checks = 0 if half is None else half.checks
 
     def _quarantined(self, found: Sequence[StoredRecord]) -> dict[int, QuarantineEntry]:
-        """Entries of the quarantine by the position of the record that failed."""
+        """Return entries of the quarantine by the position of the record that failed."""
         positions = {each.position for each in found}
         return {
             each.position: each
@@ -127,11 +127,11 @@ class Traces:
 
 
 def place(traced: pb.TracedMessage, stored: StoredRecord, message: StoredRecord) -> pb.TracedMessage:
-    """Say where a message is, and what it is.
+    """Fill in where a message is, and its facts.
 
     Args:
         traced: is filled.
-        stored: what stands there.
+        stored: the record there.
         message: the message that it is about.
     """
     traced.topic = stored.topic
