@@ -235,7 +235,7 @@ async def test_messages_with_a_key_page_by_page(monkeypatch: pytest.MonkeyPatch)
             assert looked_through == 3000
             assert pages > 1
         await refused(
-            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t")), Code.BAD_REQUEST, "the key"
+            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t")), Code.BAD_REQUEST, "message key"
         )
         await refused(
             broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t", key="x", begin="nowhere")),

@@ -221,7 +221,7 @@ def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out
     given_out(world)
     world.delete_group("g")
     assert len(world.core.state.table) == 50
-    with pytest.raises(StatusError, match="are being (revoked|dropped)"):
+    with pytest.raises(StatusError, match=r"are being (revoked|dropped)"):
         world.core.cluster_changes.apply(("t",), ("g",))
     if crashes:
         world.flush()

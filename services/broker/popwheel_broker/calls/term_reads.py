@@ -25,7 +25,7 @@ class TermReads:
         """Another replica leads."""
 
     def end(self) -> None:
-        """Another replica leads: read nothing more."""
+        """End reads: another replica leads."""
         self.has_ended = True
 
     def refusal(self) -> StatusError:

@@ -18,13 +18,13 @@ DELIVERIES_MAX: Final = 8192
 
 
 class AckMemory:
-    """The latest acknowledgements, by CK."""
+    """The latest acknowledgements, by delivery."""
 
     def __init__(self) -> None:
         self._acked: dict[int, tuple[Sequence[int], tuple[tuple[int, int], ...]]] = {}
-        """Offsets of acknowledged messages by CK, and which of them each call has acknowledged."""
+        """Offsets of acknowledged messages by delivery, and which of them each call has acknowledged."""
         self._places: dict[int, tuple[str, str, int, int]] = {}
-        """Group, topic, origin and queue by CK."""
+        """Group, topic, origin and queue by delivery."""
 
     def __len__(self) -> int:
         return len(self._acked)
@@ -33,7 +33,7 @@ class AckMemory:
         """Record that open messages of a delivery are acknowledged, or are dead letters: they are never redelivered.
 
         Args:
-            delivery: the CK.
+            delivery: the delivery.
             bits: the messages.
             call: which call of a client asked for it; 0 if that is not known.
         """
@@ -74,7 +74,7 @@ class AckMemory:
             self._acked[delivery_id] = offsets, named
 
     def has(self, delivery_id: int, queue_offset: int, call: int) -> bool:
-        """Return whether a message of a CK is known to be acknowledged, by this call as far as both are known."""
+        """Return whether a message is known to be acknowledged, by this call as far as both are known."""
         found = self._acked.get(delivery_id)
         if found is None or queue_offset not in found[0]:
             return False

@@ -73,7 +73,7 @@ class DeliveryEvents:
 
     @property
     def known_since_ms(self) -> int:
-        """All that happened later is known; wall clock."""
+        """Wall-clock time since which all events are known."""
         return self._ring[0][0] if self.dropped and self._ring else self.began_ms
 
     def add(
@@ -102,7 +102,7 @@ class DeliveryEvents:
     def step(
         self, queues: Collection[tuple[str, int, int]], offsets: Collection[int], group: str, begin: int
     ) -> tuple[list[DeliveryEvent], int | None]:
-        """The events of some messages among some entries, the oldest first; and where to go on, None if at no other.
+        """Return the events of some messages among some entries, the oldest first; and where to go on, None at the end.
 
         Args:
             queues: topic, `receipt.FROM_...` and queue: in one of these they stand.

@@ -134,7 +134,7 @@ class GroupFilters:
             return ""
 
     def count(self, now_ms: int) -> int:
-        """Groups and topics with different filters now."""
+        """Return the number of groups and topics with different filters now."""
         return sum(self._differ(each, now_ms) for each in self._pairs.values())
 
 

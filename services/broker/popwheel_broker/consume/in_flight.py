@@ -147,7 +147,7 @@ class InFlight:
 
         Args:
             topic: that consumers asked for; empty for all topics.
-            group: who has them; empty for all groups.
+            group: of the messages; empty for all groups.
             begin: the first place to return.
             messages_max: so many at the most.
             client_id: which client of the group; empty for all clients.

@@ -27,7 +27,7 @@ Offsets = int | tuple[int, int]
 
 
 def pair_of(offsets: Offsets) -> tuple[int, int]:
-    """Committed and popped offset."""
+    """Return committed and popped offset."""
     return (offsets, offsets) if isinstance(offsets, int) else offsets
 
 
@@ -45,14 +45,14 @@ class ProgressChanges:
         """Offsets by group and queue; None if they are gone."""
 
     def changed(self, group: str, queue: ConsumeQueue, offsets: Offsets | None) -> None:
-        """A pair has other offsets, or is gone."""
+        """Record that a pair has other offsets, or is gone."""
         queues = self.offsets.get(group)
         if queues is None:
             queues = self.offsets[group] = {}
         queues[queue] = offsets
 
     def group_gone(self, group: str) -> None:
-        """A group has no progress any more."""
+        """Record that a group has no progress any more."""
         self.gone_groups.add(group)
         self.offsets.pop(group, None)
 
@@ -104,7 +104,7 @@ class QueueProgress:
     def offsets(self) -> Offsets:
         """Offsets to be saved.
 
-        After a restart no CK holds the committed offset back: those that are open are left to revive.
+        After a restart no delivery keeps the committed offset back: open ones are left to revive.
         """
         committed = max(self.committed, self.popped) if self.waiting else self.committed
         return committed if committed == self.popped else (committed, self.popped)
@@ -159,11 +159,11 @@ class MergeBuffer:
 
     @property
     def groups(self) -> KeysView[str]:
-        """The groups that have any progress."""
+        """Groups that have any progress."""
         return self._offsets.keys()
 
     def of_group(self, group: str) -> list[ConsumeQueue]:
-        """The queues that a group has any progress in."""
+        """Return the queues that a group has any progress in."""
         return list(self._offsets.get(group, ()))
 
     def get(self, group: str, queue: ConsumeQueue) -> QueueProgress | None:
@@ -217,7 +217,7 @@ class MergeBuffer:
         progress.popped = delivery.next_offset
         if progress.waiting is None:
             progress.waiting = deque()
-        assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "CKs overlap"
+        assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "deliveries overlap"
         progress.waiting.append(delivery)
         self._of_delivery[delivery.id] = progress
         self._stalled.setdefault(progress.group, {})[progress.queue] = progress

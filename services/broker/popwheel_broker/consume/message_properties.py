@@ -35,7 +35,7 @@ _OF_SYSTEM: dict[str, Callable[[SystemProperties], str | None]] = {
 
 
 def _milliseconds(time: Timestamp) -> str | None:
-    """A time, in milliseconds; None for one that no calendar has: proxies refuse these, but did not always."""
+    """Return a time in milliseconds; None for one that no calendar has: proxies refuse these, but did not always."""
     return str(milliseconds(time)) if is_time(time) else None
 
 
@@ -51,7 +51,7 @@ class NamedProperties:
         self._of_user = names - _OF_SYSTEM.keys()
 
     def of(self, stored: StoredRecord) -> dict[str, str]:
-        """Name -> text of those that a message has.
+        """Return the properties that a message has, name -> text.
 
         Raises:
             DecodeError: it is no message.

@@ -52,7 +52,7 @@ class MessageRelease:
     """Releases messages in flight, one at a time.
 
     Args:
-        state: who has what.
+        state: messages in flight, and progress.
         acks: ends deliveries.
     """
 

@@ -39,7 +39,7 @@ class OrderedPops:
 
     Args:
         store: the messages.
-        state: who has what.
+        state: messages in flight, and progress.
         topics: where delivery records go.
         clock: for pop and due times.
         take: reads a queue.

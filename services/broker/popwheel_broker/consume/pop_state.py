@@ -101,7 +101,7 @@ class PopState:
         """Recent events of messages. They are a master's own, and not folded."""
         self.acked = AckMemory()
         self.revoking: dict[tuple[str, str], Revocation] = {}
-        """CKs that are being revoked, by group and topic, some at a time; no client has them any more.
+        """Deliveries that are being revoked, by group and topic, some at a time; no client has them any more.
 
         They are a master's own, and not folded: for a new master those that are open are as all others.
         """

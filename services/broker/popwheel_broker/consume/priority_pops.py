@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The priority level; higher levels come earlier."""
+        """Priority level; higher levels come earlier."""
         return self.progress.queue.queue_id
 
 

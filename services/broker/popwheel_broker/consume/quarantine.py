@@ -154,7 +154,7 @@ class Quarantine:
         try:
             self._put(entry, None, [])
         except StatusError as error:
-            _log.error("a failing record could not be written down", position=position, why=str(error))
+            _log.error("a failing record could not be recorded", position=position, why=str(error))
 
     def fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
         """Record that a record of the log could not be folded in; the fold skips it."""

@@ -1,7 +1,7 @@
 """Entry of the quarantine: a poison message, and the bytes of its records.
 
 A QUARANTINE record stands in queue 0 of the cluster's quarantine topic and holds a copy of the message. Its `origin` is
-what it takes the place of, as that of a redelivered or fired message is: a message of a CK (10 bytes), a timer (8), or
+what it replaces, as that of a redelivered or fired message is: a message of a delivery (10 bytes), a timer (8), or
 nothing, where the message stays where it is. So it is folded as those are.
 
 | record | body |
@@ -104,7 +104,7 @@ class QuarantineEntry:
 
     @property
     def id(self) -> str:
-        """The key for operators: a position, or a delivery's id and the message's index there."""
+        """Key for operators: a position, or a delivery's id and the message's index there."""
         if not self.is_delivery:
             return str(_POSITION.unpack(self.key)[0])
         origin = Origin.decode(self.origin)
@@ -112,7 +112,7 @@ class QuarantineEntry:
 
     @property
     def is_delivery(self) -> bool:
-        """True if it was taken from a CK."""
+        """True if it was taken from a delivery."""
         return len(self.origin) == ORIGIN_BYTES
 
     @property
@@ -131,7 +131,7 @@ class QuarantineEntry:
         return bool(self.origin) and not self.flags & EntryFlag.COPIED
 
     def encode(self, kind: int, inner_origin: bytes, payload: bytes) -> bytes:
-        """The body of its QUARANTINE record.
+        """Return the body of its QUARANTINE record.
 
         Args:
             kind: of the record that failed; 0 if it is not copied.
@@ -253,7 +253,7 @@ def decode_kept(found: StoredRecord) -> Kept:
 
 
 def encode_end(key: bytes) -> bytes:
-    """The body of a QUARANTINE_END record: an operator is done with an entry."""
+    """Return the body of a QUARANTINE_END record: an operator has ended an entry."""
     return bytes((_VERSION,)) + key
 
 

@@ -34,7 +34,7 @@ class QuarantineTable:
         return iter(self._entries.values())
 
     def get(self, key: bytes) -> QuarantineEntry | None:
-        """An entry."""
+        """Return an entry."""
         return self._entries.get(key)
 
     def has_timer(self, position: int) -> bool:

@@ -26,10 +26,12 @@ class Receives:
 
     def __init__(self) -> None:
         self._attempts: dict[str, OrderedDict[bytes, tuple[int, tuple[int, ...]]]] = {}
-        """Latest receive of a try, with the ids of its CKs, by group and by what names a try, the oldest first."""
+        """Latest receive of a try, with the ids of its deliveries, by group and by what names a try, the oldest
+        first.
+        """
         self._counts = Shares()
         self._shared: OrderedDict[int, set[int]] = OrderedDict()
-        """Receives that still have a CK that several were given, by its id."""
+        """Receives that still have a delivery that several got, by its id."""
         self._first: int | None = None
         """The first delivery whose receives are all known."""
 

@@ -59,7 +59,7 @@ def _level_of(delivery: Delivery, stored: StoredRecord) -> int:
 
 
 def retry_topic_of(delivery: Delivery) -> str | None:
-    """Return the retry topic of a CK's messages; None if there is no such name, as they came from a retry topic."""
+    """Return the retry topic of a delivery's messages; None if they came from a retry topic, which has none."""
     try:
         return names.retry_topic(delivery.group, delivery.topic)
     except StatusError:

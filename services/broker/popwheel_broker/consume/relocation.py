@@ -25,10 +25,10 @@ _DELIVERIES_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One CK whose messages were copied.
+    """One delivery whose messages were copied.
 
     Args:
-        delivery: the CK.
+        delivery: the delivery.
         copies: by index of a message: where in the revive queue its copy stands.
         first_position: of those copies in the log; where the log ended, if there are none.
     """
@@ -39,11 +39,11 @@ class Copied:
 
 
 class Relocation:
-    """Moves open CKs.
+    """Moves open deliveries.
 
     Args:
         store: where all records are.
-        table: the open CKs.
+        table: the open deliveries.
         acks: writes them again, and reads their messages.
         quarantine: counts what fails.
 

@@ -24,9 +24,9 @@ _VOID_AT_ONCE = 8
 _PASSED_OVER_MAX = 256
 _NOT_SCHEDULED = -1
 _LATEST_MAX = 10_000
-"""Number of CKs among which recent ones are searched."""
+"""Number of deliveries among which recent ones are searched."""
 _FEW = 2_048
-"""Number of CKs of a group that are sorted at once."""
+"""Number of deliveries of a group that are sorted at once."""
 _BLOCKED_MAX = 400_000
 _id_of = attrgetter("id")
 
@@ -34,7 +34,7 @@ _Key = TypeVar("_Key")
 
 
 class ReviveTable:
-    """All open CKs, by revive queue and id.
+    """All open deliveries, by revive queue and id.
 
     Args:
         blocked_max: see `Lines`.
@@ -58,7 +58,7 @@ class ReviveTable:
         self.holders = Holders()
         """Holders of delivered messages."""
         self.latest_pop_ms = 0
-        """Time when the latest CK was made."""
+        """Time when the latest delivery was made."""
         self.shares = Shares()
         """Number of delivered messages by group."""
         self.in_flight: dict[tuple[str, ...], int] = {}
@@ -68,7 +68,7 @@ class ReviveTable:
         self._in_flight_of_queue: dict[tuple[str, str, int, int], int] = {}
 
     def __len__(self) -> int:
-        """Return the number of open CKs."""
+        """Return the number of open deliveries."""
         return sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -86,7 +86,7 @@ class ReviveTable:
 
     @property
     def next_number(self) -> int:
-        """The least number that no id was made with yet."""
+        """Least number that no id was made with yet."""
         return self._next_number
 
     def restart_ids(self, next_number: int, epoch: int) -> None:
@@ -183,7 +183,7 @@ class ReviveTable:
         return delivery
 
     def renew(self, delivery_id: int, bits: int, due_ms: int) -> None:
-        """Fold in that messages of a CK are hidden until `due_ms`."""
+        """Fold in that messages of a delivery are hidden until `due_ms`."""
         delivery = self.get(delivery_id)
         if delivery is None:
             return
@@ -316,11 +316,11 @@ class ReviveTable:
         return self._in_flight_of_queue.get((group, topic, origin, queue_id), 0)
 
     def of_group(self, group: str) -> list[Delivery]:
-        """The open CKs of a group."""
+        """Return the open deliveries of a group."""
         return self._by_group.of(group)
 
     def count_of_group(self, group: str) -> int:
-        """Return the number of a group's open CKs."""
+        """Return the number of a group's open deliveries."""
         return self._by_group.count(group)
 
     def begin_at(self, delivery_id: int, group: str) -> Iterator[Delivery]:
@@ -330,7 +330,7 @@ class ReviveTable:
 
         Args:
             delivery_id: the first that is wanted.
-            group: whose CKs are wanted; empty for all. Those of others may be among them.
+            group: whose deliveries are wanted; empty for all. Those of others may be among them.
         """
         if group and self._by_group.count(group) <= _FEW:
             return iter(sorted((each for each in self.of_group(group) if each.id >= delivery_id), key=_id_of))

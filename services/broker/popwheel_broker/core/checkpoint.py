@@ -61,12 +61,12 @@ class Checkpoint:
 
     @property
     def head(self) -> "Checkpoint":
-        """The same without queues, offsets, names and transactions, of which there may be many."""
+        """Return the same without queues, offsets, names and transactions, of which there may be many."""
         names = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
     def rows(self) -> Iterator[Row]:
-        """All but the head."""
+        """Yield all rows but the head."""
         for topic, queues in (self.store.queues or {}).items():
             for queue_id, bounds in queues.items():
                 yield ("queues", topic, queue_id, *bounds)
@@ -125,7 +125,7 @@ class CheckpointChanges:
 
 
 def _body(rows: Iterable[Row]) -> dict[str, Any]:
-    """Rows as they stand in a frame."""
+    """Return the body of a frame with these rows."""
     body: dict[str, Any] = {}
     queues: dict[str, list[int]] = {}
     offsets: dict[str, dict[str, list[int]]] = {}

@@ -66,10 +66,10 @@ class CoreSubscriber(Protocol):
     """Notifications that a leader wants at once."""
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Messages have become readable in a queue."""
+        """React to messages that have become readable in a queue."""
 
     def due_changed(self) -> None:
-        """A message may come due earlier than before."""
+        """React to a message that may come due earlier than before."""
 
 
 class BrokerCore:
@@ -422,7 +422,7 @@ class BrokerCore:
         return self._begun_with.store.position
 
     def revive_offsets(self) -> list[int]:
-        """Return where each revive queue's oldest open CK stands, or where the queue ends."""
+        """Return where each revive queue's oldest open delivery stands, or where the queue ends."""
         topic, table = self.revive_topic, self.state.table
         return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
 

@@ -153,8 +153,8 @@ class MessageSearch:
 
     Args:
         store: where they are.
-        state: who has what.
-        readers: who reads what.
+        state: messages in flight, and progress.
+        readers: topics by reading group.
     """
 
     def __init__(self, store: MessageStore, state: PopState, readers: Readers) -> None:

@@ -262,7 +262,7 @@ class MessageTimer:
 
     @property
     def enqueue_lag(self) -> int:
-        """Records of the timer queue that are not in the wheel yet."""
+        """Number of records of the timer queue that are not in the wheel yet."""
         queue = self.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         return 0 if queue is None else queue.max_offset - self.state.commit_queue_offset
 

@@ -296,7 +296,7 @@ class TimerLog:
         return 1
 
     def delete_done(self, slot_ms: int) -> int:
-        """Like `delete_before`, of the oldest file if all its units are in slots before `slot_ms`."""
+        """Delete the oldest file, as `delete_before`, if all its units are in slots before `slot_ms`."""
         if len(self._starts) < 2 or self._latest_slots[0] >= slot_ms:
             return 0
         return self.delete_before(self._starts[1])

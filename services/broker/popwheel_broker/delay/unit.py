@@ -116,7 +116,7 @@ class Unit(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def hash_topic(name: str) -> int:
-    """The 32 bits of a topic's name in a unit."""
+    """Return the 32 bits of a topic's name in a unit."""
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
 
 
