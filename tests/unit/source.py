@@ -2,13 +2,135 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "popwheel_common.pb"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one walk over a file's syntax tree finds. It is kept; the tree, which takes far more memory, is not.
+
+    Args:
+        docstring: the module's.
+        docstrings: line and text of each: of the module, of classes, functions and attributes.
+        aliases: local name -> what it stands for: `{"time": "time", "Path": "pathlib.Path"}`.
+        imports: all that is imported anywhere in it, whole modules and names within modules alike.
+        uses: (line, full name) of each imported thing that is used, and of each function that is called by a bare name.
+        method_names: (line, name) of each method that is called on whatever it may be.
+        spread_calls: lines of calls `f(*(a, b), *(c, d))`.
+        constructors: each class that writes its `__init__`, and how many arguments that takes; dataclasses write none.
+    """
+
+    docstring: str | None
+    docstrings: list[tuple[int, str]]
+    aliases: dict[str, str]
+    imports: set[str]
+    uses: list[tuple[int, str]]
+    method_names: list[tuple[int, str]]
+    spread_calls: list[int]
+    constructors: list[tuple[str, int]]
+
+
+def facts_of(text: str, name: str = "code") -> Facts:
+    """Walk over the code of a file."""
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    aliases = aliases_of(nodes)
+    return Facts(
+        docstring=ast.get_docstring(tree),
+        docstrings=list(docstrings(tree)),
+        aliases=aliases,
+        imports=imports_of(nodes, name),
+        uses=list(uses(nodes, aliases)),
+        method_names=[
+            (node.lineno, node.func.attr)
+            for node in nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ],
+        spread_calls=[
+            node.lineno
+            for node in nodes
+            if isinstance(node, ast.Call)
+            if any(isinstance(each, ast.Starred) and isinstance(each.value, ast.Tuple | ast.List) for each in node.args)
+        ],
+        constructors=list(constructors(nodes)),
+    )
+
+
+def docstrings(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, the node's own first."""
+    body = getattr(node, "body", None)
+    if not isinstance(body, list):
+        return
+    for before, statement in zip([node, *body], body, strict=False):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            is_first = isinstance(before, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(statement.value.value, str) and (is_first or isinstance(before, ast.Assign | ast.AnnAssign)):
+                yield statement.lineno, statement.value.value
+        yield from docstrings(statement)
+
+
+def aliases_of(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                names[bound] = alias.name if alias.asname else bound
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return names
+
+
+def imports_of(nodes: Iterable[ast.AST], name: str) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and node.level == 0, f"{name}:{node.lineno}: imports are absolute"
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def uses(nodes: Iterable[ast.AST], aliases: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    modules = {name for name, meaning in aliases.items() if "." not in meaning}
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            name = full_name(node, aliases)
+            if name:
+                yield node.lineno, name
+        elif isinstance(node, ast.Name) and node.id in aliases and node.id not in modules:
+            yield node.lineno, aliases[node.id]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in aliases:
+            yield node.lineno, node.func.id
+
+
+def full_name(node: ast.Attribute, aliases: Mapping[str, str]) -> str | None:
+    words = [node.attr]
+    inner: ast.expr = node.value
+    while isinstance(inner, ast.Attribute):
+        words.append(inner.attr)
+        inner = inner.value
+    if not isinstance(inner, ast.Name) or inner.id not in aliases:
+        return None
+    return ".".join([aliases[inner.id], *reversed(words)])
+
+
+def constructors(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                given = method.args
+                yield node.name, len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
 
 
 @dataclass(frozen=True)
@@ -33,74 +155,8 @@ class Source:
         return self.path.read_text()
 
     @cached_property
-    def docstring(self) -> str | None:
-        return ast.get_docstring(ast.parse(self.text))
-
-    def nodes(self) -> Iterator[ast.AST]:
-        """All of its syntax tree, parsed anew: a tree takes far more memory than what is found in it, which is kept."""
-        return ast.walk(ast.parse(self.text))
-
-    @cached_property
-    def aliases(self) -> dict[str, str]:
-        """Local name -> what it stands for: `{"time": "time", "Path": "pathlib.Path"}`."""
-        names: dict[str, str] = {}
-        for node in self.nodes():
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    names[bound] = alias.name if alias.asname else bound
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-        return names
-
-    @cached_property
-    def imports(self) -> set[str]:
-        """All that is imported anywhere in it, whole modules and names within modules alike."""
-        found: set[str] = set()
-        for node in self.nodes():
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert node.module and node.level == 0, f"{self.name}:{node.lineno}: imports are absolute"
-                found.add(node.module)
-                found.update(f"{node.module}.{alias.name}" for alias in node.names)
-        return found
-
-    @cached_property
-    def uses(self) -> list[tuple[int, str]]:
-        """(line, full name) of each imported thing that is used, and of each function that is called by a bare name."""
-        return list(self._uses())
-
-    def _uses(self) -> Iterator[tuple[int, str]]:
-        modules = {name for name, meaning in self.aliases.items() if "." not in meaning}
-        for node in self.nodes():
-            if isinstance(node, ast.Attribute):
-                name = self._full_name(node)
-                if name:
-                    yield node.lineno, name
-            elif isinstance(node, ast.Name) and node.id in self.aliases and node.id not in modules:
-                yield node.lineno, self.aliases[node.id]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self.aliases:
-                yield node.lineno, node.func.id
-
-    @cached_property
-    def method_names(self) -> list[tuple[int, str]]:
-        """(line, name) of each method that is called on whatever it may be."""
-        return [
-            (node.lineno, node.func.attr)
-            for node in self.nodes()
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        ]
-
-    def _full_name(self, node: ast.Attribute) -> str | None:
-        words = [node.attr]
-        inner: ast.expr = node.value
-        while isinstance(inner, ast.Attribute):
-            words.append(inner.attr)
-            inner = inner.value
-        if not isinstance(inner, ast.Name) or inner.id not in self.aliases:
-            return None
-        return ".".join([self.aliases[inner.id], *reversed(words)])
+    def facts(self) -> Facts:
+        return facts_of(self.text, self.name)
 
 
 @cache

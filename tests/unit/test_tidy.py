@@ -1,13 +1,12 @@
 """What no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
 
-import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.source import GENERATED, ROOT, Source, sources
+from tests.unit.source import GENERATED, ROOT, Facts, Source, facts_of, sources
 
 LINES_MAX = 700
 LINE_LENGTH_MAX = 120
@@ -317,16 +316,16 @@ def touches(source: Source) -> list[str]:
     """Where a module reads a clock, rolls dice, or does I/O."""
     found = {
         f"{source.name}:{line}: {name}"
-        for line, name in source.uses
+        for line, name in source.facts.uses
         if CLOCK_READS.fullmatch(name) or RANDOMNESS.fullmatch(name) or WORLD.fullmatch(name)
     }
-    found |= {f"{source.name}:{line}: .{name}()" for line, name in source.method_names if name in FILE_METHODS}
+    found |= {f"{source.name}:{line}: .{name}()" for line, name in source.facts.method_names if name in FILE_METHODS}
     return sorted(found)
 
 
 def waits(source: Source) -> list[str]:
     """Where a module uses asyncio."""
-    found = {f"{source.name}:{line}: {name}" for line, name in source.uses if name.startswith("asyncio.")}
+    found = {f"{source.name}:{line}: {name}" for line, name in source.facts.uses if name.startswith("asyncio.")}
     return sorted(found)
 
 
@@ -339,7 +338,7 @@ def test_imports_go_one_way() -> None:
     wrong = []
     for source in of_services():
         own_floor, own_package = floor(source.module)
-        for imported in source.imports:
+        for imported in source.facts.imports:
             if not imported.startswith("popwheel_"):
                 continue
             other_floor, other_package = floor(imported)
@@ -351,7 +350,9 @@ def test_imports_go_one_way() -> None:
 def imports_within(service: str) -> dict[str, set[str]]:
     """Module of a service -> the modules of that service that it imports."""
     found = {
-        source.module: source.imports for source in of_services() if source.module.startswith(f"popwheel_{service}.")
+        source.module: source.facts.imports
+        for source in of_services()
+        if source.module.startswith(f"popwheel_{service}.")
     }
     return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
 
@@ -392,7 +393,7 @@ def test_only_the_clock_reads_clocks() -> None:
         f"{source.name}:{line}: {name}"
         for source in of_services()
         if source.module != CLOCK
-        for line, name in source.uses
+        for line, name in source.facts.uses
         if CLOCK_READS.fullmatch(name)
     ]
     assert wrong == []
@@ -419,7 +420,7 @@ def test_the_lists_of_edges_are_true(edges: dict[str, str], look: Callable[[Sour
 def test_nobody_writes_modules_that_nobody_uses() -> None:
     everything = of_services()
     modules = {source.module for source in everything if source.path.name != "__init__.py"}
-    used = {imported for source in everything for imported in source.imports if imported != source.module}
+    used = {imported for source in everything for imported in source.facts.imports if imported != source.module}
     assert modules - used - ENTRY_POINTS == set()
 
 
@@ -429,35 +430,20 @@ def test_every_module_says_what_it_is_for() -> None:
         for source in sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
         if source.text.strip()
     ]
-    assert [source.name for source in written if not source.docstring] == []
+    assert [source.name for source in written if not source.facts.docstring] == []
 
 
-def docstrings(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring: of modules, classes, functions, and attributes."""
-    body = getattr(node, "body", None)
-    if not isinstance(body, list):
-        return
-    for before, statement in zip([node, *body], body, strict=False):
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            is_first = isinstance(before, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if isinstance(statement.value.value, str) and (is_first or isinstance(before, ast.Assign | ast.AnnAssign)):
-                yield statement.lineno, statement.value.value
-        yield from docstrings(statement)
-
-
-def clauses(tree: ast.AST) -> list[str]:
+def clauses(facts: Facts) -> list[str]:
     """The docstrings that begin with a clause, as `line: first words`."""
     return [
         f"{line}: {' '.join(text.split()[:6])}"
-        for line, text in docstrings(tree)
+        for line, text in facts.docstrings
         if (words := re.findall(r"\w+", text)) and words[0] in CLAUSES
     ]
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = [
-        f"{source.name}:{each}" for source in sources("services", "spark") for each in clauses(ast.parse(source.text))
-    ]
+    found = [f"{source.name}:{each}" for source in sources("services", "spark") for each in clauses(source.facts)]
     assert found == [], "begin a docstring with a verb (`Return whether ...`) or a noun (`Number of ...`)"
 
 
@@ -466,7 +452,7 @@ def test_a_docstring_that_begins_with_a_clause_is_seen() -> None:
         '"""Whether."""\nN = 1\n"""Of n."""\ndef f():\n "A verb."\n def g():\n  "So it is."\n'
         'class C:\n "Why."\n def __init__(self):\n  self.a = 1\n  "How many."\n'
     )
-    assert clauses(ast.parse(code)) == ["1: Whether.", "3: Of n.", "7: So it is.", "9: Why.", "12: How many."]
+    assert clauses(facts_of(code)) == ["1: Whether.", "3: Of n.", "7: So it is.", "9: Why.", "12: How many."]
 
 
 def test_no_file_holds_two_nouns() -> None:
@@ -474,18 +460,8 @@ def test_no_file_holds_two_nouns() -> None:
     assert [source.name for source in files if len(source.text.splitlines()) > LINES_MAX] == []
 
 
-def spread_calls(nodes: Iterator[ast.AST]) -> list[int]:
-    """The lines of calls `f(*(a, b), *(c, d))`."""
-    return [
-        node.lineno
-        for node in nodes
-        if isinstance(node, ast.Call)
-        if any(isinstance(each, ast.Starred) and isinstance(each.value, ast.Tuple | ast.List) for each in node.args)
-    ]
-
-
 def test_no_call_spreads_a_tuple_that_it_writes_out() -> None:
-    found = {source.module: spread_calls(source.nodes()) for source in sources("services", "spark")}
+    found = {source.module: source.facts.spread_calls for source in sources("services", "spark")}
     assert not {module: lines for module, lines in found.items() if lines}, (
         "write f(*(a, b), *(c, d)) as f(a, b, c, d), with keywords if there are more than four arguments; if they are "
         "too many, join those that always travel together into an object with a name"
@@ -494,25 +470,14 @@ def test_no_call_spreads_a_tuple_that_it_writes_out() -> None:
 
 def test_a_call_that_spreads_a_tuple_is_seen() -> None:
     code = "f(*(a, b), c)\ng(*[a])\nh(a, *rest)\nh(a, {*(1, 2)})\n"
-    assert spread_calls(ast.walk(ast.parse(code))) == [1, 2]
-
-
-def constructors(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, int]]:
-    """Each class that writes its `__init__`, and how many arguments that takes; dataclasses write none."""
-    for node in nodes:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                given = method.args
-                yield node.name, len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+    assert facts_of(code).spread_calls == [1, 2]
 
 
 def test_no_constructor_takes_many_arguments() -> None:
     found = {
         f"{source.module}.{name}": count
         for source in of_services()
-        for name, count in constructors(source.nodes())
+        for name, count in source.facts.constructors
         if count > ARGUMENTS_MAX
     }
     assert found == LONG_CONSTRUCTORS_LEFT, (
@@ -525,7 +490,7 @@ def test_no_constructor_takes_many_arguments() -> None:
 
 def test_arguments_of_constructors_are_counted() -> None:
     code = "class A:\n def __init__(self, a, /, b, *, c): ...\n def f(self, d): ...\n@dataclass\nclass B:\n a: int\n"
-    assert [*constructors(ast.walk(ast.parse(code)))] == [("A", 3)]
+    assert facts_of(code).constructors == [("A", 3)]
 
 
 def test_tests_do_not_sleep() -> None:
@@ -534,7 +499,7 @@ def test_tests_do_not_sleep() -> None:
         for source in sources("tests")
         if "sleep" in source.text  # parsing the others takes seconds
         if not source.name.startswith("tests/harness/")  # waits for other processes, which cannot be told the time
-        for line, name in source.uses
+        for line, name in source.facts.uses
         if name == "time.sleep"
     ]
     assert wrong == []
