@@ -240,7 +240,7 @@ async def test_messages_with_a_key_page_by_page(monkeypatch: pytest.MonkeyPatch)
         await refused(
             broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t", key="x", begin="nowhere")),
             Code.BAD_REQUEST,
-            "place",
+            "page token",
         )
 
 

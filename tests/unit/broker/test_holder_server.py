@@ -122,7 +122,7 @@ async def test_what_happened_to_a_message() -> None:
         request.message_id = "nothing"
         assert len((await broker.channel.call(methods.MESSAGE_EVENTS, request)).events) == 0
         request.message_id = ""
-        await refused(broker.channel.call(methods.MESSAGE_EVENTS, request), Code.ILLEGAL_MESSAGE_ID, "the id")
+        await refused(broker.channel.call(methods.MESSAGE_EVENTS, request), Code.ILLEGAL_MESSAGE_ID, "message id")
 
 
 def crowd(table: ReviveTable, groups: int, clients: int) -> Iterator[Delivery]:

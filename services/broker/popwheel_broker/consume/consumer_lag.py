@@ -49,7 +49,7 @@ class ConsumerLag:
         return self._counted
 
     def few(self) -> Iterator[None]:
-        """Count again if there are few queues, in steps of half a millisecond; else `of_groups` is as `step` left it."""
+        """Count again few queues, in steps of half a millisecond; else `of_groups` is as `step` left it."""
         if not self._are_many:
             for number, _ in enumerate(self._count(), 1):
                 if number == _AT_ONCE:

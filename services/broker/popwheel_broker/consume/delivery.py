@@ -6,7 +6,7 @@ one. An id names a delivery within its broker for good; modulo the number of rev
 | record | body |
 | --- | --- |
 | delivery | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id 2, |
-|    | count 2, origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
+|    | count 2, origin, flags, lengths of group and topic (1 each), group, topic; then, by flags: offsets (4 each, |
 |    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
 |    | copies (8 each, all bits for none), and of an ordered group: line 8, attempts 2, source (id 8, index 2; 0 for |
 |    | none) of each message |
