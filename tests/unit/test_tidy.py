@@ -278,7 +278,7 @@ ARGUMENTS_MAX = 7
 
 LONG_CONSTRUCTORS_LEFT = {
     "popwheel_broker.core.core.BrokerCore": 8,
-    "popwheel_broker.core.settlement.Settlement": 8,
+    "popwheel_broker.core.cluster_changes.ClusterChanges": 8,
     "popwheel_broker.log.message_store.MessageStore": 8,
     "popwheel_broker.delay.message_timer.MessageTimer": 8,
 }

@@ -272,7 +272,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
                 shared="group",
             ),
             Limit("bytes that wait for the disk", "broker.waiting_bytes_max", _BUSY),
-            Limit("poison messages set aside", "broker.quarantine_max", "it waits where it is", shared="topic"),
+            Limit("poison messages in the quarantine", "broker.quarantine_max", "it waits where it is", shared="topic"),
             Limit("delivery events kept", "broker.pop.events_max", "the oldest go"),
             Limit(
                 "names deleted by hand that rest for a day",

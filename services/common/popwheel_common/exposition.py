@@ -89,7 +89,7 @@ class FamilyText:
     series: list[str] = field(default_factory=list)
 
     def head(self, content_type: str) -> str:
-        """The lines before its series."""
+        """Return the lines before its series."""
         name, kind, documentation = self.name, self.kind, self.documentation
         if content_type == OPEN_METRICS:
             documentation = documentation.replace('"', r"\"")
@@ -112,7 +112,7 @@ def aliases(families: Mapping[str, FamilyText]) -> dict[str, FamilyText]:
 
 
 def preferred(accept: str) -> str:
-    """The content type for a client that accepts these."""
+    """Return the content type for a client that accepts these."""
     accepted = {each.partition(";")[0].strip() for each in accept.split(",")}
     return OPEN_METRICS if "application/openmetrics-text" in accepted else PLAIN
 
@@ -197,7 +197,7 @@ def _escaped(value: str) -> str:
 
 
 def _with_label(line: str, label: str) -> str:
-    """A series with one more label, which comes last."""
+    """Return a series with one more label, which comes last."""
     if "{" not in line:
         name, _, value = line.partition(" ")
         return f"{name}{{{label}}} {value}\n"

@@ -112,7 +112,7 @@ def test_what_is_not_held() -> None:
 
 
 def place(kind: str = "stored", **more: Any) -> dict[str, Any]:
-    holding = {"group": "g", "holding": "given out", "popped_ms": NOW_MS, "due_ms": NOW_MS, "client_id": "consumer@7"}
+    holding = {"group": "g", "holding": "delivered", "popped_ms": NOW_MS, "due_ms": NOW_MS, "client_id": "consumer@7"}
     return {
         "broker": "b1",
         "topic": "t",

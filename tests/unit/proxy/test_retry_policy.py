@@ -31,7 +31,7 @@ GROUPS = ("a", "b", "c")
         (StatusError(Code.HA_NOT_AVAILABLE, "does not lead"), Fault.NOT_LEADING),
         (StatusError(Code.SLAVE_PERSISTENCE_TIMEOUT, "deposed meanwhile"), Fault.OUTCOME_UNKNOWN),
         (WriterStoppedError("the device fails"), Fault.NOT_LEADING),
-        (WriterStoppedError("the device fails", in_doubt=True), Fault.OUTCOME_UNKNOWN),
+        (WriterStoppedError("the device fails", outcome_unknown=True), Fault.OUTCOME_UNKNOWN),
         (StatusError(Code.TOO_MANY_REQUESTS, "too much"), Fault.BUSY),
         (StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full"), None),
         (StatusError(Code.TOPIC_NOT_FOUND, "no"), None),

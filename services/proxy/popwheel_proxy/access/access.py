@@ -152,7 +152,7 @@ class Access:
 
     def tick(self) -> None:
         """Log the number of unlogged refusals; called about once a second."""
-        self._log.tell_unwritten()
+        self._log.log_unwritten()
 
     def _check_user(self, caller: Caller) -> None:
         """Check that a caller's user is unchanged."""

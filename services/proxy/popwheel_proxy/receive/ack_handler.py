@@ -136,7 +136,7 @@ class AckHandler:
                 receipt_handle=handle,
                 invisible_ms=invisible_ms,
                 call=name,
-                again=outcome_unknown,
+                is_retry=outcome_unknown,
                 back_off=back_off,
                 suspend=suspend,
             )
@@ -162,7 +162,9 @@ class AckHandler:
         name = next(self._calls)
 
         def asked(outcome_unknown: bool) -> DeadLetterRequest:
-            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, call=name, again=outcome_unknown)
+            return DeadLetterRequest(
+                group=group, topic=topic, receipt_handle=handle, call=name, is_retry=outcome_unknown
+            )
 
         try:
             await self._masters.call(broker, DEAD_LETTER, asked(False), call.deadline, retry=asked)
@@ -220,7 +222,7 @@ class AckHandler:
         name = next(self._calls)
 
         def asked(outcome_unknown: bool) -> AckRequest:
-            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, again=outcome_unknown)
+            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, is_retry=outcome_unknown)
 
         try:
             answer, outcome_unknown = await self._masters.call(broker, ACK, asked(False), call.deadline, retry=asked)

@@ -120,9 +120,9 @@ class ClientList:
         open_calls = self._clients.open_calls(client_id, known.user)
         info.polls = max(0, open_calls - self._telemetry.streams_of(client_id))
         count, some = self._renewals.handles_of(client_id, max(1, messages_max))
-        info.held = count if count or facts.kind in _HOLDS else -1
+        info.in_flight = count if count or facts.kind in _HOLDS else -1
         if some:
-            info.held_since_ms = zero_ms + round(some[0][1] * 1000)
+            info.in_flight_since_ms = zero_ms + round(some[0][1] * 1000)
         for each, since in some[:messages_max]:
             _describe_message(info.messages.add(), self._view.receipt_key, each, zero_ms + round(since * 1000))
         info.lite_topics = self._lite_topics(client_id)
@@ -142,7 +142,7 @@ class ClientList:
         info.publishes_total = max(facts.publishes_total, len(topics))
 
 
-def _describe_message(message: pb.HeldMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
+def _describe_message(message: pb.ClientMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
     """Describe a message that is kept invisible, as far as its handle says."""
     message.group, message.topic, message.broker = renewed.entry.group, renewed.entry.topic, renewed.broker
     message.since_ms = since_ms

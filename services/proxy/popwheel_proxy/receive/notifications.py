@@ -260,7 +260,7 @@ class _Link:
                 for event in events.events:
                     if not event.refused:
                         if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
-                            self.enqueue(NotifyInterest(id=event.id, hand_on=True))
+                            self.enqueue(NotifyInterest(id=event.id, forward=True))
                         continue
                     if event.unknown_client:
                         interest = self._book.refuse_unknown(event.id, self.name, now)

@@ -123,9 +123,9 @@ class Admission:
         options = self._options
         if not self._by_group.room(group, options.polls_max):
             raise _refusal("polls_max", f"this proxy serves {self.polls} polls, and has no room for more of this group")
-        if self._by_client.held(client_id) >= options.polls_per_client_max:
+        if self._by_client.share(client_id) >= options.polls_per_client_max:
             raise _refusal("polls_per_client_max", "this client has too many polls at one time")
-        if self._by_connection.held(connection) >= options.polls_per_connection_max:
+        if self._by_connection.share(connection) >= options.polls_per_connection_max:
             raise _refusal("polls_per_connection_max", "this connection has too many polls at one time")
         if not self.unsent.room(client_id, options.unsent_bytes_max):
             raise _refusal("unsent_bytes_max", "too many messages wait for clients that read slowly, as this one")

@@ -81,7 +81,7 @@ class RenewalBook:
         if count > self._shares.room(client_id, self._options.handles_max):
             raise LimitError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self)} messages are kept invisible, {self._shares.held(client_id)} of them for this client: "
+                f"{len(self)} messages are kept invisible, {self._shares.share(client_id)} of them for this client: "
                 "that is its share; acknowledge some, and receive again",
                 "renewal.handles_max",
             )

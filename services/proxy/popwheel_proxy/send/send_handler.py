@@ -199,7 +199,7 @@ class SendHandler:
         """
         send_queue = messages[0].send_queue
         # A lite topic has its own. After a topic got more queues, its message groups stay in the first ones.
-        queues = 1 if messages[0].lite_topic else topic.lane_queues or topic.queues
+        queues = 1 if messages[0].lite_topic else topic.message_group_queues or topic.queues
         wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
 
         async def store() -> Stored:

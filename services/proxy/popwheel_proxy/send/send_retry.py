@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
@@ -72,7 +72,7 @@ class Send:
                 Code.TOPIC_NOT_FOUND,
                 f"the topic {topic.name} was deleted and made again with fewer queues meanwhile; send again",
             )
-        if incarnation_of(topic.id) == incarnation_of(self.topic.id):
+        if store_id_of(topic.id) == store_id_of(self.topic.id):
             self.tries.forget_places()
         self.topic = topic
         return True

@@ -3,7 +3,7 @@
 from typing import NamedTuple, TypeVar
 
 from popwheel_common.clock import Clock
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.contract.names import (
     DEAD_LETTER_PREFIX,
     GroupName,
@@ -102,7 +102,7 @@ class Catalog:
             StatusError: as `topic` does.
         """
         now = self.find_topic(topic.name)
-        if now is None and (topic.id > self._view.named or incarnation_of(topic.id) != self._view.incarnation):
+        if now is None and (topic.id > self._view.named or store_id_of(topic.id) != self._view.store_id):
             return topic
         return now or self.topic(TopicName(topic.name))
 

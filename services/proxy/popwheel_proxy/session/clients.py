@@ -179,7 +179,7 @@ class Clients:
             self._uses += 1
 
     def _forget_facts(self, client_id: str, known: KnownClient) -> None:
-        self._facts_bytes.give(client_id, self._facts_bytes.held(client_id))
+        self._facts_bytes.give(client_id, self._facts_bytes.share(client_id))
         if known.facts.language:
             library = known.facts.language, known.facts.version
             self.libraries[library] -= 1

@@ -213,7 +213,7 @@ class Telemetry:
             self._producers.remove(session.producer)
             if not sessions:
                 del self._sessions[client_id]
-                assert not self._repeated.held(client_id), "settings are kept for a client that has gone (M1)"
+                assert not self._repeated.share(client_id), "settings are kept for a client that has gone (M1)"
 
     async def _next(self, call: Call, session: Session, stream: TelemetryStream) -> TelemetryCommand | None:
         """Return the next command that is not too large.
