@@ -6,7 +6,7 @@ A call that a group's master did not serve is one of three:
   send that may go to any queue goes to another group at once.
 - Outcome unknown: the connection was lost, or no answer came in time. Most calls are idempotent and simply
   retried. Messages would be stored twice, so they are retried at the same group, marked as a retry
-  (`PutRun.again`). They go to another group only when this one has left for good.
+  (`PutRun.is_retry`). They go to another group only when this one has left for good.
 - Refused on its merits: the caller gets the refusal.
 """
 

@@ -67,8 +67,10 @@ class Catalog:
         self._refusals: dict[tuple[str, str], _Refusal] = {}
 
     def find_topic(self, name: str) -> Topic | None:
-        """Return a topic that exists, or None. Retry and dead letter topics exist with their group and topic; they have one
-        queue, but for the retry topics of a topic with levels, which have as many.
+        """Return a topic that exists, or None.
+
+        Retry and dead letter topics exist with their group and topic. They have one queue, except for the retry topics
+        of a topic with priority levels, which have as many.
         """
         topic = self._view.topics.get(name)
         if topic is not None:
