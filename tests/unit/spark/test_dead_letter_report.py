@@ -41,7 +41,7 @@ def test_ages_are_one_row_for_each_group() -> None:
 def test_the_page_shows_everything_and_fetches_nothing() -> None:
     html = dead_letter_page("Lead.", CAUSES, AGES, TOPS)
     assert NETWORK.search(html) is None
-    for words in ("<svg", "&lt;k&gt;", "2026-01-31 12:00:00Z", UNKNOWN_SENTENCE.split(",")[0]):
+    for words in ("<svg", "&lt;k&gt;", "2026-01-31 12:00:00Z", UNKNOWN_SENTENCE.split(".")[0]):
         assert words in html
 
 

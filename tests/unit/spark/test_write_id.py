@@ -34,5 +34,5 @@ def test_a_stream_has_one_of_its_own() -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
     rows = StructType([StructField("body", StringType())])
-    with pytest.raises(OptionError, match=r"option writeId: .* its checkpoint"):
+    with pytest.raises(OptionError, match=r"option writeId: .* checkpoint of a stream"):
         PopwheelDataSource(GIVEN | {"writeId": "a"}).streamWriter(rows, overwrite=False)
