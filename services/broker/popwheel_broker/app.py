@@ -245,7 +245,7 @@ class BrokerApp:
             open_deliveries=len(self.core.state.table),
             **self.recovered,
         )
-        self.view.subscribe_to_names(lambda update: self.core.settlement.names_told(update))
+        self.view.subscribe_to_names(lambda update: self.core.cluster_changes.receive(update))
         self.view.subscribe(self._cluster_changes)
         await self.controller_follower.start()
         self.roles.start()

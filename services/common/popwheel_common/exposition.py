@@ -22,7 +22,10 @@ OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 RENAMED: Final[Mapping[str, str]] = {
     "popwheel_pop_open_deliveries": "popwheel_pop_open_check_points",
     "popwheel_pop_blocked_messages": "popwheel_pop_held_messages",
+    "popwheel_proxy_parked_bytes": "popwheel_proxy_held_bytes",
+    "popwheel_proxy_parked_calls": "popwheel_proxy_held_calls",
     "popwheel_proxy_parked_seconds": "popwheel_proxy_held_seconds",
+    "popwheel_proxy_waiting_in_send_queues": "popwheel_proxy_waiting_in_lanes",
     "popwheel_proxy_lite_ends_notified": "popwheel_proxy_lite_ends_told",
     "popwheel_replica_replicated_position": "popwheel_replica_held_position",
     "popwheel_replica_high_watermark": "popwheel_replica_confirmed_position",

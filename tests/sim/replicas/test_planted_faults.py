@@ -9,8 +9,8 @@ import pytest
 from popwheel_broker.calls.dedup import Dedup
 from popwheel_broker.consume.pop_clock import PopClock
 from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.notification import Interests
-from popwheel_broker.core.settlement import Settlement
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.delay.recovery import done_timer
 from popwheel_broker.log.flusher import Flusher
@@ -218,7 +218,7 @@ def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> 
 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
-    patch.setattr(Settlement, "hear_of_topic", lambda self, topic, topic_id: None)
+    patch.setattr(ClusterChanges, "apply_topic_id", lambda self, topic, topic_id: None)
     patch.setattr(TopicRegistry, "is_current", lambda self, topic, topic_id: True)
 
 

@@ -141,7 +141,7 @@ async def test_what_waits_for_the_device_meanwhile_is_accepted(again: bool) -> N
         put = asyncio.create_task(w.put(b"1", topic_id=1, again=again))
         await master.disk.until_held()
         master.alive.view.apply(made_anew(w, T, groups=[G]))
-        master.alive.core.settlement.settle()
+        master.alive.core.cluster_changes.apply()
         master.disk.release_syncs()
         assert (await put).code == Code.OK
         assert await got(w) == [b"1"]
@@ -181,8 +181,8 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
         world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_STORE, deleted_topics=["t"]))
-    world.core.settlement._note_names(Names(applied_version=ANEW))
-    world.core.settlement._note_names(Names({"t": T.id}, applied_version=T.id))
+    world.core.cluster_changes._note_names(Names(applied_version=ANEW))
+    world.core.cluster_changes._note_names(Names({"t": T.id}, applied_version=T.id))
     world.put("t", b"2")
     return world
 
@@ -192,11 +192,11 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
     world = behind_a_lost_state(deleted=False)
     world.crash("process")
     names = world.core.names
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
     assert names.has_pending_changes
     world.hear(made_anew_for(T))
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
     assert not names.has_pending_changes
     assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
@@ -206,5 +206,5 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
 def test_a_deletion_that_the_lost_state_told_of_deletes_nothing_that_was_made_again(hears_of_it: bool) -> None:
     world = behind_a_lost_state(deleted=True)
     world.hear(made_anew_for(*[T] if hears_of_it else []))
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert len(world.held("t")) == 2

@@ -80,7 +80,7 @@ async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_w
         del core.view.topics["t"]
         others = [f"other-{number}" for number in range(10)]
         core.cluster_changed(ClusterUpdate(version=1000, deleted_topics=[*others, "t"]))
-        with pytest.raises(StatusError, match="nothing is set aside"):
+        with pytest.raises(StatusError, match="the quarantine has no id"):
             await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
         assert core.names.can_apply_changes
 

@@ -174,7 +174,7 @@ async def test_a_checkpoint_that_shows_what_was_cut_off_is_not_used(what: str) -
     put = store.put([Record(RecordKind.MESSAGE, "t", 0, b"x", b"")] * 3)
     store.confirm(put.end_position)
     if what == "deleted topic":
-        files.core.settlement.forget_topic("t")
+        files.core.cluster_changes.forget_topic("t")
     else:
         store.put([Record(RecordKind.MESSAGE, "u", 0, b"x", b"")])
     await files.save(files.sync)

@@ -31,7 +31,7 @@ def traced(world: World, message_id: str, topic: str = "t") -> list[pb.TracedMes
             traces.add(looked.found)
             begin: int | None = 0 if traces.is_open else None
             while begin is not None:
-                begin = traces.given_out(begin, 0)
+                begin = traces.deliveries(begin, 0)
             traces.ended()
     return list(answer.messages)
 

@@ -330,7 +330,7 @@ async def test_trouble_is_what_alerts_would_say(tmp_path: Path) -> None:
         "docs/operate/alerts.md#popwheelrevivebehind",
     )
     assert late["since_ms"] > 0
-    assert ("PopwheelMessageSetAside", "b1") in problems
+    assert ("PopwheelPoisonMessage", "b1") in problems
     assert ("PopwheelNoProxy", "") in problems
     assert [each["broker"] for each in found["unanswered"]] == ["b2"]
 

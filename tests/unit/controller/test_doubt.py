@@ -22,7 +22,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
         yield made
 
 
-async def join_unheard(here: Scene, replica: FakeReplica) -> None:
+async def join_silently(here: Scene, replica: FakeReplica) -> None:
     """Let a replica register that is told nothing."""
     here.machines.add(replica)
     await replica.join(here.channel)
@@ -34,8 +34,8 @@ async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> No
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    back = master.next_life(suspect=True)
-    await join_unheard(here, back)
+    back = master.next_life(doubtful=True)
+    await join_silently(here, back)
     await until(lambda: here.route() is None)
     await asyncio.sleep(0.3)
     shown = GroupViews(here.app.overseer, here.app.checkpoints, GroupHistory(1, SystemClock()), SystemClock()).one(
@@ -54,8 +54,8 @@ async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    await join_unheard(here, master.next_life(suspect=True, last_epoch=1, end_position=100))
-    other = slave.next_life(suspect=True, last_epoch=1, end_position=200)
+    await join_silently(here, master.next_life(doubtful=True, last_epoch=1, end_position=100))
+    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
     await here.join(other)
     await until(lambda: other.leads == 2)
 
@@ -65,12 +65,12 @@ async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(he
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    grown = master.next_life(suspect=True, last_epoch=1, end_position=100)
-    await join_unheard(here, grown)
+    grown = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    await join_silently(here, grown)
     grown.beats = False
     grown.report.end_position = 300
-    other = slave.next_life(suspect=True, last_epoch=1, end_position=200)
-    await join_unheard(here, other)
+    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
+    await join_silently(here, other)
     await until(lambda: grown.refusal is not None)
     assert other.leads is None
     grown.beats = True
@@ -92,8 +92,8 @@ async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    back = master.next_life(suspect=True, last_epoch=1, end_position=100)
-    await join_unheard(here, back)
+    back = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    await join_silently(here, back)
     await until(lambda: here.route() is None)
     elect_unclean = here.app._transfers.elect_unclean
     with pytest.raises(StatusError, match="Replica 1 may have more") as refused:
@@ -139,7 +139,7 @@ async def test_who_registers_and_never_answers_at_its_address_is_passed_over(her
         each.kill()
     mute = slave.next_life()
     mute.answers = False
-    await join_unheard(here, mute)
+    await join_silently(here, mute)
 
     async def insist() -> None:
         while True:

@@ -1,5 +1,5 @@
 """Two controllers that both lead, replicas that die, hang, lose what they had not synced or all they had, answers and
-sight that are wrong as often as not: whatever happens in whatever order, states change only as they may (C1), one
+views that are wrong as often as not: whatever happens in whatever order, states change only as they may (C1), one
 replica leads an epoch, and who leads has every acknowledged message (S5), and nothing that grows goes back (C4).
 
 Nothing here is told the truth about who lives: safety must not hang on it.
@@ -19,9 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
-from popwheel_controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
+from popwheel_controller.broker_groups.group_policy import (
+    ObservedReplica,
+    find_earlier_epoch,
+    may_receive_state,
+    next_state,
+)
 from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -110,7 +115,7 @@ class GroupMachine(RuleBasedStateMachine):
         """So that most runs begin with a group."""
         for number in (0, 1):
             self.register(0, number)
-        self.decide(0, [Standing.LIVING] * 3)
+        self.decide(0, [Liveness.LIVING] * 3)
         for number in (0, 1):
             self.tell(0, number)
 
@@ -132,18 +137,18 @@ class GroupMachine(RuleBasedStateMachine):
         if stream is not None and stream.process is self.processes[number]:
             stream.report = stream.process.report()
 
-    @rule(controller=CONTROLLERS, standings=st.lists(st.sampled_from(Standing), min_size=3, max_size=3))
-    def decide(self, controller: int, standings: list[Standing]) -> None:
+    @rule(controller=CONTROLLERS, livenesses=st.lists(st.sampled_from(Liveness), min_size=3, max_size=3))
+    def decide(self, controller: int, livenesses: list[Liveness]) -> None:
         """A controller looks at the group; what it takes for living may be dead, and the other way round."""
         chosen = self.controllers[controller]
-        sight = {
-            number: Seen(standing, stream.report, stream.earlier_epoch)
-            for number, standing in zip(NUMBERS, standings, strict=True)
+        views = {
+            number: ObservedReplica(liveness, stream.report, stream.earlier_epoch)
+            for number, liveness in zip(NUMBERS, livenesses, strict=True)
             if (stream := chosen.streams.get(number)) is not None
         }
 
         def decision(state: GroupState | None) -> GroupState | None:
-            after = next_state(GROUP, state, sight)
+            after = next_state(GROUP, state, views)
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
@@ -174,7 +179,7 @@ class GroupMachine(RuleBasedStateMachine):
         keeper = self.controllers[controller].keeper
 
         async def look() -> None:
-            await keeper.look_for_changes(await keeper._store.versions())
+            await keeper.poll_store(await keeper._store.versions())
 
         self.try_to(look())
 
@@ -185,7 +190,7 @@ class GroupMachine(RuleBasedStateMachine):
         stream, state = chosen.streams.get(number), chosen.keeper.states.get(GROUP)
         if stream is None or stream.process is not process or state is None:
             return
-        if may_hear(state, number, stream.report, stream.earlier_epoch):
+        if may_receive_state(state, number, stream.report, stream.earlier_epoch):
             self.hear(process, state)
 
     @rule()
@@ -204,7 +209,7 @@ class GroupMachine(RuleBasedStateMachine):
         for number in NUMBERS:
             if number not in dead:
                 self.register(controller, number)
-        self.decide(controller, [Standing.DEAD if number in dead else Standing.LIVING for number in NUMBERS])
+        self.decide(controller, [Liveness.DEAD if number in dead else Liveness.LIVING for number in NUMBERS])
         for number in NUMBERS:
             if number not in dead:
                 self.tell(controller, number)
@@ -308,7 +313,7 @@ class GroupMachine(RuleBasedStateMachine):
         if registers:
             self.go_on(controller, {dead})
         else:
-            self.decide(controller, [Standing.DEAD if each == dead else Standing.LIVING for each in NUMBERS])
+            self.decide(controller, [Liveness.DEAD if each == dead else Liveness.LIVING for each in NUMBERS])
             self.go_on(controller, {dead})
 
     @rule(number=REPLICAS)

@@ -138,7 +138,7 @@ def test_what_was_deleted_while_a_broker_was_away_stays_deleted() -> None:
     found = plan(behind, broker({}, heard=LOST + 5), broker({}, heard=0))
     assert [each.name for each in found.topics] == ["u"], "b-1 can't know of it, and b-2 is new"
     assert said(found) == {
-        "'t'": "it was deleted: b-1 had heard of a later state without it; b-0 had not",
+        "'t'": "it was deleted: b-1 had seen a later state without it; b-0 had not",
     }
     found = plan(broker({"t": listed(LOST + 2)}), broker({}))
     assert found.decide(anew()) is None and len(found.findings) == 1

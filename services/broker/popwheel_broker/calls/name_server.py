@@ -17,14 +17,14 @@ from popwheel_rpc.service import Call
 
 LISTED_MAX: Final = 1_000
 _STEP: Final = 2_000
-"""Names that are looked at in one turn of the loop."""
+"""Names that are read in one turn of the loop."""
 
 
 class NameServer:
-    """Serves that part of popwheel.v1.Broker. Nothing is changed by it.
+    """Serves the names of the log, of popwheel.v1.Broker. It changes nothing.
 
     Args:
-        core: knows.
+        core: the broker's state.
         clock: how long a step takes.
     """
 
@@ -34,7 +34,7 @@ class NameServer:
         self._pace = Pace(clock)
 
     async def list_names(self, call: Call, request: pb.NameListRequest) -> pb.NameListResponse:
-        """Some names with their ids and settings.
+        """Return some names with their ids and settings.
 
         Raises:
             StatusError: BAD_REQUEST, the page is too large, or none.
@@ -56,7 +56,7 @@ class NameServer:
         return answer
 
     async def _page(self, ids: Mapping[str, int], after: str, count: int) -> list[str]:
-        """The first names behind one, in order."""
+        """Return the first names behind one, in order."""
         steps = Steps(self._clock, self._pace)
         every = list(ids)
         page: list[str] = []

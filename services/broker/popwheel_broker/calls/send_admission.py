@@ -15,7 +15,7 @@ class SendAdmission:
     Args:
         store: whose log grows.
         options: limits.
-        disk_watch: how full the disk is.
+        disk_watch: usage of the disk.
         members: the sync-state set.
     """
 

@@ -16,12 +16,12 @@ class PopContext:
 
     Args:
         store: the messages.
-        state: who has what.
+        state: messages in flight.
         view: topics, groups, and the key of receipt handles.
-        topics: where CK and ACK records stand, and copies.
+        topics: where delivery and ACK records stand, and copies.
         clock: for pop and due times.
         broker_name: goes into receipt handles.
-        quarantine: takes messages that fail by themselves.
+        quarantine: takes poison messages.
     """
 
     store: MessageStore

@@ -115,7 +115,7 @@ class Leader:
             flusher=self.flusher,
             ids=TransactionIds(context.view, options.name),
             checkers=self.checkers,
-            settle=core.settlement.settle,
+            apply_changes=core.cluster_changes.apply,
             refusal_of_commits=admission.refusal,
             repair=context.repair,
         )
@@ -307,12 +307,12 @@ class Leader:
             self._cluster_changed.clear()
             began_s = self._clock.monotonic()
             try:
-                self.core.settlement.settle()
+                self.core.cluster_changes.apply()
                 self.flusher.confirm_later()
                 if not self.core.names.can_apply_changes:
                     self.timer.start()  # only now are deleted topics known
                     self.transactions.start()
-                has_more = self.core.settlement.note_settings()
+                has_more = self.core.cluster_changes.note_settings()
                 self.flusher.confirm_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be applied, trying again", error=str(error))
