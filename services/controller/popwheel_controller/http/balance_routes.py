@@ -82,7 +82,7 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
 
 def _row(broker: str, row: pb.TopicBalance) -> TopicBalance:
     fields: dict[str, int] = {each.name: value for each, value in row.ListFields() if each.name != "topic"}
-    places = [fields.get(name) for name in ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")]
+    places = [fields.get(name) for name in ("done", "in_flight", "waiting", "delayed", "dead", "poisoned", "expired")]
     known = [each for each in places if each is not None]
     stored = fields.get("stored")
     is_known = stored is not None and len(known) == len(places)
