@@ -400,7 +400,7 @@ class BrokerCore:
         self.names.inherit(before.names)
 
     def cluster_changed(self, update: ClusterUpdate) -> None:
-        """Receive a change of the controller's state (see `KnownNames.hear`); `ClusterChanges.apply` does the rest."""
+        """Receive a change of the controller's state; `ClusterChanges.apply` does the rest."""
         self.names.hear(update)
 
     def damage_mended(self) -> None:
