@@ -83,7 +83,9 @@ def test_no_more_messages_are_out_than_allowed() -> None:
         world.put("t", b"1")
     messages = world.pop("g", "t", 5)
     assert len(messages) == 3, "its share"
-    with pytest.raises(StatusError, match=r"3 messages .* the group g .*broker\.pop\.open_messages_max") as caught:
+    with pytest.raises(
+        StatusError, match=r"3 messages are in flight to the group g, .*broker\.pop\.open_messages_max"
+    ) as caught:
         world.pop("g", "t")
     assert caught.value.code == Code.TOO_MANY_REQUESTS
     assert "popwheel_pop_open_messages 3.0" in metrics(world)
@@ -152,7 +154,7 @@ def test_a_group_that_hoards_leaves_room_for_others_also_after_a_crash() -> None
             assert error.code == Code.TOO_MANY_REQUESTS
             break
     world.crash("process")
-    with pytest.raises(StatusError, match=r"4 messages are given out to the group g"):
+    with pytest.raises(StatusError, match=r"4 messages are in flight to the group g"):
         world.pop("g", "t")
     first = world.pop("other", "t", 9)
     assert world.bodies(first) == [b"0", b"1"]

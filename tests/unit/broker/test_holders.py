@@ -29,7 +29,7 @@ def held(world: World) -> dict[tuple[str, str], int]:
     world.deliveries()
     holders = world.core.state.table.holders
     groups = world.core.state.table.shares.of_each
-    return {(group, each.client_id): each.held for group in groups for each in holders.of_group(group)}
+    return {(group, each.client_id): each.in_flight for group in groups for each in holders.of_group(group)}
 
 
 def listed(world: World, client_id: str = "", group: str = "", topic: str = "") -> list[InFlightMessage]:

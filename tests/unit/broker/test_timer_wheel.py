@@ -58,7 +58,7 @@ def test_a_slot_belongs_to_one_time_at_a_time() -> None:
     wheel.add(5000, 0)
     assert (wheel.holds(5000), wheel.holds(21_000)) == (True, False)
     assert wheel.slot(21_000) is None
-    with pytest.raises(ValueError, match="the slot of 21000 holds units of 5000"):
+    with pytest.raises(ValueError, match="the slot of 21000 has units of 5000"):
         wheel.add(21_000, 52)
     wheel.clear(21_000)
     assert slots_of(wheel) == {5000: Slot(0, 0, 1)}

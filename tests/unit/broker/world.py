@@ -344,7 +344,9 @@ class World:
             of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()
         assert table.in_flight == in_flight
         groups = {group for group, _ in held}
-        counted = {(group, each.client_id): each.held for group in groups for each in table.holders.of_group(group)}
+        counted = {
+            (group, each.client_id): each.in_flight for group in groups for each in table.holders.of_group(group)
+        }
         assert counted == held
         assert len(table.holders) == sum(client_id != "" for _, client_id in held)
         assert table.holders.clients_of_each().keys() <= groups

@@ -70,7 +70,7 @@ class HolderServer:
                 clients=table.holders.clients_of(group),
                 oldest_popped_ms=self._wall_ms(oldest_ms),
             )
-        of_clients = [holder.held for _, holder in holders]
+        of_clients = [holder.in_flight for _, holder in holders]
         for number in await turns.largest(of_clients, limit):
             group, holder = holders[number]
             answer.clients.add(

@@ -18,12 +18,12 @@ class Holder:
         client_id: its own.
     """
 
-    __slots__ = ("client_id", "deliveries", "group", "held")
+    __slots__ = ("client_id", "deliveries", "group", "in_flight")
 
     def __init__(self, group: str, client_id: str) -> None:
         self.group = group
         self.client_id = client_id
-        self.held = 0
+        self.in_flight = 0
         """Number of messages."""
         self.deliveries: dict[int, OpenDelivery] = {}
         """Deliveries with open messages, by id, the oldest first."""

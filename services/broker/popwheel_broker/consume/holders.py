@@ -21,11 +21,11 @@ _IDLE_MAX: Final = 1_000
 class Unknown:
     """Messages of a group whose clients are not known."""
 
-    __slots__ = ("client_id", "deliveries", "held")
+    __slots__ = ("client_id", "deliveries", "in_flight")
 
     def __init__(self) -> None:
         self.client_id = ""
-        self.held = 0
+        self.in_flight = 0
         self.deliveries = DeliverySequence()
         """Recovery does not open them in the order of their ids."""
 
@@ -99,13 +99,13 @@ class Holders:
             of_group = self._of_group(delivery.group)
             if of_group.unknown is None:
                 of_group.unknown = Unknown()
-            of_group.unknown.held += messages
+            of_group.unknown.in_flight += messages
             of_group.unknown.deliveries.add(delivery)
             return
-        if not holder.held:
+        if not holder.in_flight:
             del self._idle[holder]
             self._groups[holder.group].holding += 1
-        holder.held += messages
+        holder.in_flight += messages
         holder.deliveries[delivery.id] = delivery
 
     def ended(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
@@ -120,10 +120,10 @@ class Holders:
         if holder is None:
             self._ended_unknown(delivery, messages, is_closed=is_closed)
             return
-        holder.held -= messages
+        holder.in_flight -= messages
         if is_closed:
             del holder.deliveries[delivery.id]
-        if messages and not holder.held:
+        if messages and not holder.in_flight:
             self._groups[holder.group].holding -= 1
             self._idle[holder] = None
             if len(self._idle) > _IDLE_MAX:
@@ -133,10 +133,10 @@ class Holders:
         of_group = self._groups[delivery.group]
         unknown = of_group.unknown
         assert unknown is not None, "a delivery ends that was not opened"
-        unknown.held -= messages
+        unknown.in_flight -= messages
         if is_closed:
             unknown.deliveries.remove(delivery)
-        if not unknown.held:
+        if not unknown.in_flight:
             of_group.unknown = None
             if not of_group.clients:
                 del self._groups[delivery.group]
@@ -164,7 +164,7 @@ class Holders:
         of_group = self._groups.get(group)
         if of_group is None:
             return []
-        found: list[Holder | Unknown] = [each for each in of_group.clients.values() if each.held]
+        found: list[Holder | Unknown] = [each for each in of_group.clients.values() if each.in_flight]
         return found if of_group.unknown is None else [*found, of_group.unknown]
 
     def of_client(self, client_id: str, group: str) -> list[Holder]:
@@ -174,7 +174,7 @@ class Holders:
         return [
             holder
             for each in of_groups
-            if each is not None and (holder := each.clients.get(client_id)) is not None and holder.held
+            if each is not None and (holder := each.clients.get(client_id)) is not None and holder.in_flight
         ]
 
 
