@@ -71,7 +71,7 @@ class _Broker:
         await self.store.superblock.load(self.store.log, random.Random(0))
         await self.store.start(alone=True, repair=nobody, is_nowhere=nobody)
         await self.store.finish(1)
-        self.core.settlement.settle()
+        self.core.cluster_changes.apply()
         self.confirm()
 
     @property
@@ -179,9 +179,9 @@ async def _second(folder: Path, count: int) -> _Figures:
     update = ClusterUpdate(version=1_000, deleted_topics=["Sessions"])
     broker.view.apply(update)
     broker.core.cluster_changed(update)
-    while broker.core.names.can_be_settled:
+    while broker.core.names.can_apply_changes:
         step_s = time.process_time()
-        broker.core.settlement.settle()
+        broker.core.cluster_changes.apply()
         longest_s = max(longest_s, time.process_time() - step_s)
         broker.confirm()
     assert not broker.core.store.queues.lite_topics

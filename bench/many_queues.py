@@ -157,7 +157,7 @@ async def _make(folder: Path, topics: int, queues: int) -> Figures:
     broker = _Broker(folder, topics, queues)
     await broker.start()
     broker.store.core.cluster_changed(ClusterUpdate(version=broker.view.version, snapshot=True))
-    broker.store.core.settlement.settle()
+    broker.store.core.cluster_changes.apply()
     for at in range(0, topics, _SAVED_EVERY):
         await broker.send(broker.names[at : at + _SAVED_EVERY])
         await broker.save()
@@ -203,7 +203,7 @@ async def _measure(folder: Path, topics: int, queues: int) -> Figures:
     figures["segments_deleted"] = float(deleted)
     figures["retention_step_ms"] = await broker.longest_ms()
     for name in broker.names[: min(topics, _DELETED)]:
-        core.settlement.forget_topic(name)
+        core.cluster_changes.forget_topic(name)
         await asyncio.sleep(0)
     figures["deletion_step_ms"] = await broker.longest_ms()
     figures["queues_left"] = float(len(core.store.queues))

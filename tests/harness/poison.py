@@ -12,7 +12,7 @@ from unittest import mock
 
 from popwheel_broker.consume import acks, delivered_message, redelivery, relocation
 from popwheel_broker.consume.delivery import Delivery
-from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.delay import dequeue_stages, enqueue_stages
 from popwheel_broker.log import raw_records, record
 from popwheel_broker.log import timer_record as delay
@@ -160,15 +160,15 @@ class Poison:
 
     def _retention(self) -> tuple[Any, str, Any]:
         """Of what is copied, as its segment is to go."""
-        before = GivenOutMessages.message
+        before = DeliveryMessages.message
 
-        def message(self_: GivenOutMessages, delivery: Delivery, index: int) -> StoredRecord | None:
+        def message(self_: DeliveryMessages, delivery: Delivery, index: int) -> StoredRecord | None:
             stored = before(self_, delivery, index)
             if stored is not None and sys._getframe(1).f_globals["__name__"] == relocation.__name__:
                 self._bite(stored.payload, stored.system_properties)
             return stored
 
-        return GivenOutMessages, "message", message
+        return DeliveryMessages, "message", message
 
     def _folding(self) -> tuple[Any, str, Any]:
         """Of messages that come from nowhere but a sender; neither body nor properties are read for it."""

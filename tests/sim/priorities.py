@@ -131,7 +131,7 @@ class PriorityWatch:
             if request.topic != PRIORITY_TOPIC:
                 return pop(server, request, turn)
             broker = server._core.pops
-            server._core.settlement.settle((request.topic,), (request.group,))
+            server._core.cluster_changes.apply((request.topic,), (request.group,))
             before = dict(_next_offsets(broker, request.group))
             found = {queue: queue.max_offset for queue in before}
             answer = pop(server, request, turn)

@@ -139,7 +139,7 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
             each.open_bits,
             [(each.offsets[index], each.due_of(index)) for index in each.open_indexes()],
             each.attempts,
-            each.is_held,
+            each.is_blocked,
         )
         for each in core.state.table
     }

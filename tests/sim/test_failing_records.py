@@ -36,6 +36,6 @@ def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch
         return replace(close_record(revive_topic, delivery_id, bits), kind=RecordKind.COPY)
 
     monkeypatch.setattr("popwheel_broker.consume.quarantine.close_record", close_nothing)
-    monkeypatch.setattr(PopState, "_set_aside", lambda *_: None)
+    monkeypatch.setattr(PopState, "_quarantined", lambda *_: None)
     numbers = {violation[:2] for violation in run_seed(12_000_206, only=(NAME,)).violations}
     assert numbers == {"L2"}, "it has not left its delivery, live as in the log"

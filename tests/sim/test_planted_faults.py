@@ -17,9 +17,9 @@ from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.priority_pops import PriorityPops
 from popwheel_broker.consume.scan import SqlScan
 from popwheel_broker.consume.sql_filter import SqlFilter
+from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.core.offset_reset import OffsetReset, ResetPlan
-from popwheel_broker.core.settlement import Settlement
 from popwheel_broker.delay import recovery
 from popwheel_broker.delay.dequeue_stages import TimerDequeueGet
 from popwheel_broker.delay.fold import TimerFold
@@ -135,7 +135,7 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
     change = Acks.change_invisible
 
     def keep_old(self: Acks, group: str, topic: str, handle: str, invisible_ms: int | None, **more: Any) -> str:
-        old, index = self._given_out(group, topic, handle)
+        old, index = self._find(group, topic, handle)
         new = change(self, group, topic, handle, invisible_ms, **more)
         if self._state.table.get(old.id) is None:
             old.open_bits = 0
@@ -150,7 +150,7 @@ def old_handles_stay_good(patch: pytest.MonkeyPatch) -> None:
 
 def arrivals_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     """Polls are not told of messages."""
-    patch.setattr("popwheel_broker.core.notification.Subscriber.tell", lambda self, interest_id, messages: None)
+    patch.setattr("popwheel_broker.core.notification.Subscriber.notify", lambda self, interest_id, messages: None)
 
 
 def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Some of what a pop has read and may not give out is passed over."""
-    hold = OrderedPops._hold
+    hold = OrderedPops._block
 
     def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
         held = hold(self, request, taken)
@@ -341,7 +341,7 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         self._state._close(held.id, last)  # it may not be given out, or fewer were held
         return held
 
-    patch.setattr(OrderedPops, "_hold", hold_and_forget)
+    patch.setattr(OrderedPops, "_block", hold_and_forget)
 
 
 def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
     begin = OffsetReset.begin
 
     def begin_only(self: OffsetReset, plan: ResetPlan) -> None:
-        plan.given_out.clear()
+        plan.deliveries.clear()
         begin(self, plan)
 
     patch.setattr(OffsetReset, "begin", begin_only)
@@ -417,7 +417,7 @@ def clients_are_there_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def deleted_groups_keep_what_they_were_given(patch: pytest.MonkeyPatch) -> None:
     """A broker is not notified that a group was deleted."""
-    patch.setattr(Settlement, "forget_group", lambda *_: None)
+    patch.setattr(ClusterChanges, "forget_group", lambda *_: None)
 
 
 def pauses_stop_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ _IN_ORDER = Row(
             "short",
             "Messages of FIFO groups that are read and wait for one before them. The limit is "
             "broker.pop.held_messages_max.",
-            [Line(of_masters("popwheel_pop_held_messages"), "{{instance}}")],
+            [Line(of_masters("popwheel_pop_blocked_messages"), "{{instance}}")],
         ),
         Graph(
             "Read no further",

@@ -8,8 +8,8 @@ import pytest
 
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.merge_buffer import MergeBuffer, QueueProgress
+from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.notification import Interests, Subscriber
-from popwheel_broker.core.settlement import Settlement
 from popwheel_common.contract import names
 from popwheel_proxy.brokers.brokers import Brokers
 from popwheel_proxy.brokers.master_calls import MasterCalls
@@ -18,7 +18,7 @@ from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.notifications import Notifications, _Link
 from popwheel_proxy.receive.poll import Poll
 from popwheel_proxy.receive.renewal import RenewalBook
-from popwheel_proxy.send.lanes import Lanes
+from popwheel_proxy.send.send_queues import SendQueues
 from popwheel_proxy.session.telemetry import Telemetry
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import RECALL
@@ -47,14 +47,14 @@ def notifications_are_ignored_while_a_pop_is_under_way(patch: pytest.MonkeyPatch
 
 def brokers_forget_to_tell(patch: pytest.MonkeyPatch) -> None:
     """Now and then a broker does not tell a proxy of a message."""
-    tell = Subscriber.tell
+    notify = Subscriber.notify
     chance = random.Random(1)
 
     def forget(self: Subscriber, interest_id: int, messages: int) -> None:
         if chance.random() < 0.7:
-            tell(self, interest_id, messages)
+            notify(self, interest_id, messages)
 
-    patch.setattr(Subscriber, "tell", forget)
+    patch.setattr(Subscriber, "notify", forget)
 
 
 def interests_are_not_registered_again(patch: pytest.MonkeyPatch) -> None:
@@ -146,10 +146,10 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
 def lanes_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A proxy sends the next message of a message group before it is clear what became of the one before."""
 
-    async def at_once(self: Lanes, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
+    async def at_once(self: SendQueues, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
         return await work()
 
-    patch.setattr(Lanes, "in_turn", at_once)
+    patch.setattr(SendQueues, "in_turn", at_once)
 
 
 def a_message_group_moves_when_its_broker_is_gone(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def clients_are_there_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def deleted_groups_keep_what_they_were_given(patch: pytest.MonkeyPatch) -> None:
     """A broker is not notified that a group was deleted."""
-    patch.setattr(Settlement, "forget_group", lambda *_: None)
+    patch.setattr(ClusterChanges, "forget_group", lambda *_: None)
 
 
 CAUGHT_BY: dict[Plant, int] = {

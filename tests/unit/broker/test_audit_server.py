@@ -147,7 +147,7 @@ async def test_nothing_is_changed_by_looking() -> None:
 )
 async def test_what_is_no_place_is_refused(method: object, request_: object) -> None:
     async with running() as broker:
-        with pytest.raises(StatusError, match="this is no place to go on from") as caught:
+        with pytest.raises(StatusError, match="invalid page token") as caught:
             await broker.channel.call(method, request_)  # type: ignore[arg-type]
         assert caught.value.code == Code.BAD_REQUEST
 
@@ -235,12 +235,12 @@ async def test_messages_with_a_key_page_by_page(monkeypatch: pytest.MonkeyPatch)
             assert looked_through == 3000
             assert pages > 1
         await refused(
-            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t")), Code.BAD_REQUEST, "the key"
+            broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t")), Code.BAD_REQUEST, "message key"
         )
         await refused(
             broker.channel.call(methods.MESSAGE_LIST, pb.MessageListRequest(topic="t", key="x", begin="nowhere")),
             Code.BAD_REQUEST,
-            "place",
+            "page token",
         )
 
 

@@ -123,7 +123,7 @@ def encode_members(fields: Fields) -> bytes:
         lines=(1, fields["line"]),
         attempts=(fields["attempts"], 0),
         sources=(Origin(fields["source"], fields["index"]), Origin(1, 0)),
-        is_held=fields["is_held"],
+        is_blocked=fields["is_blocked"],
     ).encode()
 
 
@@ -137,7 +137,7 @@ def decode_members(data: bytes) -> Fields:
         "attempts": found.attempts[0],
         "source": found.sources[0].delivery_id,
         "index": found.sources[0].index,
-        "is_held": found.is_held,
+        "is_blocked": found.is_blocked,
     }
 
 
@@ -160,7 +160,7 @@ def encode_superblock(fields: Fields) -> bytes:
         b"g" * fields["group"],
         (EpochStart(fields["epoch"], fields["start"]),) * fields["epochs"],
         fields["log_start"],
-        *(fields["is_installing"], fields["is_doubtful"]),
+        *(fields["is_installing"], fields["is_suspect"]),
     )
     return superblock.encode(contents, fields["sequence"])
 
@@ -241,7 +241,7 @@ CODECS = {
             "attempts": (0, (1 << 15) - 1),
             "source": (1, (1 << 64) - 1),
             "index": U2,
-            "is_held": BOOLS,
+            "is_blocked": BOOLS,
         },
         encode_members,
         decode_members,
@@ -356,7 +356,7 @@ CODECS = {
             "log_start": U8,
             "sequence": U8,
             "is_installing": BOOLS,
-            "is_doubtful": BOOLS,
+            "is_suspect": BOOLS,
         },
         encode_superblock,
         decode_superblock,

@@ -200,11 +200,11 @@ def test_a_change_of_time_that_is_asked_for_again_gives_the_same_handle() -> Non
     world.crash("process")
     acks = world.core.acks
     assert acks.change_invisible("g", "t", first, 1000, is_retry=True) == new
-    with pytest.raises(StatusError, match="not good any more"):
+    with pytest.raises(StatusError, match="not valid any more"):
         acks.change_invisible("g", "t", first, 1000)
     assert acks.change_invisible("g", "t", second, 1000, is_retry=True) not in (new, second), "it was not done before"
     assert world.ack("g", "t", new) == [Code.OK]
-    with pytest.raises(StatusError, match="not good any more"):
+    with pytest.raises(StatusError, match="not valid any more"):
         acks.change_invisible("g", "t", first, 1000, is_retry=True)
 
 
@@ -249,7 +249,7 @@ def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged
         assert codes(acked, dead, changed, released) == [Code.OK, Code.OK, void, void], crashed
         assert codes(acked, dead, is_retry=False) == [void, void]
     world.core.acks.dead_letter("g", "t", dead, is_retry=True)
-    with pytest.raises(StatusError, match="not good any more"):
+    with pytest.raises(StatusError, match="not valid any more"):
         world.core.acks.dead_letter("g", "t", changed, is_retry=True)
     assert codes(held, acked) == [Code.OK, Code.OK]
     assert codes(acked[:-1] + ("A" if acked[-1] != "A" else "B")) == [void], "forged"
@@ -493,7 +493,7 @@ def test_a_topic_that_the_controller_lost_is_kept() -> None:
     world = world_of()
     world.put("t", b"1")
     world.view.topics.clear()
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     world.add_group("g")
     assert world.bodies(world.pop("g", "t")) == [b"1"]
 

@@ -185,7 +185,7 @@ def test_a_deletion_that_finds_the_disk_full_is_made_up_for() -> None:
     with pytest.raises(StatusError, match="disk is nearly full"):
         world.delete_topic("t")
     world.disk.fill(1 << 30)
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     world.add_topic("t")
     assert world.bodies(world.pop("g", "t")) == []
     world.crash("process")

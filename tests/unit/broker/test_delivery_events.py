@@ -4,7 +4,7 @@ from popwheel_broker.calls.event_answer import EventAnswer
 from popwheel_broker.consume import delivery_events
 from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.delivery_events import ACKED, DELIVERED, DeliveryEvents
-from popwheel_broker.consume.held_message import MessagePlace
+from popwheel_broker.consume.message_release import MessagePlace
 from popwheel_broker.core.message_search import MessageSearch, SearchPlace, Wanted
 from popwheel_common.contract import names, receipt
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb

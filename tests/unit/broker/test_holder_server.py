@@ -41,10 +41,10 @@ async def test_a_summary_of_what_is_held() -> None:
         await broker.pop(1)
         found = await summary(broker)
         assert found.total == 5
-        assert [(each.group, each.held, each.clients) for each in found.groups] == [("g", 5, 2)]
+        assert [(each.group, each.in_flight, each.clients) for each in found.groups] == [("g", 5, 2)]
         assert found.groups[0].oldest_popped_ms == popped_ms
         assert [
-            (each.group, each.client_id, each.held, each.oldest_popped_ms - popped_ms) for each in found.clients
+            (each.group, each.client_id, each.in_flight, each.oldest_popped_ms - popped_ms) for each in found.clients
         ] == [
             ("g", "b", 3, 10),
             ("g", "a", 1, 0),
@@ -85,7 +85,7 @@ async def test_one_delivery_is_ended() -> None:
         would = await release(broker, dry_run=True)  # type: ignore[misc]
         assert would == pb.InFlightReleaseResponse(message_id=b"a".hex(), attempt=1, client_id="c")
         assert await broker.ack(one) == [Code.OK], "a dry run changes nothing"
-        await refused(release(broker), Code.MESSAGE_NOT_FOUND, "g does not hold the message 0 of queue 0 of 't'")
+        await refused(release(broker), Code.MESSAGE_NOT_FOUND, "g has no message 0 of queue 0 of 't' in flight")
         done = await release(broker, 1)  # type: ignore[misc]
         assert done == pb.InFlightReleaseResponse(released=True, message_id=b"b".hex(), attempt=1, client_id="c")
         assert await broker.ack(two) == [Code.INVALID_RECEIPT_HANDLE]
@@ -102,7 +102,7 @@ async def test_what_waits_in_a_line_cannot_be_released() -> None:
             await broker.channel.call(methods.PUT, [MessageRun("t", 0, [payload], [properties], [""])])
         request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=9, invisible_ms=1000, ordered=True)
         assert len((await broker.channel.call(methods.POP, request)).messages) == 1
-        await refused(release(broker, 1), Code.PRECONDITION_FAILED, "waits in the line of its message group")
+        await refused(release(broker, 1), Code.PRECONDITION_FAILED, "is blocked by its message group")
         released = await release(broker)  # type: ignore[misc]
         assert (released.message_id, released.attempt) == (b"a1".hex(), 1)
         (again,) = (await broker.channel.call(methods.POP, request)).messages
@@ -122,7 +122,7 @@ async def test_what_happened_to_a_message() -> None:
         request.message_id = "nothing"
         assert len((await broker.channel.call(methods.MESSAGE_EVENTS, request)).events) == 0
         request.message_id = ""
-        await refused(broker.channel.call(methods.MESSAGE_EVENTS, request), Code.ILLEGAL_MESSAGE_ID, "the id")
+        await refused(broker.channel.call(methods.MESSAGE_EVENTS, request), Code.ILLEGAL_MESSAGE_ID, "message id")
 
 
 def crowd(table: ReviveTable, groups: int, clients: int) -> Iterator[Delivery]:

@@ -3,9 +3,9 @@
 import pytest
 
 from popwheel_broker.consume import holders as holders_module
-from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
 from popwheel_broker.consume.holders import Holders
 from popwheel_broker.consume.in_flight import InFlightMessage, InFlightPlace
+from popwheel_broker.consume.message_release import EndedDelivery, MessagePlace, MessageRelease
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
@@ -42,10 +42,10 @@ def listed(world: World, client_id: str = "", group: str = "", topic: str = "") 
 
 
 def end(world: World, place: MessagePlace, *, is_dry_run: bool = False) -> EndedDelivery | None:
-    found, _ = HeldMessages(world.core.state, world.core.acks).step(place, 0)
+    found, _ = MessageRelease(world.core.state, world.core.acks).step(place, 0)
     if found is None:
         return None
-    ended = HeldMessages(world.core.state, world.core.acks).end(*found, is_dry_run=is_dry_run)
+    ended = MessageRelease(world.core.state, world.core.acks).end(*found, is_dry_run=is_dry_run)
     world.flush()
     return ended
 
@@ -98,7 +98,7 @@ def test_what_comes_again_is_whoever_gets_it() -> None:
     pop_as(world, "b")
     assert held(world) == {("g", "b"): 1}
     world.delete_group("g")
-    world.core.settlement.settle((), ("g",))
+    world.core.cluster_changes.apply((), ("g",))
     assert held(world) == {}
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from popwheel_broker.core import settlement
+from popwheel_broker.core import cluster_changes
 from popwheel_broker.lite.lite_server import LiteServer
 from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
@@ -170,23 +170,23 @@ def test_a_client_counts_once_whatever_comes_and_goes() -> None:
 def test_deleting_a_topic_of_many_lite_topics_takes_many_steps(crashes: bool) -> None:
     """Cut off anywhere it goes on, and the log says what memory does (S6)."""
     world = lite_world()
-    count = 3 * settlement._AT_ONCE_MAX
+    count = 3 * cluster_changes._AT_ONCE_MAX
     for number in range(count):
         payload, properties = wire_message(PARENT, b"x")
         world.core.store.put_runs([MessageRun(PARENT, 0, [payload], [properties], [""], lite_topic=f"u{number}")])
     world.flush()
     world.delete_topic(PARENT)
     steps = 1
-    while world.core.names.can_be_settled:
+    while world.core.names.can_apply_changes:
         before = world.core.store.queues.lite_topics
-        if before > settlement._AT_ONCE_MAX:
+        if before > cluster_changes._AT_ONCE_MAX:
             with pytest.raises(StatusError) as refused:
-                world.core.settlement.settle((PARENT,))
+                world.core.cluster_changes.apply((PARENT,))
             assert refused.value.code == Code.TOO_MANY_REQUESTS
-        world.core.settlement.settle()
+        world.core.cluster_changes.apply()
         world.flush()
         steps += 1
-        assert before - world.core.store.queues.lite_topics <= settlement._AT_ONCE_MAX
+        assert before - world.core.store.queues.lite_topics <= cluster_changes._AT_ONCE_MAX
         if crashes and steps == 2:
             expected = state_of(world)
             world.crash("process")
@@ -202,8 +202,8 @@ def test_deleting_a_topic_of_many_lite_topics_takes_many_steps(crashes: bool) ->
 
 
 def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settlement, "_PAIRS_STEP", 20)
-    monkeypatch.setattr(settlement, "_RETRY_TOPICS_STEP", 3)
+    monkeypatch.setattr(cluster_changes, "_PAIRS_STEP", 20)
+    monkeypatch.setattr(cluster_changes, "_RETRY_TOPICS_STEP", 3)
     world = World(0, OPTIONS)
     world.add_topic("t", 2)
     for number in range(40):
@@ -218,9 +218,9 @@ def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatc
     buffer, queues = world.core.state.merge_buffer, world.core.store.queues
     assert (buffer.pairs, len(queues.retry_topics("t"))) == (80, 40)
     world.delete_topic("t")
-    while world.core.names.can_be_settled:
+    while world.core.names.can_apply_changes:
         pairs, retries = buffer.pairs, len(queues.retry_topics("t"))
-        world.core.settlement.settle()
+        world.core.cluster_changes.apply()
         world.flush()
         assert pairs - buffer.pairs <= 20
         assert retries - len(queues.retry_topics("t")) <= 1, "each is asked for with 40 groups, at most 20 at once"
@@ -232,7 +232,7 @@ def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatc
 
 
 def test_deleting_a_group_of_many_retries_takes_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settlement, "_RETRY_TOPICS_STEP", 3)
+    monkeypatch.setattr(cluster_changes, "_RETRY_TOPICS_STEP", 3)
     world = World(0, OPTIONS)
     world.add_group("g")
     for number in range(10):
@@ -245,9 +245,9 @@ def test_deleting_a_group_of_many_retries_takes_many_steps(monkeypatch: pytest.M
     queues = world.core.store.queues
     assert len(queues.retry_topics_of_group("g")) == 10
     world.delete_group("g")
-    while world.core.names.can_be_settled:
+    while world.core.names.can_apply_changes:
         retries = len(queues.retry_topics_of_group("g"))
-        world.core.settlement.settle()
+        world.core.cluster_changes.apply()
         world.flush()
         assert retries - len(queues.retry_topics_of_group("g")) <= 2 * (3 + 1)
     assert queues.retry_topics_of_group("g") == []
@@ -261,7 +261,7 @@ async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
         core.store.ensure_queue((names.lite_topic(PARENT, f"u{number:05}"), 0))
     server = LiteServer(
         *(core.lite, core.lite_offsets, core.store, core.state.merge_buffer),
-        *(cast(Any, None), core.settlement.settle, world.clock),
+        *(cast(Any, None), core.cluster_changes.apply, world.clock),
     )
     found: list[str] = []
     request = pb.LiteTopicListRequest(topic=PARENT, limit=700)
@@ -272,7 +272,7 @@ async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
             break
         request.begin = answer.next
         if len(found) == 1_400:  # what goes, and what comes behind, is as one would think
-            core.settlement.end_lite_topics([names.lite_topic(PARENT, each) for each in ("u01399", "u01400")])
+            core.cluster_changes.end_lite_topics([names.lite_topic(PARENT, each) for each in ("u01399", "u01400")])
             core.store.ensure_queue((names.lite_topic(PARENT, "u01400-more"), 0))
     wanted = [f"u{number:05}" for number in range(5_000) if number != 1_400]
     assert found == sorted([*wanted, "u01400-more"])
@@ -286,7 +286,7 @@ async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
         assert (await stream.receive()) is not None
         (subscriber,) = broker.app.core.interests.subscribers
         for number in range(1_200):
-            subscriber.tell_end(ClientKey("g", PARENT, "c"), f"u{number}")
+            subscriber.notify_end(ClientKey("g", PARENT, "c"), f"u{number}")
         told: list[list[str]] = []
         async with asyncio.timeout(5):
             while sum(map(len, told)) < 1_200:
@@ -300,7 +300,7 @@ async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
 
 async def test_a_topic_that_is_being_taken_back_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Put carries the sends of many topics: the others' go on."""
-    monkeypatch.setattr(settlement, "_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(cluster_changes, "_AT_ONCE_MAX", 2)
     async with running() as broker:
         updates, topics = broker.controller.updates, broker.app.view.topics
         updates.put_nowait(ClusterUpdate(version=2, topics=[Topic(name=PARENT, queues=1, id=2, type=TopicType.LITE)]))

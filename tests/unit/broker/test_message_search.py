@@ -39,7 +39,7 @@ def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
         holdings, begin = search.holdings([stored], group, begin)
         for place, name, delivery, index in holdings:
             assert place == (stored.topic, stored.queue_id, delivery.offsets[index])
-            said[name] = "waits" if delivery.is_held else "given out"
+            said[name] = "waits" if delivery.is_blocked else "given out"
     return said
 
 

@@ -89,7 +89,7 @@ async def test_what_a_call_counts_after_the_deletion_is_not_shown() -> None:
     async with running() as broker:
         await publish(broker, ClusterUpdate(version=2, groups=[Group(name="h", id=2)]))
         await publish(broker, ClusterUpdate(version=3, deleted_groups=["h"]))
-        broker.app.statistics.given_out.row("t", "h").messages += 1
+        broker.app.statistics.delivered.row("t", "h").messages += 1
         broker.app.statistics.stored.row("never heard of").messages += 1
         assert named(broker, 'consumer_group="h"') == named(broker, 'topic="never heard of"') == set()
 
@@ -97,8 +97,8 @@ async def test_what_a_call_counts_after_the_deletion_is_not_shown() -> None:
 async def test_made_up_names_make_no_more_series_than_allowed() -> None:
     async with running() as broker:
         for number in range(SERIES_MAX + 5):
-            broker.app.statistics.given_out.row("t", f"group-{number}").messages += 1
-        assert len(broker.app.statistics.given_out) == SERIES_MAX + 1
+            broker.app.statistics.delivered.row("t", f"group-{number}").messages += 1
+        assert len(broker.app.statistics.delivered) == SERIES_MAX + 1
         others = f'rocketmq_messages_out_total{{consumer_group="{OTHER}",topic="{OTHER}"}} 5.0'
         assert others in broker.metrics()
 

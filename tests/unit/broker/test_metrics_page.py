@@ -28,13 +28,13 @@ async def use_all(broker: Broker) -> None:
     await asyncio.sleep(0)
     statistics, table = broker.app.statistics, broker.app.core.state.table
     for topic in topics:
-        statistics.given_out_of.row(topic).messages += 2 * GROUPS
+        statistics.delivered_of_topic.row(topic).messages += 2 * GROUPS
         table.in_flight_of_topic[topic] = 2 * GROUPS
         for group in groups:
-            statistics.given_out.row(topic, group).messages += 2
+            statistics.delivered.row(topic, group).messages += 2
             table.in_flight[group, topic] = 2
     for group in groups:
-        statistics.given_out_to.row(group).messages += 2 * TOPICS
+        statistics.delivered_to_group.row(group).messages += 2 * TOPICS
         table.shares.take(group, 2 * TOPICS)
 
 

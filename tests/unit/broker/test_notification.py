@@ -124,7 +124,7 @@ def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
     proxy.subscriber.refuse(7)
     proxy.subscriber.refuse(8)
     proxy.add(8)
-    proxy.subscriber.tell(8, 0)
+    proxy.subscriber.notify(8, 0)
     assert (proxy.woken, proxy.subscriber.take(), proxy.subscriber.take()) == (1, ([(8, 0)], [(7, False)]), ([], []))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popwheel_broker.core import offset_reset, settlement
+from popwheel_broker.core import cluster_changes, offset_reset
 from popwheel_broker.core.offset_reset import ResetPlan
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
@@ -63,7 +63,7 @@ def test_what_was_taken_back_is_acknowledged_by_no_second_try(ends: str, crashes
         world.clock.advance(INVISIBLE_MS)
         assert world.revive() == 2
     else:
-        world.core.settlement.forget_topic("t")
+        world.core.cluster_changes.forget_topic("t")
         world.clock.advance(INVISIBLE_MS)
         world.revive()
     world.flush()
@@ -157,7 +157,7 @@ def test_nothing_changes_on_a_full_disk() -> None:
 @pytest.fixture
 def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which 70 deliveries are many: 40 go at once, and 20 by a step."""
-    for module in (offset_reset, settlement):
+    for module in (offset_reset, cluster_changes):
         monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
         monkeypatch.setattr(module, "_STEP", 20)
     return world_with(70)
@@ -175,7 +175,7 @@ def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_
     core.offset_reset.begin(plan)
     assert len(core.state.table) == 70, "not by one write"
     assert world.ack("g", "t", shown[0]) == [Code.INVALID_RECEIPT_HANDLE]
-    with pytest.raises(StatusError, match="not good any more"):
+    with pytest.raises(StatusError, match="not valid any more"):
         core.acks.change_invisible("g", "t", shown[1], 1000)
     with pytest.raises(StatusError, match="is under way"):
         core.offset_reset.begin(core.offset_reset.plan("g", "t", {}))
@@ -221,14 +221,14 @@ def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out
     given_out(world)
     world.delete_group("g")
     assert len(world.core.state.table) == 50
-    with pytest.raises(StatusError, match="is being taken back; try again"):
-        world.core.settlement.settle(("t",), ("g",))
+    with pytest.raises(StatusError, match=r"are being (revoked|dropped)"):
+        world.core.cluster_changes.apply(("t",), ("g",))
     if crashes:
         world.flush()
         world.crash("process")
     world.add_group("g", 3)
-    while world.core.names.can_be_settled:
-        world.core.settlement.settle()
+    while world.core.names.can_apply_changes:
+        world.core.cluster_changes.apply()
     assert len(world.core.state.table) == 0
     world.flush()
     assert len(world.pop("g", "t")) == 32

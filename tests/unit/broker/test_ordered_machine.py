@@ -105,7 +105,7 @@ class OrderedMachine(RuleBasedStateMachine):
             if len(self.handles) == before:
                 break
         left = self.heads()
-        held = self.world.core.state.table.lines.held.total
+        held = self.world.core.state.table.lines.blocked.total
         assert not left or held * 2 >= HELD_MAX - 2, f"{sorted(left)} do not come, and only {held} are held (L1)"
         if not self.world.core.state.table.lines.paused:
             assert not left
@@ -178,11 +178,11 @@ class OrderedMachine(RuleBasedStateMachine):
     def crash(self, kind: CrashKind) -> None:
         self.world.flush()
         lines = sorted(self.world.core.state.table.lines.members())
-        held_of = dict(self.world.core.state.table.lines.held_of)
+        blocked_of = dict(self.world.core.state.table.lines.blocked_of)
         self.world.crash(kind)
         table = self.world.core.state.table
         assert sorted(table.lines.members()) == lines, "S6"
-        assert table.lines.held_of == held_of, "S6"
+        assert table.lines.blocked_of == blocked_of, "S6"
         self.world.deliveries()
 
     @invariant()
@@ -192,8 +192,8 @@ class OrderedMachine(RuleBasedStateMachine):
         table = self.world.core.state.table
         given_out = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
         assert table.open_messages == given_out
-        held = sum(each.open_bits.bit_count() for each in table if each.is_held)
-        assert table.lines.held.total == held <= HELD_MAX
+        held = sum(each.open_bits.bit_count() for each in table if each.is_blocked)
+        assert table.lines.blocked.total == held <= HELD_MAX
         assert len(self.world.held("%DLQ%g")) == self.dead
         assert table.lines.ready("g", "t") <= held
 

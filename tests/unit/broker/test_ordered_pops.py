@@ -392,19 +392,19 @@ def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself()
     lines = world.core.state.table.lines
     for _ in range(20):
         assert pop(world) == []
-    assert (lines.held.total, world.core.waiting(interest)) == (32, 0)
+    assert (lines.blocked.total, world.core.waiting(interest)) == (32, 0)
     subscriber.take()
     put(world, "c1")
     assert subscriber.take() == ([], [])
     assert seen == ["a0"]
     # Most of what was held has to go before more is read: the poll is told of each message of the line, not of more.
-    held = next(each for each in world.core.state.table if not each.is_held)
+    held = next(each for each in world.core.state.table if not each.is_blocked)
     for number in range(1, 40):
         world.core.store.put([ack_record(world.core.revive_topic, held.id, 1)])
         assert subscriber.take()[0]
         (message,) = pop(world)
         assert names_of([message]) == [f"a{number}"]
-        held = next(each for each in world.core.state.table if not each.is_held)
+        held = next(each for each in world.core.state.table if not each.is_blocked)
 
 
 def test_everything_is_delivered_in_order_through_a_small_limit() -> None:
@@ -441,7 +441,7 @@ def test_a_deleted_topic_leaves_nothing_held() -> None:
     assert names_of(first) == ["a1"]
     world.delete_topic("t")
     lines = world.core.state.table.lines
-    assert lines.held.total == 0
+    assert lines.blocked.total == 0
     world.add_topic("t")
     put(world, "c1", "c2")
     assert names_of(pop(world)) == ["c1"]
@@ -457,7 +457,7 @@ def test_a_deleted_group_leaves_nothing_held() -> None:
     pop(world)
     world.delete_group("g")
     lines = world.core.state.table.lines
-    assert (len(lines), lines.held.total, len(world.core.state.table)) == (0, 0, 0)
+    assert (len(lines), lines.blocked.total, len(world.core.state.table)) == (0, 0, 0)
     world.add_group("g", fifo=True)
     assert names_of(pop(world)) == ["a1"]
 
@@ -536,7 +536,7 @@ def test_a_message_that_stands_in_line_waits() -> None:
     found, *_ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
     assert search.readers(found[0], "") == {"g": False}
     (holding,) = search.holdings(found, "", 0)[0]
-    assert holding.delivery.is_held
+    assert holding.delivery.is_blocked
 
 
 def test_a_dead_letter_comes_again_to_its_ordered_group() -> None:

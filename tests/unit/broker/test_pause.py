@@ -154,7 +154,7 @@ def test_a_pause_outlives_a_crash_and_a_whole_state_anew() -> None:
     del anew.groups[:]
     anew.groups.append(resumed)
     world.hear(anew)
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert polls.notified() == {1: 1}, "a broker that was away learns of the end from a whole state, too"
     assert bodies(world.pop("g", "t")) == [b"1"]
 

@@ -389,7 +389,7 @@ class PopMachine(RuleBasedStateMachine):
         self.flush()
         dead = self.found_dead(group)
         result = self.world.core.dead_letters.redrive(group, limit, 1 << 40, 1 << 20)
-        assert (result.given_back, result.kept) == (min(limit, len(dead)), 0)
+        assert (result.redriven, result.kept) == (min(limit, len(dead)), 0)
         for number in dead[:limit]:
             (key,) = (key for key in self.states if key[0] == group and key[1].number == number)
             assert self.states[key].kind == "dead"

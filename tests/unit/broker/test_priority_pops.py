@@ -85,7 +85,7 @@ def test_it_dies_at_the_limit_and_is_given_back_to_its_level() -> None:
         lapse(world)
     ((_, dead),) = world.held("%DLQ%g")
     assert Message.FromString(dead.payload).body == b"7a"
-    assert world.core.dead_letters.redrive("g", 10, 10, 1 << 20).given_back == 1
+    assert world.core.dead_letters.redrive("g", 10, 10, 1 << 20).redriven == 1
     world.flush()
     assert [len(world.held("%RETRY%g+t", level)) for level in range(LEVELS)] == [0, 0, 2]
     assert pop(world, 1) == ["7a"]

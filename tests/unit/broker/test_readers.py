@@ -80,7 +80,7 @@ def test_what_is_retried_counts_though_nothing_of_it_was_read() -> None:
 def test_a_lite_topic_that_a_client_reads_counts_before_it_is_polled() -> None:
     world = world_of()
     world.add_topic("lite", kind=TopicType.LITE)
-    world.core.settlement.note_reader("g", "lite")
+    world.core.cluster_changes.note_reader("g", "lite")
     client, new = world.core.lite.subscriptions.begin(ClientKey("g", "lite", "c"), ["mine"], 0)
     world.core.lite.look_at(client, new)
     for name in ("mine", "mine", "another's"):
@@ -92,7 +92,7 @@ def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
     """A proxy notifies all brokers of what is polled for, maybe before the controller reports that it is there."""
     world = world_of()
     for topic, group in (("t", "late"), ("later", "g"), ("later", "late"), ("never", "g")):
-        assert not world.core.settlement.note_reader(group, topic)
+        assert not world.core.cluster_changes.note_reader(group, topic)
     world.add_group("late")
     world.add_topic("later")
     readers = world.core.names.readers
@@ -105,11 +105,11 @@ def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
 def test_names_that_nobody_hears_of_are_kept_within_a_limit_and_keep_nobody_out() -> None:
     world = world_of()
     for number in range(2000):
-        world.core.settlement.note_reader("g", f"never{number}")
-    world.core.settlement.note_reader("g", "later")
+        world.core.cluster_changes.note_reader("g", f"never{number}")
+    world.core.cluster_changes.note_reader("g", "later")
     for number in range(500):
-        world.core.settlement.note_reader("g", f"never again{number}")
-    assert len(world.core.settlement._waiting_readers) == 1000
+        world.core.cluster_changes.note_reader("g", f"never again{number}")
+    assert len(world.core.cluster_changes._waiting_readers) == 1000
     world.add_topic("later")
     assert world.core.names.readers.topics_of("g") == ["later"]
 
@@ -120,15 +120,15 @@ def test_groups_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     world.add_group("h")
     for number in range(20):
-        world.core.settlement.note_reader("g", f"later{number}")
+        world.core.cluster_changes.note_reader("g", f"later{number}")
     world._apply(topics=[Topic(name=f"later{number}", queues=1, id=1000 + number) for number in range(20)])
     readers = world.core.names.readers
     assert len(readers.topics_of("g")) == 5
     for number in range(20):
-        world.core.settlement.note_reader("g", f"later{number}")
+        world.core.cluster_changes.note_reader("g", f"later{number}")
     assert len(readers.topics_of("g")) == 5
-    assert world.core.settlement.note_reader("h", "t")
-    assert world.core.settlement._waiting_readers == {}
+    assert world.core.cluster_changes.note_reader("h", "t")
+    assert world.core.cluster_changes._waiting_readers == {}
 
 
 @given(
@@ -141,7 +141,7 @@ def test_readers_are_found_by_topic_as_by_group(steps: list[tuple[str, str, str]
     model: set[tuple[str, str]] = set()
     for what, group, topic in steps:
         if what == "note":
-            readers.note({group: [topic]})
+            readers.record({group: [topic]})
             model.add((group, topic))
         elif what == "topic":
             assert sorted(readers.forget_topic(topic)) == sorted(each for each, of in model if of == topic)
@@ -189,18 +189,18 @@ async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
 def test_a_full_disk_refuses_no_poll_and_the_next_one_is_written_down() -> None:
     world = world_of()
     world.disk.fill(1)
-    assert not world.core.settlement.note_reader("g", "t")
+    assert not world.core.cluster_changes.note_reader("g", "t")
     world.disk.fill(1 << 20)
-    assert world.core.settlement.note_reader("g", "t")
-    assert not world.core.settlement.note_reader("g", "t"), "once is enough"
+    assert world.core.cluster_changes.note_reader("g", "t")
+    assert not world.core.cluster_changes.note_reader("g", "t"), "once is enough"
 
 
 def test_there_are_so_many_pairs_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers_module, "READERS_MAX", 1)
     world = world_of()
     world.add_topic("u")
-    assert world.core.settlement.note_reader("g", "t")
-    assert not world.core.settlement.note_reader("g", "u")
+    assert world.core.cluster_changes.note_reader("g", "t")
+    assert not world.core.cluster_changes.note_reader("g", "u")
     assert "popwheel_pop_readers 1.0" in metrics(world)
 
 
@@ -255,6 +255,6 @@ TestReaders.settings = settings(max_examples=30, stateful_step_count=15, deadlin
 
 def test_a_pair_is_there_once() -> None:
     readers = Readers()
-    readers.note({"g": ["t", "t"]})
-    readers.note({"g": ["t", "u"]})
+    readers.record({"g": ["t", "t"]})
+    readers.record({"g": ["t", "u"]})
     assert (len(readers), readers.topics_of("g")) == (2, ["t", "u"])

@@ -254,7 +254,7 @@ def test_dead_letters_pass_over_it() -> None:
     world.disk.flip_bit(worlds.FOLDER / "commitlog" / f"{0:020}.log", 8 * (position + HEADER_BYTES + 20))
     skip_in(world, position)
     redriven = world.core.dead_letters.redrive("g", 10, 10, 1 << 20)
-    assert (redriven.given_back, redriven.kept) == (2, 0)
+    assert (redriven.redriven, redriven.kept) == (2, 0)
     assert world.core.dead_letters.first_offset("g", letters) == 3
 
 

@@ -88,7 +88,7 @@ async def test_what_ends_or_changes_a_delivery() -> None:
         await broker.app.leader.flusher.sync()
         assert len(await broker.pop()) == 1
         dead = pb.DeadLetterRequest(group="g", topic="t", receipt_handle=fourth)
-        await refused(call(methods.DEAD_LETTER, dead), Code.INVALID_RECEIPT_HANDLE, "not good any more")
+        await refused(call(methods.DEAD_LETTER, dead), Code.INVALID_RECEIPT_HANDLE, "not valid any more")
 
 
 async def test_what_no_record_can_hold_is_refused_by_name_and_changes_nothing() -> None:

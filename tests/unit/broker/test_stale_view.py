@@ -19,7 +19,7 @@ async def hear(member: Member, *updates: ClusterUpdate) -> None:
     """One replica hears of the cluster, and a master has settled it."""
     for update in updates:
         member.alive.view.apply(update)
-    await until(lambda: member.alive.role.leader is None or not member.alive.core.names.is_unsettled)
+    await until(lambda: member.alive.role.leader is None or not member.alive.core.names.has_pending_changes)
 
 
 async def fail_over(w: GroupWorld) -> None:
@@ -134,6 +134,6 @@ def test_a_controller_that_has_lost_its_state_and_makes_topics_and_groups_again_
     before = dict(world.core.names.topic_ids), dict(world.core.names.group_ids)
     world.view.topics["t"].id = world.view.groups["g"].id = 1
     world.core.cluster_changed(ClusterUpdate(version=1))
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert (dict(world.core.names.topic_ids), dict(world.core.names.group_ids)) == before
     assert world.bodies(world.pop("g", "t")) == [b"2"]

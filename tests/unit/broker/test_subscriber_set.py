@@ -97,15 +97,15 @@ def test_who_has_no_poll_hands_the_word_on_and_it_goes_round_once() -> None:
         told.append(broker.told())
         for subscriber, count in zip(broker.subscribers, told[-1], strict=True):
             if count:
-                broker.interests.hand_on(subscriber, 1)
+                broker.interests.forward(subscriber, 1)
     assert told == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
-    broker.interests.hand_on(broker.subscribers[0], 7)
+    broker.interests.forward(broker.subscribers[0], 7)
     broker.messages = 0
     broker.timers.fire()
     broker.arrive(1)
     broker.messages = 0  # taken before the word comes back
     broker.told()
-    broker.interests.hand_on(broker.subscribers[0], 1)
+    broker.interests.forward(broker.subscribers[0], 1)
     assert broker.told() == [0, 0, 0]
 
 
@@ -119,7 +119,7 @@ def test_many_words_in_one_while_are_handed_on_no_more_often_than_one() -> None:
             shared += broker.interests.is_shared(interest)
             for subscriber, count in zip(broker.subscribers, told, strict=True):
                 if count:
-                    broker.interests.hand_on(subscriber, 1)
+                    broker.interests.forward(subscriber, 1)
     assert shared == 2, "then nobody is asked to hand on any more"
     broker.timers.fire()
     assert broker.told() == [0, 0, 0]
@@ -204,7 +204,7 @@ class Proxy:
             return True
         if self.handed:
             self.handed -= 1
-            self.broker.interests.hand_on(subscriber, 1)
+            self.broker.interests.forward(subscriber, 1)
             return True
         if self.pops:
             poll, ticket, answer = self.pops[0]

@@ -11,7 +11,7 @@ import pytest
 from popwheel_broker.log.record import Record, RecordKind
 from popwheel_broker.log.refusals import disk_full
 from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, decode_delay
-from popwheel_broker.topics.known_names import Names
+from popwheel_broker.topics.topic_registry import Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import revive_topic
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult
@@ -302,7 +302,7 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     world.put("t", b"1")
     before = ClusterUpdate(version=2, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
     before.topics.append(world.view.topics["t"])
-    monkeypatch.setattr(world.core.settlement, "forget_topic", lambda topic: None)
+    monkeypatch.setattr(world.core.cluster_changes, "forget_topic", lambda topic: None)
     world.delete_topic("t")
     assert world.core.names.known_version == 3
     world.flush()
@@ -312,7 +312,7 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     world.crash("power")
     assert (world.core.names.known_version, dict(world.core.names.topic_ids)) == (3, {"t": 1})
     world.hear(ClusterUpdate(version=3, deleted_topics=["t"]))
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
 
 
@@ -330,7 +330,7 @@ def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(made_at:
     snapshot = ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
     snapshot.gone_topics["t"], snapshot.gone_groups["g"] = 7, 8
     world.hear(snapshot)
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     left = {"kept"} if made_at < 7 else {"kept", "t"}
     assert (set(world.core.names.topic_ids), world.core.names.knows_group("g")) == (left, False)
     assert [bool(world.held(name)) for name in ("t", "kept")] == [made_at > 7, True]
@@ -354,8 +354,8 @@ def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
     world = world_of_many()
     names, buffer = world.core.names, world.core.state.merge_buffer
     left = []
-    while names.can_be_settled:
-        world.core.settlement.settle()
+    while names.can_apply_changes:
+        world.core.cluster_changes.apply()
         left.append((len(names.topic_ids), len(names.group_ids), len(world.core.store.queues), buffer.pairs))
     system = len(world.core.store.queues)
     assert [(*each[:2], each[2] - system, each[3]) for each in left] == [(6, 6, 6, 6), (2, 2, 2, 2), (0, 0, 0, 0)]
@@ -363,24 +363,24 @@ def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
 
 def test_what_a_call_needs_of_many_that_are_deleted_goes_at_once_and_nothing_else() -> None:
     world = world_of_many()
-    world.core.settlement.settle(("t9", "%DLQ%g8"), ("g7",))
+    world.core.cluster_changes.apply(("t9", "%DLQ%g8"), ("g7",))
     assert [each for each in range(10) if f"t{each}" not in world.core.names.topic_ids] == [9]
     assert [each for each in range(10) if f"g{each}" not in world.core.names.group_ids] == [7, 8]
     assert (world.held("t9"), len(world.held("t0"))) == ([], 1)
-    assert world.core.names.can_be_settled
+    assert world.core.names.can_apply_changes
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_a_topic_that_is_made_again_is_empty_after_a_crash_in_the_midst_of_many_deletions(is_saved: bool) -> None:
     world = world_of_many()
-    world.core.settlement.settle()
+    world.core.cluster_changes.apply()
     world.flush()
     if is_saved:
         world.save()
     world.crash("process")
     for number in range(10):
         world.hear(ClusterUpdate(version=60 + number, topics=[Topic(name=f"t{number}", queues=1, id=60 + number)]))
-        world.core.settlement.settle((f"t{number}",), ("g0",))
+        world.core.cluster_changes.apply((f"t{number}",), ("g0",))
         assert (world.held(f"t{number}"), world.pop("g0", f"t{number}")) == ([], [])
     buffer = world.core.state.merge_buffer
     assert [progress.queue.topic for progress in buffer] == []

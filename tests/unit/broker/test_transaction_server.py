@@ -81,7 +81,7 @@ async def test_what_is_no_transaction_is_refused() -> None:
         later = transaction_id.encode(KEY, "t", half._replace(epoch=half.epoch + 1))
         await refused(end(broker, later), Code.HA_NOT_AVAILABLE, "leads no more")
         unknown = transaction_id.encode(KEY, "t", half._replace(position=half.position + 1))
-        await refused(end(broker, unknown), Code.INVALID_TRANSACTION_ID, "none is remembered")
+        await refused(end(broker, unknown), Code.INVALID_TRANSACTION_ID, "no outcome is known")
 
 
 async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
             assert Message.FromString(check.message).body == b"one"
         broker.clock.advance(1000)
         await asyncio.sleep(0.6)
-        await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "nobody told")
+        await refused(end(broker, identity), Code.INVALID_TRANSACTION_ID, "no producer answered")
         stream.cancel()
         assert 'popwheel_transactions_ended_total{resolution="expired"} 1.0' in broker.metrics()
 

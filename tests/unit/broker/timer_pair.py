@@ -95,7 +95,7 @@ class PairReplica:
         """Take the role over: all of the log counts."""
         self.fold_to(self.end_position)
         self.core.finish()
-        self.core.settlement.settle()
+        self.core.cluster_changes.apply()
 
     def cut_and_follow(self, position: int) -> None:
         """Drop what only this broker has, and what was made of it, and follow another."""
@@ -158,10 +158,10 @@ class TimerPair:
         """The controller says that there is a topic."""
         self._version += 1
         update = ClusterUpdate(version=self._version, topics=[Topic(name=name, queues=1, id=self._version)])
-        self.master.core.settlement.names_told(update)
+        self.master.core.cluster_changes.receive(update)
         self.view.apply(update)
         self.master.core.cluster_changed(ClusterUpdate(version=self._version))
-        self.master.core.settlement.settle()
+        self.master.core.cluster_changes.apply()
         self.replicate()
 
     def delete_topic(self, name: str) -> None:
@@ -169,7 +169,7 @@ class TimerPair:
         self._version += 1
         self.view.apply(ClusterUpdate(version=self._version, deleted_topics=[name]))
         self.master.core.cluster_changed(ClusterUpdate(version=self._version, deleted_topics=[name]))
-        self.master.core.settlement.settle()
+        self.master.core.cluster_changes.apply()
         self.replicate()
 
     def send(self, body: bytes, due_ms: int, topic: str = "orders") -> int:
@@ -260,7 +260,7 @@ class TimerPair:
         return [
             (found.payload[-self.body_bytes :], found.store_time_ms - self.begin_ms)
             for found in self.master.core.store.log.records(
-                self.master.core.store.log.start_position, self.master.core.store.confirmed_position
+                self.master.core.store.log.start_position, self.master.core.store.high_watermark
             )
             if found.kind == RecordKind.MESSAGE and found.topic == topic
         ]

@@ -145,7 +145,7 @@ class World:
         self.core.finish()
         self.flush()
         self.save()
-        self.core.settlement.settle()
+        self.core.cluster_changes.apply()
         self.flush()
 
     def crash(self, kind: CrashKind) -> None:
@@ -174,11 +174,11 @@ class World:
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
         self.hear(ClusterUpdate(version=self._next_id, **changes))
-        self.core.settlement.settle()
+        self.core.cluster_changes.apply()
 
     def hear(self, update: ClusterUpdate) -> None:
         """The controller says this."""
-        self.core.settlement.names_told(update)
+        self.core.cluster_changes.receive(update)
         self.view.apply(update)
         self.core.cluster_changed(update)
 
@@ -248,7 +248,7 @@ class World:
         client_id: str = "",
     ) -> PopAnswer:
         """The broker's answer to a pop."""
-        self.core.settlement.note_reader(group, topic)
+        self.core.cluster_changes.note_reader(group, topic)
         return self.core.pops.pop(
             pb.PopRequest(
                 group=group,
@@ -286,7 +286,7 @@ class World:
         reset = self.core.offset_reset
         reset.begin(plan)
         try:
-            while plan.given_out and reset.go_on(plan):
+            while plan.deliveries and reset.go_on(plan):
                 pass
         finally:
             reset.end(plan)
@@ -338,7 +338,7 @@ class World:
         held = Counter[tuple[str, str]]()
         of_queue = Counter[tuple[str, str, int, int]]()
         for each in table:
-            if not each.is_held:
+            if not each.is_blocked:
                 in_flight[each.group, each.topic] += each.open_bits.bit_count()
                 held[each.group, client_of(each)] += each.open_bits.bit_count()
             of_queue[each.group, each.topic, each.origin, each.queue_id] += each.open_bits.bit_count()

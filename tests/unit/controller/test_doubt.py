@@ -82,7 +82,7 @@ async def test_who_is_alone_in_the_set_is_not_held_up(here: Scene) -> None:
     master = FakeReplica(0)
     await here.join(master)
     master.kill()
-    back = master.next_life(doubtful=True)
+    back = master.next_life(suspect=True)
     await here.join(back)
     assert back.leads == 2
 
@@ -107,14 +107,14 @@ async def test_a_role_is_passed_on_to_a_doubtful_one_when_it_has_caught_up(here:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     slave.kill()
-    back = slave.next_life(doubtful=True)
+    back = slave.next_life(suspect=True)
     await here.join(back)
     with pytest.raises(StatusError, match="replica 1 of broker-0 had to cut off the end of its log"):
         await here.app._transfers.switch(GROUP, 1)
     master.report.leaving = True
     await asyncio.sleep(0.2)
     assert master.leads == 1 and not master.handed_over_to
-    back.report.doubtful = False
+    back.report.suspect = False
     await until(lambda: back.leads == 2)
 
 
@@ -127,7 +127,7 @@ async def test_who_is_not_the_process_any_more_that_registered_is_not_chosen(her
     await asyncio.sleep(0.1)  # until that was reported
     gone.alive = False
     if next_process:  # it answers already, and has not registered yet
-        here.machines.add(gone.next_life(doubtful=True))
+        here.machines.add(gone.next_life(suspect=True))
     master.kill()
     await until(lambda: other.leads == 2)
 

@@ -60,7 +60,7 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
 
 
 def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtful() -> None:
-    sure, short, long = report(0, 3, 50), report(0, 3, 100, doubtful=True), report(1, 3, 200, doubtful=True)
+    sure, short, long = report(0, 3, 50), report(0, 3, 100, suspect=True), report(1, 3, 200, suspect=True)
     assert elect(state(0, 1), reports(long)) is None
     assert elect(state(0, 1), reports(sure, long)) == 0  # what it said last may be old, but it has everything
     assert elect(state(0, 1), reports(short, long)) == 1
@@ -135,7 +135,7 @@ def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
 
 def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
-    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))
+    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], suspect=True) for n in range(2))
     for replicas, master in (((sure, longer), 0), ((long, longer), 1)):
         made = found("b", reports(*replicas))
         assert made is not None and made.master == master

@@ -49,7 +49,7 @@ class Process:
     counted: set[int] = field(default_factory=set)
     has: dict[int, int] = field(default_factory=dict)
     """Of a master: how far each replica said that it is."""
-    doubtful: bool = False
+    suspect: bool = False
     complete_at: int | None = None
     """Of a slave: where its master's log ended when it began to follow."""
 
@@ -66,7 +66,7 @@ class Process:
             sync_state_set=[] if heard is None else sorted(heard.sync_state_set),
             version=0 if heard is None else heard.version,
             leading=self.leads is not None,
-            doubtful=self.doubtful,
+            suspect=self.suspect,
         )
 
 
@@ -152,7 +152,7 @@ class GroupMachine(RuleBasedStateMachine):
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
-            in_doubt = chosen.streams[after.master].report.doubtful
+            in_doubt = chosen.streams[after.master].report.suspect
             for number in state.sync_state_set if in_doubt else {after.master}:
                 stream, process = chosen.streams[number], self.processes[number]
                 if stream.process is not process or (in_doubt and stream.report.end_position != len(process.log)):
@@ -164,7 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(controller=CONTROLLERS, to=REPLICAS)
     def transfer(self, controller: int, to: int) -> None:
         def decision(state: GroupState | None) -> GroupState | None:
-            if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].doubtful:
+            if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].suspect:
                 return None
             return state.elected(to)
 
@@ -260,7 +260,7 @@ class GroupMachine(RuleBasedStateMachine):
         slave.log.extend(master.log[common : common + count])
         master.has[number] = slave.synced
         if slave.synced >= slave.complete_at:
-            self.end_doubt(slave)
+            self.clear_suspect(slave)
         self.acknowledge(master)
 
     @rule(controller=CONTROLLERS, of=REPLICAS, number=REPLICAS, answered=st.booleans())
@@ -287,7 +287,7 @@ class GroupMachine(RuleBasedStateMachine):
         """A process dies and comes back; with the power, what was not synced is gone."""
         old = self.processes[number]
         kept = old.log[: old.synced] if power else list(old.log)
-        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, doubtful=old.doubtful)
+        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, suspect=old.suspect)
 
     @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
     def begin_in_doubt(self, number: int, kept: int, power: bool) -> None:
@@ -296,7 +296,7 @@ class GroupMachine(RuleBasedStateMachine):
         """
         self.begin_anew(number, power)
         process = self.processes[number]
-        process.doubtful = True
+        process.suspect = True
         stored = self.store.history.get(group_document_name(GROUP))
         members = group_of(json.loads(stored[-1]), "memory").sync_state_set if stored else frozenset()
         others = [self.processes[other] for other in members - {number}]
@@ -390,8 +390,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert process.leads is None or process.leads < state.epoch
             self.lead(process, state)
 
-    def end_doubt(self, process: Process) -> None:
-        process.doubtful = False
+    def clear_suspect(self, process: Process) -> None:
+        process.suspect = False
         if self.rotten == process.number:
             self.rotten = None
 
@@ -403,7 +403,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.leads = state.epoch
         process.counted = set(state.sync_state_set)
         process.has = {}
-        self.end_doubt(process)
+        self.clear_suspect(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
         assert master.heard is not None and master.leads is not None

@@ -57,7 +57,7 @@ class ActivityCounts:
         return len(self._rows)
 
     def row(self, name: str) -> ActivityRow:
-        """Return the row to count in now; the caller does not keep it."""
+        """Return the row to count in now; the caller does not store it."""
         row = self._rows.get(name)
         if row is None:
             if len(self._rows) >= self._rows_max:

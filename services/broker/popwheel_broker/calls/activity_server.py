@@ -1,6 +1,6 @@
-"""Says what goes through a broker and how its groups and topics stand: samples, and batches of names.
+"""Reports the traffic of a broker, and the state of its groups and topics: samples, and batches of names.
 
-Nothing is changed by it but where the next sample begins. The work of each answer is bounded, and done in steps.
+It changes nothing but where the next sample begins. The work of each answer is bounded, and done in steps.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,7 +28,7 @@ from popwheel_rpc.service import Call
 LISTED_MAX: Final = 1_000
 """Topics, and groups, of one sample."""
 NAMES_MAX: Final = 100
-"""Topics or groups that are described by one answer."""
+"""Topics or groups that one answer describes."""
 _TOPICS_OF_GROUP_MAX: Final = 20
 """Limit of a group's topics whose messages are added up."""
 _QUEUES_MAX: Final = 100_000
@@ -40,11 +40,11 @@ _ALL_QUEUES_STEPS: Final = 40
 
 
 class ActivityServer:
-    """Serves that part of popwheel.v1.Broker.
+    """Serves activity and descriptions of popwheel.v1.Broker.
 
     Args:
-        core: knows.
-        statistics: what was counted.
+        core: the broker's state.
+        statistics: its counts.
         reads: the reads of this term.
         options: limits.
         clock: the time.
@@ -59,7 +59,7 @@ class ActivityServer:
         self._options = options
         self._clock = clock
         self._pace = Pace(clock)
-        # Another term, or another process, has other numbers: nobody takes one's samples for the other's.
+        # Another term, or another process, has other numbers, so that samples of two are not mixed up.
         self._number = clock.wall_ms()
         self._began_s = clock.monotonic()
         self._in_before, self._out_before = statistics.messages_in, statistics.messages_out
@@ -80,9 +80,9 @@ class ActivityServer:
         answer = pb.SampleActivityResponse(number=self._number, epoch=self._core.store.epoch, totals=self._totals())
         if request.peek:
             for group in self._oldest_groups(groups_max):
-                self._tell_group(answer.groups.add(), group, ActivityRow(), NOTHING)
+                self._describe_activity(answer.groups.add(), group, ActivityRow(), NOTHING)
             return answer
-        # From here to where it is told nothing waits: what is counted now is of the next sample.
+        # From here to the end of the answer nothing waits: later counts belong to the next sample.
         statistics, now_s = self._statistics, self._clock.monotonic()
         topics, groups = statistics.active_topics.take(), statistics.active_groups.take()
         counts = request.since == self._number
@@ -93,8 +93,8 @@ class ActivityServer:
         self._number += 1
         answer.number, self._began_s = self._number, now_s
         self._in_before, self._out_before = statistics.messages_in, statistics.messages_out
-        await self._tell_groups(answer, groups, topics, groups_max, steps, counts=counts)
-        await self._tell_topics(answer, topics, topics_max, steps, counts=counts)
+        await self._add_groups(answer, groups, topics, groups_max, steps, counts=counts)
+        await self._add_topics(answer, topics, topics_max, steps, counts=counts)
         return answer
 
     async def describe_groups(self, call: Call, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
@@ -121,7 +121,7 @@ class ActivityServer:
                 if queues_left % _FEW == 0:
                     await steps.take()
             await steps.take()
-            self._tell_standing(standing, count if queues_left > 0 else None)
+            self._describe_group(standing, count if queues_left > 0 else None)
         return answer
 
     async def describe_topics(self, call: Call, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
@@ -158,7 +158,7 @@ class ActivityServer:
             await steps.take()
 
     async def _look_at_ages(self, steps: Steps) -> None:
-        """Know the greatest ages by group, if there are newer ones."""
+        """Compute the greatest ages by group, if there are newer ones."""
         found = self._core.oldest.found
         if self._ages_of is found:
             return
@@ -177,21 +177,21 @@ class ActivityServer:
         core = self._core
         if not core.lag.is_known:
             return None
-        return core.lag.of_groups.get(group, 0) + core.state.table.shares.held(group)
+        return core.lag.of_groups.get(group, 0) + core.state.table.shares.share(group)
 
     def _age_of(self, group: str, lag: int | None) -> tuple[int | None, int | None]:
-        """Lag in time, and of what waits; 0 where nothing does, None if it was not looked at yet."""
+        """Return lag in time, and of waiting messages; 0 if there are none, None if it was not measured yet."""
         if lag == 0:
             return 0, 0
         return self._ages.get(group, (None, None))
 
     def _oldest_groups(self, count: int) -> list[str]:
-        """The groups with the greatest lag in time."""
+        """Return the groups with the greatest lag in time."""
         oldest = nlargest(count, self._ages.items(), key=lambda each: each[1][0])
         knows = self._core.names.knows_group
         return [group for group, _ in oldest if knows(group) and self._lag_of(group) != 0]
 
-    async def _tell_groups(
+    async def _add_groups(
         self,
         answer: pb.SampleActivityResponse,
         used: Used,
@@ -201,12 +201,12 @@ class ActivityServer:
         *,
         counts: bool,
     ) -> None:
-        """Tell of the groups of which there is most to say: they have a lag, hold something or were given something."""
+        """Add the most active groups: they have a lag, messages in flight or deliveries in this interval."""
         core, weights = self._core, dict[str, int]()
         await steps.take()
         lags = [*core.lag.of_groups.items(), *core.state.table.shares.of_each.items()]
-        given_out = ((name, row.messages_out) for name, row in used.rows.items())
-        for number, (group, messages) in enumerate(chain(lags, given_out), 1):
+        delivered = ((name, row.messages_out) for name, row in used.rows.items())
+        for number, (group, messages) in enumerate(chain(lags, delivered), 1):
             if messages and group != OTHER:
                 weights[group] = weights.get(group, 0) + messages
             if number % _FEW == 0:
@@ -217,14 +217,14 @@ class ActivityServer:
             used = topics = NOTHING
         for number, (group, _) in enumerate(chosen, 1):
             if core.names.knows_group(group):
-                self._tell_group(answer.groups.add(), group, used.rows.get(group) or ActivityRow(), topics)
+                self._describe_activity(answer.groups.add(), group, used.rows.get(group) or ActivityRow(), topics)
             if number % _FEW == 0:
                 await steps.take()
 
     async def _greatest(
         self, rows: Collection[tuple[str, int]], count: int, steps: Steps
     ) -> Collection[tuple[str, int]]:
-        """Those with the greatest numbers."""
+        """Return the names with the greatest numbers."""
         if len(rows) <= count:
             return rows
         found: list[tuple[str, int]] = []
@@ -235,36 +235,36 @@ class ActivityServer:
             await steps.take()
         return found
 
-    def _tell_group(self, told: pb.GroupActivity, group: str, row: ActivityRow, topics: Used) -> None:
+    def _describe_activity(self, found: pb.GroupActivity, group: str, row: ActivityRow, topics: Used) -> None:
         core = self._core
-        told.name, told.messages_out, told.held = group, row.messages_out, core.state.table.shares.held(group)
+        found.name, found.messages_out, found.in_flight = group, row.messages_out, core.state.table.shares.share(group)
         lag = self._lag_of(group)
         if lag is not None:
-            told.lag = lag
+            found.lag = lag
         lag_ms, waiting_ms = self._age_of(group, lag)
         if lag_ms is not None:
-            told.lag_ms = lag_ms
+            found.lag_ms = lag_ms
         if waiting_ms is not None:
-            told.waiting_ms = waiting_ms
+            found.waiting_ms = waiting_ms
         readers = core.names.readers
         if topics.is_whole and readers.count_of_group(group) <= _TOPICS_OF_GROUP_MAX:
-            told.messages_in = sum(map(topics.messages_in, readers.topics_of(group)))
+            found.messages_in = sum(map(topics.messages_in, readers.topics_of(group)))
 
-    async def _tell_topics(
+    async def _add_topics(
         self, answer: pb.SampleActivityResponse, used: Used, count: int, steps: Steps, *, counts: bool
     ) -> None:
-        """Tell of the topics through which most went."""
+        """Add the topics with the most traffic."""
         core = self._core
         await steps.take()
         weights = [(name, row.messages_in + row.messages_out) for name, row in used.rows.items()]
         answer.all_topics = used.is_whole and len(weights) <= count
         for number, (name, _) in enumerate(await self._greatest(weights, count, steps), 1):
             row = used.rows[name]
-            told = answer.topics.add(name=name, delayed=core.timer.state.pending.of_topic(name))
+            found = answer.topics.add(name=name, delayed=core.timer.state.pending.of_topic(name))
             if counts:
-                told.messages_in, told.messages_out = row.messages_in, row.messages_out
+                found.messages_in, found.messages_out = row.messages_in, row.messages_out
             if core.lag.is_known:
-                told.lag = core.lag.of_topics.get(name, 0) + core.state.table.in_flight_of_topic.get(name, 0)
+                found.lag = core.lag.of_topics.get(name, 0) + core.state.table.in_flight_of_topic.get(name, 0)
             if number % _FEW == 0:
                 await steps.take()
 
@@ -273,7 +273,7 @@ class ActivityServer:
         timer, usage, now_ms = core.timer, core.disk_usage(), core.pop_clock.now_ms()
         due_ms, oldest = core.state.table.next_due_ms(), core.transactions.table.oldest
         totals = pb.ActivityTotals(
-            held=core.state.table.shares.total,
+            in_flight=core.state.table.shares.total,
             delayed=timer.state.pending.total,
             poisoned=len(core.quarantine.table),
             poisoned_max=self._options.quarantine_max,
@@ -289,7 +289,7 @@ class ActivityServer:
         if self._queues.stored is not None:
             totals.stored, totals.dead_letters = self._queues.stored, self._queues.dead_letters
         if core.lag.is_known:
-            totals.lag = sum(core.lag.of_groups.values()) + totals.held
+            totals.lag = sum(core.lag.of_groups.values()) + totals.in_flight
             if not totals.lag:
                 totals.lag_ms = 0
             elif self._ages:
@@ -298,20 +298,20 @@ class ActivityServer:
 
     # Groups
 
-    def _tell_standing(self, told: pb.GroupStanding, count: GroupWaiting | None) -> None:
-        core, group = self._core, told.name
-        told.held = core.state.table.shares.held(group)
-        told.topics = core.names.readers.count_of_group(group)
+    def _describe_group(self, found: pb.GroupStanding, count: GroupWaiting | None) -> None:
+        core, group = self._core, found.name
+        found.in_flight = core.state.table.shares.share(group)
+        found.topics = core.names.readers.count_of_group(group)
         letters = core.dead_letters.queue(group)
         if letters is not None:
-            told.dead_letters = core.state.merge_buffer.of(group, letters).available_at_most
+            found.dead_letters = core.state.merge_buffer.of(group, letters).available_at_most
         lag: int | None = None
         if count is not None:
-            told.waiting, told.retrying = count.waiting, count.retrying
-            lag = told.waiting + told.retrying + told.held
+            found.waiting, found.retrying = count.waiting, count.retrying
+            lag = found.waiting + found.retrying + found.in_flight
         lag_ms, _ = self._age_of(group, lag)
         if lag_ms is not None:
-            told.lag_ms = lag_ms
+            found.lag_ms = lag_ms
 
 
 def _number(row: tuple[str, int]) -> int:
@@ -320,4 +320,4 @@ def _number(row: tuple[str, int]) -> int:
 
 def _check(asked: Iterable[str]) -> None:
     if sum(1 for _ in asked) > NAMES_MAX:
-        raise StatusError(Code.BAD_REQUEST, f"at most {NAMES_MAX} names can be asked about at once")
+        raise StatusError(Code.BAD_REQUEST, f"one call describes at most {NAMES_MAX} names")

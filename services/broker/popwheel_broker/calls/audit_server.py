@@ -1,4 +1,4 @@
-"""Answers auditors and operators: who has which message, how far groups are (docs/operate/messages.md)."""
+"""Answers auditors and operators: messages in flight, progress of groups, traces (docs/operate/messages.md)."""
 
 from functools import partial
 
@@ -23,17 +23,17 @@ from popwheel_rpc.service import Call
 
 _LIST_MAX = 1_000
 _STEPS_MAX = 16
-"""Limit of steps of a list, each of a few milliseconds; others have their turn in between."""
+"""Limit of steps of a list, each of a few milliseconds; other calls run in between."""
 _LIST_BYTES_MAX = 4 << 20
 """A list of messages ends behind this size."""
 _QUEUES_AT_ONCE = 10_000
 
 
 class AuditServer:
-    """Serves the audit's part of popwheel.v1.Broker. Nothing is changed by it.
+    """Serves the audit's part of popwheel.v1.Broker. It changes nothing.
 
     Args:
-        core: knows.
+        core: the broker's state.
         flusher: makes readable.
         clock: the time.
     """
@@ -48,10 +48,10 @@ class AuditServer:
         self._tail = MessageTail(core.store)
 
     async def in_flight(self, call: Call, request: pb.InFlightListRequest) -> pb.InFlightListResponse:
-        """Some messages that are given out, and where to go on.
+        """Return some messages in flight, and where the list continues.
 
-        When the last of them are told, what is not given out any more and not done with can be read in its retry topic,
-        or among the dead letters.
+        After the last page, messages that are neither in flight nor done can be read in their retry topic, or among the
+        dead letters.
         """
         if request.topic:
             names.topic(request.topic, Use.RECEIVE)
@@ -68,7 +68,7 @@ class AuditServer:
                 self._in_flight.step, request.topic, request.group, rest, limit - len(found), request.client_id
             )
             messages, rest = await self._core.store.reads.run(step)
-            # Deliveries go by the time of the log, and change: it is said now what they say now.
+            # Deliveries have times of the log, and change: the answer has their present values.
             behind_ms, lines = self._clock.wall_ms() - self._core.pop_clock.now_ms(), self._core.pops.ordered.lines
             found += [_said(each, behind_ms, lines.behind(each.delivery, each.number)) for each in messages]
             if rest is not None:
@@ -111,8 +111,8 @@ class AuditServer:
         if request.group:
             names.group(request.group)
         if not request.message_id:
-            raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the id of a message is needed to look for it")
-        self._core.settlement.settle((request.topic,))
+            raise StatusError(Code.ILLEGAL_MESSAGE_ID, "a message id is needed")
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(request.topic, request.message_id, request.group, request.since_ms, request.until_ms)
         holders = self._core.state.table.holders
         answer = pb.MessageTraceResponse(epoch=self._core.store.epoch, known_since_ms=holders.known_since_ms)
@@ -136,8 +136,8 @@ class AuditServer:
         if request.group:
             names.group(request.group)
         if not request.message_id:
-            raise StatusError(Code.ILLEGAL_MESSAGE_ID, "the id of a message is needed to look for it")
-        self._core.settlement.settle((request.topic,))
+            raise StatusError(Code.ILLEGAL_MESSAGE_ID, "a message id is needed")
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(request.topic, request.message_id, request.group, request.since_ms, request.until_ms)
         events = self._core.state.events
         answer = pb.MessageEventsResponse(epoch=self._core.store.epoch)
@@ -162,11 +162,13 @@ class AuditServer:
         return answer
 
     async def messages(self, call: Call, request: pb.MessageListRequest) -> pb.MessageListResponse:
-        """Messages of a topic from a range of time, those with a key or all: some, and where to go on."""
+        """Return some messages of a topic from a range of time, those with a key or all, and where the list
+        continues.
+        """
         topic = _stored_topic(request.topic, request.lite_topic)
         if not request.key and not request.browse:
-            raise StatusError(Code.BAD_REQUEST, "the key of messages is needed to look for them")
-        self._core.settlement.settle((request.topic,))
+            raise StatusError(Code.BAD_REQUEST, "a message key is needed")
+        self._core.cluster_changes.apply((request.topic,))
         wanted = Wanted(
             topic=topic,
             message_id="",
@@ -202,7 +204,7 @@ class AuditServer:
     async def tail(self, call: Call, request: pb.MessageTailRequest) -> pb.MessageTailResponse:
         """Return the newest messages of a topic since the last request, with little work however many arrived."""
         topic = _stored_topic(request.topic, request.lite_topic)
-        self._core.settlement.settle((request.topic,))
+        self._core.cluster_changes.apply((request.topic,))
         places = {each.queue_id: each.offset for each in request.places}
         limit = min(max(0, request.limit), _LIST_MAX)
         step = partial(self._tail.step, TailWanted(topic, request.key, request.tag), places, limit)
@@ -217,14 +219,14 @@ class AuditServer:
     async def _say_traces(
         self, answer: pb.MessageTraceResponse, found: list[StoredRecord], topic: str, group: str
     ) -> None:
-        """Tell of messages and who has them. All deliveries are gone through for it, some at a time."""
+        """Add messages and their deliveries to an answer. All deliveries are scanned for it, some at a time."""
         said = trace_answer.Traces(self._core, self._search, answer, topic, group, self._clock.wall_ms())
         await self._core.store.reads.run(partial(said.add, found))
         begin: int | None = 0 if said.is_open else None
         while begin is not None:
             began_s = self._clock.monotonic()
             behind_ms = self._clock.wall_ms() - self._core.pop_clock.now_ms()
-            begin = said.given_out(begin, behind_ms)
+            begin = said.deliveries(begin, behind_ms)
             if begin is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         said.ended()
@@ -251,19 +253,19 @@ class AuditServer:
 
 
 def _stored_topic(topic: str, lite_topic: str) -> str:
-    """The topic that is looked into, whose names come from outside. Raises StatusError: ILLEGAL_TOPIC."""
+    """Return the topic to search, whose name comes from outside. Raises StatusError: ILLEGAL_TOPIC."""
     if lite_topic:
         return names.lite_topic(names.topic(topic, Use.RECEIVE), names.checked_lite_topic(lite_topic))
     return names.topic(topic, Use.PULL)
 
 
 def _said(message: InFlightMessage, behind_ms: int, holds_back: int) -> pb.InFlightMessage:
-    """A message as it is told.
+    """Return a message as the answer has it.
 
     Args:
         message: the message.
         behind_ms: by how much the time of the log is behind the wall clock.
-        holds_back: how many messages stand behind it in its line.
+        holds_back: number of messages behind it in its message-group queue.
     """
     delivery = message.delivery
     return pb.InFlightMessage(

@@ -1,21 +1,21 @@
-"""Says where all messages are that the topics of a group ever got: each is at exactly one of several places (P1).
+"""Reports where all messages are that the topics of a group ever got: each is at exactly one of several places (P1).
 
-What each number is:
+The numbers:
 
-| number | what it counts |
+| number | counts |
 | --- | --- |
-| stored | all that the topic got since it was made, what retention has removed as well; and what is to come: delayed |
-| waiting | the group has yet to take it: in the topic, in its retry topic, or behind others of its message group |
-| held | given out and not acknowledged, also while a back-off hides it |
+| stored | all messages that the topic got since it was created, deleted ones as well; and delayed ones to come |
+| waiting | the group has yet to receive it: in the topic, in its retry topic, or behind others of its message group |
+| in flight (`held`) | delivered and not acknowledged, also while a back-off hides it |
 | delayed | waits for its delivery time |
 | dead | dead letters of the group from this topic |
-| poisoned | set aside as it failed by itself: deliveries to this group, and delayed messages |
-| expired | removed by retention, and the group is not past it |
-| done | what the group is past, without what came of that and is at another place |
+| poisoned | poison messages in quarantine: deliveries to this group, and delayed messages |
+| expired | deleted by retention before the group was past it |
+| done | messages that the group is past, without those that are at another place |
 
-So `done` is acknowledged, or passed by: by a filter, an offset that was set, a dead letter that was purged or has
-expired. What was read and is not done is counted by queue; what is held is counted by group and topic. Both counts are
-kept apart, and the difference tells if they part.
+So `done` is acknowledged, or skipped: by a filter, by a reset of the offset, or as a dead letter that was purged or has
+expired. Messages read and not done are counted by queue; messages in flight are counted by group and topic. Both counts
+are separate, and the difference shows if they part.
 """
 
 from functools import partial
@@ -59,10 +59,10 @@ class _Letters(NamedTuple):
 
 
 class BalanceServer:
-    """Serves that part of popwheel.v1.Broker. Nothing is changed by it.
+    """Serves balances of popwheel.v1.Broker. It changes nothing.
 
     Args:
-        core: knows.
+        core: the broker's state.
         reads: the reads of this term.
         clock: how long a step takes.
     """
@@ -74,11 +74,11 @@ class BalanceServer:
         self._pace = Pace(clock)
 
     async def balance(self, call: Call, request: pb.GroupBalanceRequest) -> pb.GroupBalanceResponse:
-        """The balance of a group, by topic."""
+        """Return the balance of a group, by topic."""
         names.group(request.group)
         if request.topic:
             names.topic(request.topic, Use.RECEIVE)
-        self._core.settlement.settle((request.topic,) if request.topic else (), (request.group,))
+        self._core.cluster_changes.apply((request.topic,) if request.topic else (), (request.group,))
         topics = self._topics(request.group)
         asked = [request.topic] if request.topic else list(islice(topics, TOPICS_MAX))
         answer = pb.GroupBalanceResponse(more=not request.topic and len(topics) > TOPICS_MAX)
@@ -95,7 +95,7 @@ class BalanceServer:
         return answer
 
     def _topics(self, group: str) -> dict[str, None]:
-        """The topics that a group reads, or has read something of, by their names."""
+        """Return the topics that a group reads, or has read from, by their names."""
         core = self._core
         found = [*core.names.readers.topics_of(group)]
         found += [queue.topic for queue in core.state.merge_buffer.of_group(group)]
@@ -109,7 +109,7 @@ class BalanceServer:
         return self._core.dead_letters.first_offset(group, queue), queue.max_offset
 
     async def _letters(self, group: str, topics: dict[str, None], known: _Letters | None) -> _Letters:
-        """The dead letters of a group by topic, read if need be."""
+        """Return the dead letters of a group by topic, read if necessary."""
         queue = self._core.dead_letters.queue(group)
         span = await self._reads.run(partial(self._span, group, queue))
         if known is not None and known.span == span:
@@ -127,7 +127,7 @@ class BalanceServer:
             try:
                 found = await self._reads.run(read)
             except CorruptDataError:
-                return _Letters(span, None)  # nobody can tell of which topic that one is
+                return _Letters(span, None)  # the topic of that one is unknown
             if not found:
                 return _Letters(span, None)
             for letter in found[: end - begin]:
@@ -137,7 +137,9 @@ class BalanceServer:
         return _Letters(span, of_topic)
 
     def _row(self, group: str, topic: str, letters: _Letters) -> pb.TopicBalance | None:
-        """One topic; all of it in one turn, so that nothing moves meanwhile. None if dead letters have."""
+        """Return the balance of a topic, in one turn, so that nothing changes meanwhile. None if the dead letters
+        have.
+        """
         core = self._core
         if self._span(group, core.dead_letters.queue(group)) != letters.span:
             return None
@@ -163,11 +165,11 @@ class BalanceServer:
                     stored += count.stored
                     passed += count.passed
                 else:
-                    # These were in the topic before, and passed there.
+                    # These were in the topic before, and are counted there.
                     passed -= count.waiting + count.expired
-        in_line = core.state.table.lines.held_of.get((group, topic), 0)
+        in_line = core.state.table.lines.blocked_of.get((group, topic), 0)
         row.stored = stored + delayed + poisoned_timers
-        row.held = core.state.table.in_flight.get((group, topic), 0)
+        row.in_flight = core.state.table.in_flight.get((group, topic), 0)
         row.waiting, row.expired = waiting + in_line, expired
         row.delayed, row.poisoned = delayed, poisoned + poisoned_timers
         if letters.of_topic is not None:
@@ -177,14 +179,14 @@ class BalanceServer:
 
     def _queue(self, group: str, queue: ConsumeQueue) -> "_QueueCount":
         progress = self._core.state.merge_buffer.of(group, queue)
-        end, held_from = queue.max_offset, queue.min_offset
+        end, first_stored = queue.max_offset, queue.min_offset
         read_to = queue.begin_offset if progress.is_new else min(max(progress.popped, progress.committed), end)
         read_to = max(read_to, queue.begin_offset)
         return _QueueCount(
             stored=end - queue.begin_offset,
             passed=read_to - queue.begin_offset,
-            waiting=end - max(read_to, held_from),
-            expired=max(0, held_from - read_to),
+            waiting=end - max(read_to, first_stored),
+            expired=max(0, first_stored - read_to),
         )
 
 

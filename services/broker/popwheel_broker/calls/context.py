@@ -28,15 +28,15 @@ class BrokerContext:
         disk: where its files are.
         clock: the time.
         view: topics and groups.
-        channels: the ways to the controller and to other replicas.
-        controller_follower: tells when the view is ready.
-        disk_watch: how full the disk is.
-        statistics: what is counted.
-        timer_statistics: what is counted of the timer.
-        replication_statistics: what is counted of replication.
-        repair: has a damaged record at a position of the log mended; whether it was.
-        on_failure: told if the broker can't go on.
-        has_failed: whether that was said.
+        channels: connections to the controller and to other replicas.
+        controller_follower: returns when the view is ready.
+        disk_watch: usage of the disk.
+        statistics: counts of the broker.
+        timer_statistics: counts of the timer.
+        replication_statistics: counts of replication.
+        repair: mends a damaged record at a position of the log; returns whether it is mended.
+        on_failure: called if the broker can't continue.
+        has_failed: whether it was called.
     """
 
     options: BrokerOptions

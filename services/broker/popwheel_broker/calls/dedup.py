@@ -1,13 +1,13 @@
-"""Finds messages that an earlier try of a send has stored already, when nobody could tell whether it had.
+"""Finds messages that an earlier try of a send has stored already, when its outcome is unknown.
 
 A proxy that lost its answer (its broker died, or was deposed) tries once more at the group's master. The ids of sends
-(`send_id.py`) at the end of the queue tell what is there: those of the last minute, and of the last 4096 messages at
-the most. They are kept while such tries come, up to a limit of their own. Past it those of the queues that nobody has
-asked about for the longest time are forgotten, and read again when somebody does: that costs time and never says of
-a message that it is not there.
+(`send_id.py`) at the end of the queue show which messages are stored: those of the last minute, and of the last 4096
+messages at the most. They are remembered while such retries come, up to a limit of their own. Past it those of the
+queues unused for the longest time are forgotten, and read again when needed: that costs time and never results in a
+wrong answer.
 
-A first try may come after the second one, on a connection that its proxy has given up: what a network held back is
-delivered when it is whole again. So the ids of what was tried again are kept, too.
+A first try may come after the second one, on a connection that its proxy has dropped: a network may delay bytes and
+deliver them when it is whole again. So the ids of retried messages are remembered, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,26 +26,26 @@ _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000
 _READ_AT_ONCE = 256
 _KEPT_MS = 60_000
-"""Time after its last use for which what was read is kept: retries come in the moments after a failover, no later."""
+"""Time after its last use for which a read is remembered: retries come in the moments after a failover, no later."""
 _QUEUES_MAX = 256
 MESSAGES_MAX = 65_536
-"""Limit of messages kept, of some 200 bytes each, and of ids of retried messages."""
+"""Limit of messages remembered, of some 200 bytes each, and of ids of retried messages."""
 
 
 class Timer(Protocol):
     """Timer of later work."""
 
     def cancel(self) -> None:
-        """Do it not."""
+        """Cancel it."""
 
 
 class Stored(NamedTuple):
-    """A message that is there.
+    """A stored message.
 
     Args:
         queue_offset: in its queue, or in the timer queue.
         store_time_ms: wall clock.
-        position: by which a delayed or half message is known; of one that has fired, of its last TIMER record; else -1.
+        position: names a delayed or half message; of one that has fired, its last TIMER record; else -1.
     """
 
     queue_offset: int
@@ -63,13 +63,13 @@ class _Known:
 
 
 class Dedup:
-    """Looks at the ends of queues.
+    """Searches the ends of queues.
 
     Args:
         store: the messages.
-        clock: how old they are.
-        later: has something done after so many seconds.
-        ids_of: all ids under which records may speak of the topic that has a name now.
+        clock: for their ages.
+        later: calls back after so many seconds.
+        ids_of: returns all ids that records may have for the topic that has a name now.
         writers: of messages that do not go into their queue at once; each has a queue of its own.
     """
 
@@ -94,16 +94,16 @@ class Dedup:
 
     @property
     def kept_messages(self) -> int:
-        """Messages that are known from earlier looks, of `MESSAGES_MAX`."""
+        """Messages that are known from earlier searches, of `MESSAGES_MAX`."""
         return sum(len(known.messages) for known in self._queues.values())
 
     @property
     def kept_ids(self) -> int:
-        """Ids of messages that were tried again, of `MESSAGES_MAX`."""
+        """Ids of retried messages, of `MESSAGES_MAX`."""
         return len(self._tried)
 
     def end(self) -> None:
-        """Nobody looks any more."""
+        """End all searches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -116,7 +116,7 @@ class Dedup:
         """Find the stored messages of a run; None for those that are not stored.
 
         Raises:
-            CorruptDataError: the end of the queue, or what it leads to, is damaged: it can't be told.
+            CorruptDataError: the end of the queue, or what it leads to, is damaged, so it is unknown.
         """
         self._looked_at_ms = self._clock.steady_ms()
         if self._timer is None:
@@ -163,14 +163,14 @@ class Dedup:
         end = self._store.next_offset(queue_topic, queue_id)
         if known is None or len(known.messages) > 2 * _ENTRIES_MAX:
             known = _Known(0)
-        self._queues[queue_topic, queue_id] = known  # behind those that were asked about before
+        self._queues[queue_topic, queue_id] = known  # behind those that were used before
         if known.end_offset < end:
             known.end_offset = max(known.end_offset, end - _ENTRIES_MAX)
             self._read(queue, known)
             known.end_offset = end
         places = (known.messages.get((topic, topic_id, send_id)) for topic_id in topic_ids)
         stored = next((place for place in places if place is not None), None)
-        # What stood there when the topic was deleted is not in the one that was made anew.
+        # Messages stored when the topic was deleted are not in the one that was created again.
         return None if stored is None or stored.queue_offset < queue.min_offset else stored
 
     def _read(self, queue: ConsumeQueue, known: _Known) -> None:
@@ -193,8 +193,8 @@ class Dedup:
                 return
 
     def _entries_backwards(self, queue: ConsumeQueue, from_offset: int) -> Iterator[tuple[int, list[Entry]]]:
-        """Entries from the end on, also of what is not confirmed yet, in pieces that are each in their order, with the
-        offset at which each piece begins.
+        """Yield entries from the end on, also uncommitted ones, in pieces that are each in their order, with the offset
+        at which each piece begins.
         """
         unconfirmed = self._store.unconfirmed_entries(queue)
         if unconfirmed:

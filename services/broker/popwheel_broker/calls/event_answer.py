@@ -41,10 +41,10 @@ _OF_PLACES: Final = {
 class EventAnswer:
     """Fills an answer: `add_stored` first, then `add_deliveries` until it is through.
 
-    Args:
+    events: the latest deliveries.
         events: the latest deliveries.
         answer: is filled.
-        group: what happened for this group alone; empty for all.
+        group: events for this group alone; empty for all.
     """
 
     def __init__(self, events: DeliveryEvents, answer: pb.MessageEventsResponse, group: str) -> None:
@@ -58,7 +58,7 @@ class EventAnswer:
         """Latest delivery by group and place."""
 
     def add_stored(self, found: Sequence[StoredRecord]) -> None:
-        """Tell what the records of a message say, and look for deliveries of it there."""
+        """Add events from the records of a message, and prepare the search for deliveries of it there."""
         for stored in found:
             self._add_stored(stored)
             topic, origin = stored.topic, receipt.FROM_TOPIC
@@ -77,13 +77,13 @@ class EventAnswer:
         if place == pb.DELAYED:
             delay = decode_delay(stored.origin)
             if delay.predecessor != NONE:
-                return  # it rolled: the same message waits on
+                return  # it rolled: the same message still waits
             until_ms = delay.due_ms
         if place != pb.STORED:
             kind = _OF_PLACES[place]
         elif decode_redriven(stored.origin) is not None:
             if not group:
-                return  # a dead letter that has nowhere to go stands at the end of its queue now
+                return  # a dead letter without a topic stands at the end of its queue now
             kind, attempt = pb.MESSAGE_REDRIVEN, stored.attempts + 1
         elif group:
             kind, attempt = pb.MESSAGE_REVIVED, stored.attempts + 1
@@ -106,10 +106,10 @@ class EventAnswer:
         )
 
     def add_deliveries(self, begin: int) -> int | None:
-        """Tell what some of the latest events say; where to go on, None if those were all.
+        """Add events from some of the latest deliveries; return where to go on, None if those were all.
 
         Args:
-            begin: the first one that is looked at.
+            begin: the first one to check.
         """
         if not self._places:
             return None

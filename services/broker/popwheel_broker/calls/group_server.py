@@ -21,11 +21,11 @@ from popwheel_rpc.service import Call
 _AT_ONCE_MAX = 1_000
 """Limit of dead letters that one call lists or redrives. A chosen one must be among this many of the oldest."""
 _CHOSEN_AT_ONCE = 32
-"""Dead letters that are dealt with in one turn of the loop."""
+"""Dead letters that are handled in one turn of the loop."""
 
 
 class GroupServer:
-    """Serves that part of popwheel.v1.Broker.
+    """Serves groups' offsets and dead letters of popwheel.v1.Broker.
 
     Args:
         context: of the replica; its core decides.
@@ -42,10 +42,10 @@ class GroupServer:
         self._options = context.options
 
     async def reset_offsets(self, call: Call, request: pb.ResetOffsetsRequest) -> pb.ResetOffsetsResponse:
-        """Set a group back or forward in a topic, durably; or say what that would change."""
+        """Set a group back or forward in a topic, durably; or report what that would change."""
         names.group(request.group)
         names.topic(request.topic, Use.COMMIT)
-        self._core.settlement.settle((request.topic,), (request.group,))
+        self._core.cluster_changes.apply((request.topic,), (request.group,))
         found: dict[ConsumeQueue, int] = {}
         for queue in sorted(self._core.store.queues.of_topic(request.topic), key=lambda each: each.queue_id):
             if not request.HasField("queue_id") or queue.queue_id == request.queue_id:
@@ -54,7 +54,7 @@ class GroupServer:
         if request.dry_run:
             return answer
         try:
-            more = bool(plan.given_out)
+            more = bool(plan.deliveries)
             while more:
                 began_s = self._clock.monotonic()
                 more = await self._reads.run(partial(self._core.offset_reset.go_on, plan))
@@ -65,13 +65,13 @@ class GroupServer:
         return answer
 
     def _read_offset(self, queue: ConsumeQueue, request: pb.ResetOffsetsRequest) -> int:
-        """The offset of the time that is asked for, or else of the first message held; both may have to be read."""
+        """Return the offset of the requested time, or else of the first message stored; both may have to be read."""
         if request.policy == pb.TIMESTAMP:
             return self._core.store.records.offset_at(queue, request.timestamp_ms)
         return queue.min_offset
 
     def _asked_offset(self, queue: ConsumeQueue, request: pb.ResetOffsetsRequest, found: int) -> int:
-        """The offset that is asked for in a queue, which the queue may not hold."""
+        """Return the requested offset in a queue, which the queue may not have."""
         if request.policy == pb.END:
             return queue.max_offset
         if request.policy == pb.AT_OFFSET:
@@ -83,14 +83,14 @@ class GroupServer:
     def _reset_or_preview(
         self, request: pb.ResetOffsetsRequest, found: dict[ConsumeQueue, int]
     ) -> tuple[ResetPlan, pb.ResetOffsetsResponse]:
-        # Deleted, and made again, while times were looked up: those queues are nobody's any more.
+        # Deleted, and created again, while times were looked up: those queues do not exist any more.
         asked = {each: self._asked_offset(each, request, at) for each, at in found.items() if self._is_here(each)}
-        held = {queue: min(max(at, queue.min_offset), queue.max_offset) for queue, at in asked.items()}
+        clamped = {queue: min(max(at, queue.min_offset), queue.max_offset) for queue, at in asked.items()}
         queue_id = request.queue_id if request.HasField("queue_id") else None
-        plan = self._core.offset_reset.plan(request.group, request.topic, held, queue_id)
+        plan = self._core.offset_reset.plan(request.group, request.topic, clamped, queue_id)
         answer = self._said(plan)
         for each, queue in zip(answer.queues, plan.queues, strict=True):
-            each.clamped = asked[queue] != held[queue]
+            each.clamped = asked[queue] != clamped[queue]
         if not request.dry_run:
             self._core.offset_reset.begin(plan)
         return plan, answer
@@ -125,10 +125,10 @@ class GroupServer:
         return max(core.pops.recent_polls.count(group, topic, core.pop_clock.now_ms()), len(waiting))
 
     async def list_dead_letters(self, call: Call, request: pb.DeadLetterListRequest) -> pb.DeadLetterListResponse:
-        """Some dead letters of a group."""
+        """Return some dead letters of a group."""
         names.group(request.group)
         letters = self._core.dead_letters
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         queue = letters.queue(request.group)
         if queue is None:
             return pb.DeadLetterListResponse()
@@ -151,17 +151,17 @@ class GroupServer:
     async def redrive_dead_letters(
         self, call: Call, request: pb.DeadLetterRedriveRequest
     ) -> pb.DeadLetterRedriveResponse:
-        """Give some dead letters back to their group, durably."""
+        """Redrive some dead letters to their group, durably."""
         names.group(request.group)
         limit = min(max(1, request.limit), _AT_ONCE_MAX)
         result = await self._reads.run(partial(self._redrive_once, request, limit))
         await self._flusher.durable(self._core.store.log.end_position)
-        return pb.DeadLetterRedriveResponse(redriven=result.given_back, kept=result.kept)
+        return pb.DeadLetterRedriveResponse(redriven=result.redriven, kept=result.kept)
 
     async def redrive_chosen(self, call: Call, request: pb.DeadLetterSelectRequest) -> pb.DeadLetterSelectResponse:
-        """Give dead letters back that are named by their offsets, durably; or say what that would do."""
+        """Redrive dead letters that are named by their offsets, durably; or report what that would do."""
         names.group(request.group)
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         letters, group, answer = self._core.dead_letters, request.group, pb.DeadLetterSelectResponse()
         queue = letters.queue(group)
         first = 0 if queue is None else letters.first_offset(group, queue)
@@ -190,21 +190,21 @@ class GroupServer:
         return answer
 
     async def _choose(self, answer: pb.DeadLetterSelectResponse, step: Callable[[], Redriven]) -> None:
-        """Deal with some chosen dead letters, and leave the loop to all else."""
+        """Handle some chosen dead letters, and leave the loop to other work."""
         began_s = self._clock.monotonic()
         done = await self._reads.run(step)
-        answer.redriven += done.given_back
+        answer.redriven += done.redriven
         answer.kept += done.kept
         answer.moved += done.moved
         await self._pace.let_others(self._clock.monotonic() - began_s)
 
     def _redrive_some_chosen(self, group: str, behind: int, chosen: frozenset[int]) -> Redriven:
-        self._core.settlement.settle((), (group,))
+        self._core.cluster_changes.apply((), (group,))
         bytes_max = self._options.pop.response_bytes_max
         return self._core.dead_letters.redrive(group, _CHOSEN_AT_ONCE, behind, bytes_max, chosen)
 
     def _redrive_once(self, request: pb.DeadLetterRedriveRequest, limit: int) -> Redriven:
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         return self._core.dead_letters.redrive(
             request.group, limit, request.end_offset, self._options.pop.response_bytes_max
         )

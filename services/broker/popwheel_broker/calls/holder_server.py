@@ -1,4 +1,4 @@
-"""Answers how many messages each consumer holds, and ends a delivery (docs/operate/messages.md)."""
+"""Reports how many messages each consumer has in flight, and ends a delivery (docs/operate/messages.md)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,9 +6,9 @@ from heapq import nlargest
 
 from popwheel_broker.calls.term_reads import TermReads
 from popwheel_broker.consume.delivery import Delivery
-from popwheel_broker.consume.held_message import EndedDelivery, HeldMessages, MessagePlace
 from popwheel_broker.consume.holder import Holder
 from popwheel_broker.consume.holders import Unknown
+from popwheel_broker.consume.message_release import EndedDelivery, MessagePlace, MessageRelease
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.flusher import Flusher
 from popwheel_common.clock import Clock
@@ -22,14 +22,14 @@ from popwheel_rpc.service import Call
 
 _LIST_MAX = 1_000
 _AT_ONCE = 1_000
-"""Holders that are looked at in one turn of the loop, which takes about a millisecond."""
+"""Holders that are read in one turn of the loop, which takes about a millisecond."""
 
 
 class HolderServer:
-    """Serves that part of popwheel.v1.Broker.
+    """Serves messages in flight by holder, of popwheel.v1.Broker.
 
     Args:
-        core: knows, and decides.
+        core: the broker's state.
         flusher: makes durable.
         reads: the reads of this term.
         clock: the time.
@@ -41,12 +41,12 @@ class HolderServer:
         self._reads = reads
         self._clock = clock
         self._pace = Pace(clock)
-        self._held = HeldMessages(core.state, core.acks)
+        self._releases = MessageRelease(core.state, core.acks)
 
     async def summary(self, call: Call, request: pb.InFlightSummaryRequest) -> pb.InFlightSummaryResponse:
-        """Say how many messages groups and their clients hold. It takes time by their number, not by that of messages.
+        """Return how many messages groups and their clients have in flight. Its time depends on their number alone.
 
-        What changes while it is answered may be counted or not.
+        Changes during the call may be counted or not.
         """
         table = self._core.state.table
         limit = min(max(1, request.limit), _LIST_MAX)
@@ -60,23 +60,23 @@ class HolderServer:
         answer = pb.InFlightSummaryResponse(
             total=table.open_messages, known_since_ms=table.holders.known_since_ms, epoch=self._core.store.epoch
         )
-        held_by_group = [held for _, held in groups]
-        for number in await turns.largest(held_by_group, limit):
+        in_flight = [messages for _, messages in groups]
+        for number in await turns.largest(in_flight, limit):
             group = groups[number][0]
             oldest_ms = await turns.oldest_popped_ms(table.holders.of_group(group))
             answer.groups.add(
                 group=group,
-                held=held_by_group[number],
+                in_flight=in_flight[number],
                 clients=table.holders.clients_of(group),
                 oldest_popped_ms=self._wall_ms(oldest_ms),
             )
-        held_by_client = [holder.held for _, holder in holders]
-        for number in await turns.largest(held_by_client, limit):
+        of_clients = [holder.held for _, holder in holders]
+        for number in await turns.largest(of_clients, limit):
             group, holder = holders[number]
             answer.clients.add(
                 group=group,
                 client_id=holder.client_id,
-                held=held_by_client[number],
+                in_flight=of_clients[number],
                 oldest_popped_ms=self._wall_ms(holder.oldest_popped_ms()),
             )
             await turns.spend(1)
@@ -85,14 +85,14 @@ class HolderServer:
         return answer
 
     def _wall_ms(self, log_ms: int | None) -> int:
-        """A time of the log as the wall clock has it now; 0 for none."""
+        """Return a time of the log by the wall clock; 0 for none."""
         return 0 if log_ms is None else log_ms + self._clock.wall_ms() - self._core.pop_clock.now_ms()
 
     async def release(self, call: Call, request: pb.InFlightReleaseRequest) -> pb.InFlightReleaseResponse:
-        """End one delivery now, as if its time were over, durably; or say what that would bring.
+        """End one delivery now, as if its invisible duration were over, durably; or report what that would bring.
 
         Raises:
-            StatusError: MESSAGE_NOT_FOUND: the group does not hold it. PRECONDITION_FAILED: it waits in line.
+            StatusError: MESSAGE_NOT_FOUND: the group does not have it in flight. PRECONDITION_FAILED: it is blocked.
         """
         names.group(request.group)
         if names.kind_of(request.topic) is names.Kind.LITE:
@@ -100,12 +100,12 @@ class HolderServer:
             names.checked_lite_topic(names.lite_of(request.topic))
         else:
             names.topic(request.topic, Use.QUERY)
-        self._core.settlement.settle((), (request.group,))
+        self._core.cluster_changes.apply((), (request.group,))
         place = MessagePlace(request.group, request.topic, request.queue_id, request.queue_offset)
         begin: int | None = 0
         while begin is not None:
             began_s = self._clock.monotonic()
-            found, begin = self._held.step(place, begin)
+            found, begin = self._releases.step(place, begin)
             ended = None
             if found is not None:
                 delivery, index = found
@@ -124,17 +124,18 @@ class HolderServer:
             await self._pace.let_others(self._clock.monotonic() - began_s)
         raise StatusError(
             Code.MESSAGE_NOT_FOUND,
-            f"{request.group} does not hold the message {request.queue_offset} of queue {request.queue_id} of "
-            f"{names.shown(request.topic)}: it is acknowledged, or its time is over; ask for the list of what is held",
+            f"{request.group} has no message {request.queue_offset} of queue {request.queue_id} of "
+            f"{names.shown(request.topic)} in flight: it is acknowledged, or its invisible duration is over; "
+            "list the messages in flight",
         )
 
     def _end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
-        if delivery.is_held:
+        if delivery.is_blocked:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
-                "nobody has this message: it waits in the line of its message group; release the message before it",
+                "no client has this message: it is blocked by its message group; release the message before it",
             )
-        return self._held.end(delivery, index, is_dry_run=is_dry_run)
+        return self._releases.end(delivery, index, is_dry_run=is_dry_run)
 
 
 class _Turns:
@@ -158,7 +159,7 @@ class _Turns:
             self._spent, self._began_s = 0, self._clock.monotonic()
 
     async def largest(self, counts: Sequence[int], limit: int) -> list[int]:
-        """The indexes of the largest counts, the largest first."""
+        """Return the indexes of the largest counts, the largest first."""
         found: list[tuple[int, int]] = []
         for first in range(0, len(counts), _AT_ONCE):
             part = counts[first : first + _AT_ONCE]

@@ -7,7 +7,7 @@ from popwheel_rpc.service import Service
 
 
 class KindServer(RunWriter, Protocol):
-    """Takes messages of one kind, and serves what else is asked of them."""
+    """Accepts messages of one kind, and serves the other requests about them."""
 
     def bind(self, service: Service) -> None:
         """Serve its methods."""

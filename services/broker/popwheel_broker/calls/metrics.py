@@ -1,6 +1,6 @@
 """Metrics of the broker, under RocketMQ 5's names where it has one.
 
-The hot path counts in plain numbers; they become metrics only when somebody asks.
+The hot path counts in plain numbers; they become metrics only when they are scraped.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class Traffic:
     """Traffic in one direction.
 
     Args:
-        messages: how many.
+        messages: number of messages.
         size_bytes: of all of them.
     """
 
@@ -45,16 +45,16 @@ class BrokerStatistics:
 
     def __init__(self) -> None:
         self.stored = Series(1, Traffic)  # by topic
-        self.given_out = Series(2, Traffic)  # by topic and group
-        self.given_out_of = Series(1, Traffic)  # by topic
-        self.given_out_to = Series(1, Traffic)  # by group: a sum over topics would go down when one is deleted
+        self.delivered = Series(2, Traffic)  # by topic and group
+        self.delivered_of_topic = Series(1, Traffic)  # by topic
+        self.delivered_to_group = Series(1, Traffic)  # by group: a sum over topics would go down when one is deleted
         self.refused_disk_full = 0
         self.pulls_waiting = Shares()  # by group
         self.active_topics, self.active_groups = ActivityCounts(), ActivityCounts()
         self.messages_in = self.messages_out = 0
 
     def put(self, runs: Sequence[MessageRun]) -> None:
-        """Messages were stored."""
+        """Count stored messages."""
         for run in runs:
             traffic = self.stored.row(run.topic)
             traffic.messages += len(run.payloads)
@@ -63,9 +63,13 @@ class BrokerStatistics:
             self.messages_in += len(run.payloads)
 
     def popped(self, group: str, topic: str, answer: PopAnswer) -> None:
-        """Messages were given out."""
+        """Count delivered messages."""
         messages, size_bytes = len(answer.messages), sum(map(len, answer.messages))
-        rows = (self.given_out.row(topic, group), self.given_out_of.row(topic), self.given_out_to.row(group))
+        rows = (
+            self.delivered.row(topic, group),
+            self.delivered_of_topic.row(topic),
+            self.delivered_to_group.row(group),
+        )
         for traffic in rows:
             traffic.messages += messages
             traffic.size_bytes += size_bytes
@@ -74,21 +78,21 @@ class BrokerStatistics:
         self.messages_out += messages
 
     def forget(self, topics: Collection[str], groups: Collection[str]) -> None:
-        """Drop what was counted for topics and groups that were deleted, also if they were made again since."""
+        """Drop the counts of topics and groups that were deleted, also if they were created again since."""
         self.stored.keep(lambda topic: topic not in topics)
-        self.given_out.keep(lambda topic, group: topic not in topics and group not in groups)
-        self.given_out_of.keep(lambda topic: topic not in topics)
-        self.given_out_to.keep(lambda group: group not in groups)
+        self.delivered.keep(lambda topic, group: topic not in topics and group not in groups)
+        self.delivered_of_topic.keep(lambda topic: topic not in topics)
+        self.delivered_to_group.keep(lambda group: group not in groups)
         self.active_topics.forget(topics)
         self.active_groups.forget(groups)
 
     def keep_known(self, core: BrokerCore) -> Iterator[None]:
-        """Drop what was counted for a topic or a group after its deletion, by a call that was under way, in steps."""
+        """Drop the counts of a topic or a group from calls that were running at its deletion, in steps."""
         knows_topic, knows_group = core.names.knows_topic, core.names.knows_group
         yield from self.stored.keep_in_steps(knows_topic)
-        yield from self.given_out.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
-        yield from self.given_out_of.keep_in_steps(knows_topic)
-        yield from self.given_out_to.keep_in_steps(knows_group)
+        yield from self.delivered.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
+        yield from self.delivered_of_topic.keep_in_steps(knows_topic)
+        yield from self.delivered_to_group.keep_in_steps(knows_group)
 
 
 class BrokerCollector(SlicedCollector):
@@ -97,11 +101,11 @@ class BrokerCollector(SlicedCollector):
     Args:
         registry: where it registers itself.
         options: for limits.
-        core: gives the core whose state it is.
+        core: returns the core.
         statistics: its counts.
         clock: the time.
-        redelivered: how many messages were revived so far.
-        usage: how full the disk is.
+        redelivered: returns how many messages were revived so far.
+        usage: returns the usage of the disk.
     """
 
     def __init__(
@@ -141,10 +145,10 @@ class BrokerCollector(SlicedCollector):
     def _traffic(self, pairs: bool) -> Iterator[Metric | None]:
         statistics = self._statistics
         yield from statistics.keep_known(self._core)
-        given_out = statistics.given_out if pairs else statistics.given_out_to
+        delivered = statistics.delivered if pairs else statistics.delivered_to_group
         for direction, text, labels, series in (
             ("in", "stored", ("topic",), statistics.stored),
-            ("out", "given out", ("topic", "consumer_group") if pairs else ("consumer_group",), given_out),
+            ("out", "delivered", ("topic", "consumer_group") if pairs else ("consumer_group",), delivered),
         ):
             rows = list(series)
             yield from filled(
@@ -156,8 +160,8 @@ class BrokerCollector(SlicedCollector):
                 ((values, traffic.size_bytes) for values, traffic in rows),
             )
         yield from filled(
-            CounterMetricFamily("popwheel_topic_messages_out", "Messages given out, to all groups.", labels=("topic",)),
-            ((values, traffic.messages) for values, traffic in list(statistics.given_out_of)),
+            CounterMetricFamily("popwheel_topic_messages_out", "Messages delivered, to all groups.", labels=("topic",)),
+            ((values, traffic.messages) for values, traffic in list(statistics.delivered_of_topic)),
         )
         dead = CounterMetricFamily(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letter queues.", labels=("consumer_group",)
@@ -191,14 +195,14 @@ class BrokerCollector(SlicedCollector):
             in_flight = dict(table.in_flight)
         else:
             ready = _rows(lag.of_groups)
-        # A delivery of a deleted topic lapses only when it is due: nothing deleted is shown.
+        # A delivery of a deleted topic lapses only when it is due: deleted topics are left out.
         known: Callable[..., bool] = self._is_known if pairs else self._knows_group
         labels = ("consumer_group", "topic") if pairs else ("consumer_group",)
         for name, text, rows in (
-            ("rocketmq_consumer_ready_messages", "Messages that wait to be given out.", ready.items()),
+            ("rocketmq_consumer_ready_messages", "Messages that wait for delivery.", ready.items()),
             (
                 "rocketmq_consumer_inflight_messages",
-                "Messages given out and not acknowledged yet.",
+                "Messages in flight: delivered and not acknowledged yet.",
                 in_flight.items(),
             ),
             (
@@ -212,7 +216,7 @@ class BrokerCollector(SlicedCollector):
         shown = yield from bounded_in_steps(_rows(table.holders.clients_of_each()).items(), self._knows_group)
         family = GaugeMetricFamily(
             "popwheel_consumer_inflight_clients",
-            "Clients that hold messages, of those that are known.",
+            "Known clients with messages in flight.",
             labels=("consumer_group",),
         )
         yield from filled(family, shown.items())
@@ -244,19 +248,19 @@ class BrokerCollector(SlicedCollector):
         for name, text, labels, oldest in (
             (
                 "rocketmq_consumer_queueing_latency",
-                "How old the oldest message is that waits to be given out, in milliseconds.",
+                "Age of the oldest message that waits for delivery, in milliseconds.",
                 by_group,
                 waiting,
             ),
             (
                 "rocketmq_consumer_lag_latency",
-                "How old the oldest message is that is not acknowledged yet, in milliseconds.",
+                "Age of the oldest message that is not acknowledged yet, in milliseconds.",
                 by_group,
                 unacked,
             ),
             (
                 "popwheel_topic_lag_latency",
-                "How old the oldest message is that some group has not acknowledged yet, in milliseconds.",
+                "Age of the oldest message that some group has not acknowledged yet, in milliseconds.",
                 ("topic",),
                 of_topics,
             ),
@@ -264,7 +268,7 @@ class BrokerCollector(SlicedCollector):
             yield from filled(GaugeMetricFamily(name, text, labels=labels), oldest.items())
         waited = HistogramMetricFamily(
             "popwheel_pop_queueing_seconds",
-            "By how much later than it was stored a message was given out to a group for the first time.",
+            "Time from storage to first delivery to a group.",
         )
         queueing = self._core.pops.queueing
         waited.add_metric((), in_seconds(queueing.buckets), queueing.total_ms / 1000)
@@ -285,38 +289,38 @@ class BrokerCollector(SlicedCollector):
         due_ms = table.next_due_ms()
         yield GaugeMetricFamily(
             "rocketmq_pop_checkpoint_buffer_size",
-            "Deliveries that hold up a committed offset.",
+            "Deliveries that keep a committed offset back.",
             value=len(self._core.state.merge_buffer),
         )
         yield GaugeMetricFamily(
             "popwheel_pop_progress",
-            "Pairs of a group and a queue that it has read, of broker.pop.progress_max.",
+            "Pairs of a group and a queue with progress, of broker.pop.progress_max.",
             value=self._core.state.merge_buffer.pairs,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_readers",
-            "Pairs of a group and a topic that it has polled, of 100,000; of others only what was read counts as lag.",
+            "Pairs of a group and a topic that it has polled, of 100,000; without, only messages read count as lag.",
             value=len(self._core.names.readers),
         )
-        yield GaugeMetricFamily("popwheel_pop_open_deliveries", "Deliveries that are open.", value=len(table))
+        yield GaugeMetricFamily("popwheel_pop_open_deliveries", "Open deliveries.", value=len(table))
         yield GaugeMetricFamily(
             "popwheel_pop_open_messages",
-            "Messages given out, of broker.pop.open_messages_max.",
+            "Messages in flight, of broker.pop.open_messages_max.",
             value=table.open_messages,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_open_messages_largest_share",
-            "Messages given out to the group that has most of them.",
+            "Messages in flight of the group that has most of them.",
             value=table.shares.largest,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_holders",
-            "Pairs of a group and a client that holds messages, of 50,000.",
+            "Pairs of a group and a client with messages in flight, of 50,000.",
             value=len(table.holders),
         )
         yield CounterMetricFamily(
             "popwheel_pop_holders_unnamed",
-            "Pops of which it is not kept whose they are, as there was no room for another client.",
+            "Pops whose client was not recorded, as there was no room for another one.",
             value=table.holders.unnamed,
         )
         events = self._core.state.events
@@ -324,28 +328,28 @@ class BrokerCollector(SlicedCollector):
             "popwheel_pop_events", "Deliveries and their ends in memory, of broker.pop.events_max.", value=len(events)
         )
         yield CounterMetricFamily(
-            "popwheel_pop_events_dropped", "Those that were dropped, as later ones came.", value=events.dropped
+            "popwheel_pop_events_dropped", "Events dropped in favor of later ones.", value=events.dropped
         )
         lines = table.lines
         yield GaugeMetricFamily(
-            "popwheel_pop_held_messages",
-            "Messages that were read for FIFO groups and wait for others of their message groups, of "
+            "popwheel_pop_blocked_messages",
+            "Messages of FIFO groups that were read and are blocked by others of their message groups, of "
             "broker.pop.held_messages_max.",
-            value=lines.held.total,
+            value=lines.blocked.total,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_lines",
-            "Message groups of which a FIFO group has read something that it has not acknowledged.",
+            "Message groups of which a FIFO group has messages in flight or blocked.",
             value=len(lines),
         )
         yield GaugeMetricFamily(
             "popwheel_pop_paused",
-            "FIFO groups and topics of which no more is read, as too many messages are held.",
+            "FIFO groups and topics of which no more is read, as too many messages are blocked.",
             value=len(lines.paused),
         )
         yield GaugeMetricFamily(
             "popwheel_pop_attempts",
-            "Tries of ordered receives that are kept in mind, of 10,000.",
+            "Tracked tries of ordered receives, of 10,000.",
             value=len(self._core.pops.ordered.receives),
         )
         yield GaugeMetricFamily(
@@ -356,22 +360,22 @@ class BrokerCollector(SlicedCollector):
         priorities = self._core.pops.priorities
         yield GaugeMetricFamily(
             "popwheel_pop_priority_heads",
-            "Levels of which it is kept in mind since when their first message waits for a group, of 10,000.",
+            "Priority levels with a tracked head-of-line wait, of 10,000.",
             value=priorities.heads,
         )
         yield GaugeMetricFamily(
             "popwheel_pop_priority_turns",
-            "Groups and topics of which it is kept in mind whose turn it is, high or overdue messages, of 10,000.",
+            "Groups and topics with a tracked turn, high or overdue messages, of 10,000.",
             value=priorities.turns,
         )
         yield CounterMetricFamily(
             "popwheel_pop_priority_overdue_messages",
-            "Messages that came before those of a higher priority, as they had waited for broker.pop.priority_wait_ms.",
+            "Messages delivered before those of a higher priority, as they had waited for broker.pop.priority_wait_ms.",
             value=priorities.overdue,
         )
         yield CounterMetricFamily(
             "popwheel_pop_relocated_messages",
-            "Messages given out for so long that they were copied, so that their segments could go.",
+            "Messages hidden for so long that they were copied, so that their segments could be deleted.",
             value=self._core.relocation.messages,
         )
         lag = GaugeMetricFamily(
@@ -397,7 +401,7 @@ class BrokerCollector(SlicedCollector):
         )
         yield GaugeMetricFamily(
             "popwheel_notify_filter_bytes",
-            "Memory that their filters take, of broker.pop.notify_filter_bytes_max.",
+            "Memory of the filters of interests, of broker.pop.notify_filter_bytes_max.",
             value=self._core.interests.filter_bytes,
         )
         yield from self._sql_filters()
@@ -408,7 +412,7 @@ class BrokerCollector(SlicedCollector):
         )
         yield CounterMetricFamily(
             "popwheel_notify_interests_refused",
-            "How often an interest was not registered, as there were too many: its polls find messages later.",
+            "Interests refused as there were too many: their polls find messages later.",
             value=self._core.interests.refused,
         )
         yield GaugeMetricFamily(
@@ -421,8 +425,8 @@ class BrokerCollector(SlicedCollector):
         scan = self._core.pops.sql_scan
         messages = CounterMetricFamily(
             "popwheel_sql_filter_messages",
-            "Messages that SQL92 filters were asked about as they were to be given out. Of those that were kept back, "
-            "some are not comparable: a property was to be compared with a number, and is none.",
+            "Messages that SQL92 filters were asked about before delivery. Of those that did not pass, "
+            "some were not comparable: a property was to be compared with a number, and is none.",
             labels=["outcome"],
         )
         for outcome in ("passed", "kept_back", "not_comparable"):
@@ -450,37 +454,37 @@ class BrokerCollector(SlicedCollector):
         )
         yield CounterMetricFamily(
             "popwheel_group_filter_passed_over_messages",
-            "Messages that a filter passed over while others of the group asked with another one.",
+            "Messages that one filter of a group skipped while other consumers of it asked with another one.",
             value=filters.passed_over,
         )
         arrivals = self._core.interests.arrivals
         yield GaugeMetricFamily(
             "popwheel_arrivals_waiting",
-            "Messages that have arrived and that filters of waiting polls are still to be asked about.",
+            "Arrived messages that filters of waiting polls are still to be asked about.",
             value=0 if arrivals is None else arrivals.messages,
         )
         yield CounterMetricFamily(
             "popwheel_arrivals_unasked",
-            "Messages of which all polls with filters were woken, as too many of their topic waited.",
+            "Messages of which all polls with filters were notified, as too many of their topic waited.",
             value=0 if arrivals is None else arrivals.unasked,
         )
 
     def _quarantine(self) -> Iterator[Metric]:
         quarantine = self._core.quarantine
-        held = GaugeMetricFamily(
+        poisoned = GaugeMetricFamily(
             "popwheel_quarantined_messages",
-            "Records set aside because they failed by themselves, of broker.quarantine_max.",
+            "Poison messages in quarantine, of broker.quarantine_max.",
             labels=("step",),
         )
         faults = CounterMetricFamily(
-            "popwheel_record_faults", "How often a step failed for a single record.", labels=("step",)
+            "popwheel_record_faults", "Failures of a step for a single record.", labels=("step",)
         )
         for step, count in quarantine.table.counts().items():
-            held.add_metric((step.label,), count)
+            poisoned.add_metric((step.label,), count)
             faults.add_metric((step.label,), quarantine.faults[step])
-        yield held
+        yield poisoned
         yield GaugeMetricFamily(
-            "popwheel_quarantine_max", "Records that may be set aside.", value=self._options.quarantine_max
+            "popwheel_quarantine_max", "Limit of poison messages in quarantine.", value=self._options.quarantine_max
         )
         yield faults
 
@@ -494,7 +498,7 @@ class BrokerCollector(SlicedCollector):
         )
         yield GaugeMetricFamily(
             "popwheel_transactions_oldest_seconds",
-            "How old the oldest of them is; 0 if there is none.",
+            "Age of the oldest open half message; 0 if there is none.",
             value=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms) / 1000,
         )
         ended = CounterMetricFamily(
@@ -505,14 +509,14 @@ class BrokerCollector(SlicedCollector):
         yield ended
         yield CounterMetricFamily(
             "popwheel_transactions_checks",
-            "How often a producer was to be asked about a half message.",
+            "Checks of half messages sent to producers.",
             value=transactions.checks,
         )
 
     def _paused(self) -> Iterator[Metric]:
         view = self._core.view
         paused = GaugeMetricFamily(
-            "popwheel_paused", "What is paused, so that nothing of it is delivered.", labels=("of",)
+            "popwheel_paused", "Paused topics and groups, of which nothing is delivered.", labels=("of",)
         )
         paused.add_metric(("topics",), len(view.paused_topics))
         paused.add_metric(("groups",), len(view.paused_groups))
@@ -528,7 +532,7 @@ class BrokerCollector(SlicedCollector):
                 "Pairs of a client and a lite topic that it reads, and clients, of broker.lite.subscriptions_max.",
                 len(lite.subscriptions),
             ),
-            ("ready", "Pairs of a group and a lite topic that may have something for it.", lite.subscriptions.ready),
+            ("ready", "Pairs of a group and a lite topic that may have a message for it.", lite.subscriptions.ready),
         ):
             yield GaugeMetricFamily(f"popwheel_lite_{name}", text, value=value)
         ended = CounterMetricFamily("popwheel_lite_topics_ended", "Lite topics that have ended.", labels=("reason",))
@@ -544,7 +548,7 @@ class BrokerCollector(SlicedCollector):
         )
         yield GaugeMetricFamily(
             "popwheel_storage_cold_calls",
-            "Calls that wait for what they read and is not in memory; the device is read for 8 at once.",
+            "Calls that wait for a read from the device; 8 reads run at once.",
             value=store.reads.waiting,
         )
         yield CounterMetricFamily(
@@ -560,7 +564,7 @@ class BrokerCollector(SlicedCollector):
         yield GaugeMetricFamily(
             "rocketmq_storage_dispatch_behind_bytes",
             "Bytes not yet readable, of broker.waiting_bytes_max.",
-            value=store.log.end_position - store.confirmed_position,
+            value=store.log.end_position - store.high_watermark,
         )
         yield GaugeMetricFamily(
             "popwheel_storage_queues", "Consume queues, of broker.log.queues_max.", value=len(store.queues)

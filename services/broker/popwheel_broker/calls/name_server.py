@@ -17,14 +17,14 @@ from popwheel_rpc.service import Call
 
 LISTED_MAX: Final = 1_000
 _STEP: Final = 2_000
-"""Names that are looked at in one turn of the loop."""
+"""Names that are read in one turn of the loop."""
 
 
 class NameServer:
-    """Serves that part of popwheel.v1.Broker. Nothing is changed by it.
+    """Serves the names of the log, of popwheel.v1.Broker. It changes nothing.
 
     Args:
-        core: knows.
+        core: the broker's state.
         clock: how long a step takes.
     """
 
@@ -34,7 +34,7 @@ class NameServer:
         self._pace = Pace(clock)
 
     async def list_names(self, call: Call, request: pb.NameListRequest) -> pb.NameListResponse:
-        """Some names with their ids and settings.
+        """Return some names with their ids and settings.
 
         Raises:
             StatusError: BAD_REQUEST, the page is too large, or none.
@@ -45,16 +45,18 @@ class NameServer:
         ids = known.group_ids if request.groups else known.topic_ids
         page = await self._page(ids, request.after, request.limit + 1)
         answer = pb.NameListResponse(next=page[request.limit - 1] if len(page) > request.limit else "")
-        answer.states.extend(pb.HeardState(version=version, heard=heard) for version, heard in known.former_states)
+        answer.states.extend(
+            pb.SeenStore(version=version, applied_version=applied) for version, applied in known.former_states
+        )
         if known.known_version:
-            answer.states.add(version=known.known_version, heard=known.heard)
+            answer.states.add(version=known.known_version, applied_version=known.applied_version)
         for name in page[: request.limit]:
             if name in ids:  # else it has gone meanwhile
                 answer.names.append(self._group(name) if request.groups else self._topic(name))
         return answer
 
     async def _page(self, ids: Mapping[str, int], after: str, count: int) -> list[str]:
-        """The first names behind one, in order."""
+        """Return the first names behind one, in order."""
         steps = Steps(self._clock, self._pace)
         every = list(ids)
         page: list[str] = []

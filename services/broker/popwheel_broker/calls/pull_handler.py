@@ -25,8 +25,8 @@ from popwheel_rpc.service import Call
 Response = TypeVar("Response")
 
 _PullOnce = Callable[[pb.PullRequest, int, frozenset[int] | None], tuple[Response, bool, int]]
-"""Pulls without waiting, from an offset on, what has one of some tags: the answer, whether it holds a message, and the
-offset to go on with."""
+"""Pulls without waiting, from an offset on, messages with one of some tags: returns the answer, whether it has a
+message, and the next offset."""
 
 _SCAN_ENTRIES = 4096
 _NO_INVISIBLE_DURATION = None
@@ -49,12 +49,12 @@ class PullHandler:
         self._waiting: dict[tuple[str, int], list[asyncio.Event]] = defaultdict(list)
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """A message has become readable: wake the pulls that wait for it."""
+        """Wake the pulls that wait for a message, as one has become readable."""
         for event in self._waiting.get((queue.topic, queue.queue_id), ()):
             event.set()
 
     def end(self) -> None:
-        """The term has ended: let the pulls go that wait."""
+        """End the waiting pulls, as the term has ended."""
         for waiting in self._waiting.values():
             for event in waiting:
                 event.set()
@@ -64,7 +64,7 @@ class PullHandler:
         return await self._pull(request, self._pull_once)
 
     async def pull_records(self, call: Call, request: pb.PullRequest) -> bytes:
-        """The same as records of the log."""
+        """Read by offset, likewise; return records of the log."""
         return await self._pull(request, self._pull_records_once)
 
     async def _pull(self, request: pb.PullRequest, once: "_PullOnce[Response]") -> Response:
@@ -82,7 +82,7 @@ class PullHandler:
                 raise self._reads.refusal()
             queue = self._core.store.queue(request.topic, request.queue_id)
             if queue is not None and offset < queue.max_offset:
-                # A rare filter: there is more to look at, and nothing may arrive that would wake it.
+                # A rare filter: there is more to scan, and no arrival might wake it.
                 await asyncio.sleep(0)
                 continue
             self._check_waiting_pulls(request.group)
@@ -97,8 +97,8 @@ class PullHandler:
         if not waiting.room(group, self._options.pop.pulls_waiting_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{waiting.total} pulls wait for messages, {waiting.held(group)} of them of the group {group}: that is "
-                "its share of the limit (broker.pop.pulls_waiting_max); pull again later",
+                f"{waiting.total} pulls wait for messages, {waiting.share(group)} of them of the group {group}: "
+                "that is its share of the limit (broker.pop.pulls_waiting_max); pull again later",
             )
 
     def _pull_once(
@@ -131,8 +131,8 @@ class PullHandler:
         return pb.PullResponse(messages=messages, next_offset=at), bool(messages), at
 
     def _queue_to_pull(self, request: pb.PullRequest, offset: int) -> ConsumeQueue | None:
-        """None if it has never had a message. Raises StatusError: it has no such offset."""
-        self._core.settlement.settle((request.topic,))
+        """Return the queue; None if it has never had a message. Raises StatusError: it has no such offset."""
+        self._core.cluster_changes.apply((request.topic,))
         queue = self._core.store.queue(request.topic, request.queue_id)
         max_offset = 0 if queue is None else queue.max_offset
         if offset < 0 or offset > max_offset:
@@ -156,7 +156,7 @@ class PullHandler:
     def _pulled_one_by_one(
         self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry], common: bytes
     ) -> list[bytes]:
-        """The messages without those that fail by themselves, which are passed over and noted."""
+        """Return the messages without poison ones, which are skipped and recorded."""
         messages: list[bytes] = []
         for offset, entry in zip(offsets, entries, strict=True):
             try:
@@ -183,7 +183,7 @@ class PullHandler:
 
 
 def illegal_offset(offset: int, max_offset: int) -> StatusError:
-    """The refusal of an offset that a queue does not have."""
+    """Return the refusal of an offset that a queue does not have."""
     return StatusError(
         Code.ILLEGAL_OFFSET,
         f"offset {offset} is not between 0 and the queue's end {max_offset}; query the offset first",

@@ -1,4 +1,4 @@
-"""Putting messages into topics: what may be taken, what is there already, and when it is durable."""
+"""Puts messages into topics: decides which may be stored and which are already, and waits until they are durable."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_rpc.service import Call
 
 _OK: Final = int(Code.OK)
-_CANNOT_TELL: Final = (
-    "an earlier try may have stored the messages, which can't be told now; none was stored by this one"
+_OUTCOME_UNKNOWN: Final = (
+    "an earlier try may have stored the messages, which is unknown now; none was stored by this one"
 )
 _NOT_TOGETHER: Final = (
     "another try has stored some of the messages, so they do not stand one behind the other; ask about each by itself"
@@ -35,13 +35,13 @@ _Found = Sequence[Stored | None] | CorruptDataError
 class PutHandler:
     """Answers Put.
 
-    Each step says of some runs what becomes of them; the others go on.
+    Each step has the verdict on some runs; the others go on to the next.
 
     Args:
         context: of the replica; its core decides.
         flusher: makes durable.
-        dedup: finds what an earlier try has stored.
-        admission: whether messages may be taken.
+        dedup: finds messages that an earlier try has stored.
+        admission: whether messages may be accepted.
         writers: append messages that do not go into their queue at once.
     """
 
@@ -64,12 +64,12 @@ class PutHandler:
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
         core = self._core
-        refusal_of = core.settlement.refusal_of_sends
+        refusal_of = core.cluster_changes.refusal_of_sends
         verdicts = [_refused(refusal_of(run.topic, run.topic_id)) for run in runs]
         left = _left(runs, verdicts)
         if not left:
             return _filled(verdicts, ())
-        core.settlement.settle(run.topic for run in left)
+        core.cluster_changes.apply(run.topic for run in left)
         refusal_of_all = self._admission.refusal()
         if refusal_of_all is not None:
             if self._admission.disk_is_full():
@@ -90,9 +90,10 @@ class PutHandler:
         return bool(run.topic_id) and run.topic_id != self._core.names.topic_ids.get(run.topic)
 
     def _without_place(self, runs: Sequence[MessageRun]) -> list[PutResult | None]:
-        """Verdicts of runs that have no place: a lite topic would be one too many, or another topic has the name now.
+        """Return verdicts on runs without a place: a lite topic would be one too many, or another topic has the name
+        now.
 
-        Topics that were not heard of yet are made known.
+        New topics are recorded.
         """
         core = self._core
         verdicts = [self._refusal_of_lite(run) if run.lite_topic else None for run in runs]
@@ -100,7 +101,7 @@ class PutHandler:
         if not any(map(self._is_of_another, left)):
             return verdicts
         for run in left:
-            core.settlement.hear_of_topic(run.topic, run.topic_id)
+            core.cluster_changes.apply_topic_id(run.topic, run.topic_id)
         return [
             _of_another_topic(run.topic)
             if verdict is None and not core.names.is_current(run.topic, run.topic_id)
@@ -109,7 +110,7 @@ class PutHandler:
         ]
 
     def _refusal_of_lite(self, run: MessageRun) -> PutResult | None:
-        """Return why the lite topic of a run cannot be made; None if it exists now."""
+        """Return why the lite topic of a run cannot be created; None if it exists now."""
         try:
             self._core.store.ensure_queue((run.stored_topic, run.queue_id))
         except StatusError as error:
@@ -117,7 +118,7 @@ class PutHandler:
         return None
 
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append runs for topics that have their names; if a topic goes before that is durable, it is refused."""
+        """Append runs for topics that have their names; if a topic is deleted before that is durable, refuse it."""
         if self._dedup.kept_ids:
             runs = [replace(run, is_retry=True) if self._dedup.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
@@ -145,7 +146,7 @@ class PutHandler:
         ]
 
     async def _put_new(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append what was not stored before: runs of each kind by one write."""
+        """Append new messages: runs of each kind by one write."""
         refusals: list[StatusError] = []
         if any(run.kind for run in runs):
             results = self._append_kinds(runs, refusals)
@@ -167,7 +168,7 @@ class PutHandler:
         return [result for result in results if result is not None]
 
     def _append_of(self, kind: PutKind, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append runs of one kind; why the device refused some, or all, is added to `refusals`."""
+        """Append runs of one kind; the reason why the device refused some, or all, is added to `refusals`."""
         writer = self._writers.get(kind)
         try:
             return self._append(runs, refusals) if writer is None else writer.put(runs, refusals)
@@ -176,7 +177,7 @@ class PutHandler:
             return [PutResult(int(error.code), error.message) for _ in runs]
 
     def _append(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
-        """Append runs to their queues, in one write; if one of them fails by itself, each is appended alone."""
+        """Append runs to their queues, in one write; if one of them is poison, each is appended alone."""
         try:
             with RECORD_STEP:
                 appended = self._core.store.put_runs(runs)
@@ -186,7 +187,7 @@ class PutHandler:
         return [PutResult(_OK, "", offset, appended.store_time_ms) for offset in appended.queue_offsets]
 
     async def _put_again(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
-        """Append of runs that were tried before what is not there yet; those are refused of which it can't be told."""
+        """Append the messages of retried runs that are not stored yet; refuse runs that cannot be checked."""
         before = self._ids_of(runs)
         found = await self._find(runs)
         tried: set[int] = set()
@@ -196,7 +197,7 @@ class PutHandler:
             if not await self._mended(damaged):
                 break
             found = await self._find(runs)  # all of it: other tries of them may have been stored meanwhile
-        # Behind the record that forgets its topic it would belong to the one that is made anew.
+        # Behind the record that forgets its topic it would belong to the topic created again.
         found = [() if gone else each for gone, each in zip(self._are_gone(runs, before), found, strict=True)]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
         missing = [rest for rest in rests if rest.payloads]
@@ -206,7 +207,7 @@ class PutHandler:
         results: list[PutResult] = []
         for run, stored, rest in zip(runs, found, rests, strict=True):
             if isinstance(stored, CorruptDataError):
-                results.append(PutResult(int(Code.INTERNAL_ERROR), f"{stored}; {_CANNOT_TELL}"))
+                results.append(PutResult(int(Code.INTERNAL_ERROR), f"{stored}; {_OUTCOME_UNKNOWN}"))
                 continue
             if not stored:
                 results.append(_of_another_topic(run.topic))
@@ -227,7 +228,7 @@ class PutHandler:
             return await self._core.store.reads.run(lambda: self._find_in_memory(runs))
         except OSError as error:
             raise StatusError(
-                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}): {_CANNOT_TELL}; try again"
+                Code.INTERNAL_ERROR, f"the broker's device refused a read ({error}): {_OUTCOME_UNKNOWN}; try again"
             ) from error
 
     def _find_in_memory(self, runs: Sequence[MessageRun]) -> list[_Found]:
@@ -243,14 +244,14 @@ class PutHandler:
         return found
 
     async def _mended(self, damaged: Iterable[int]) -> bool:
-        """Have damaged records mended; whether any was."""
+        """Mend damaged records; return whether any was mended."""
         try:
             return bool([position for position in sorted(damaged) if await self._repair(position)])
         except OSError as error:
             raise disk_refusal(error) from error
 
     def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
-        """The answer for a run of which some was there already, given that for the rest."""
+        """Return the answer for a run of which some was stored already, given that for the rest."""
         first = next(each for each in stored if each is not None)
         appended = count(result.queue_offset)
         offsets = [next(appended) if each is None else each.queue_offset for each in stored]
@@ -269,7 +270,7 @@ class PutHandler:
 
 
 def _check(run: MessageRun) -> None:
-    """Check what is asked for. Raises StatusError."""
+    """Check a request. Raises StatusError."""
     names.topic(run.topic, Use.SEND)
     if not run.is_even:
         raise StatusError(Code.BAD_REQUEST, "a run is empty or its columns differ in length; nothing was stored")
@@ -285,14 +286,14 @@ def _check(run: MessageRun) -> None:
 
 
 def _left(runs: Sequence[MessageRun], verdicts: Sequence[PutResult | None]) -> Sequence[MessageRun]:
-    """The runs without a verdict."""
+    """Return the runs without a verdict."""
     if not any(verdicts):
         return runs
     return [run for run, verdict in zip(runs, verdicts, strict=True) if verdict is None]
 
 
 def _filled(verdicts: Sequence[PutResult | None], results: Sequence[PutResult]) -> Sequence[PutResult]:
-    """Verdicts, and the results of the runs without one."""
+    """Return verdicts, and the results of the runs without one."""
     if not any(verdicts):
         return results
     rest = iter(results)
@@ -320,5 +321,5 @@ def _without(run: MessageRun, stored: _Found) -> MessageRun:
 
 def _of_another_topic(topic: str) -> PutResult:
     return PutResult(
-        int(Code.TOPIC_NOT_FOUND), f"the topic {topic} that this is for was deleted; nothing was stored, try again"
+        int(Code.TOPIC_NOT_FOUND), f"the topic {topic} of this message was deleted; nothing was stored, try again"
     )

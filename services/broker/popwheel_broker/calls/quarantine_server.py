@@ -20,10 +20,10 @@ class QuarantineServer:
     """Serves the quarantine's part of popwheel.v1.Broker.
 
     Args:
-        core: decides.
+        core: the broker's state.
         flusher: makes durable.
-        broker_name: goes into messages that are shown.
-        entries_max: how many records may be set aside.
+        broker_name: for the messages that are shown.
+        entries_max: limit of the quarantine.
     """
 
     def __init__(self, core: BrokerCore, flusher: Flusher, broker_name: str, entries_max: int) -> None:
@@ -41,7 +41,7 @@ class QuarantineServer:
 
     async def list(self, call: Call, request: pb.QuarantineListRequest) -> pb.QuarantineListResponse:
         """List the poison messages, the oldest first."""
-        self._core.settlement.settle()
+        self._core.cluster_changes.apply()
         table = self._core.quarantine.table
         limit = min(max(1, request.limit), _LIST_MAX)
         return pb.QuarantineListResponse(
@@ -49,14 +49,14 @@ class QuarantineServer:
         )
 
     async def show(self, call: Call, request: pb.QuarantineShowRequest) -> pb.QuarantineShowResponse:
-        """One entry, with its message if that can be read."""
+        """Return one entry, with its message if that can be read."""
         self._take_in_deletions(request.id)
         retrial = self._core.retrial
         entry = retrial.entry(request.id)
         if entry is None:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND,
-                f"nothing is set aside under the id {request.id} (any more), ask for the list",
+                f"the quarantine has no id {request.id} (any more), list it",
             )
         answer = pb.QuarantineShowResponse(entry=_said(entry))
         try:
@@ -70,17 +70,17 @@ class QuarantineServer:
         return answer
 
     async def retry(self, call: Call, request: pb.QuarantineRetryRequest) -> pb.QuarantineRetryResponse:
-        """Give a message back; durably, when this is answered."""
+        """Release a message; the answer is durable."""
         self._take_in_deletions(request.id)
         try:
             changed = await self._core.store.reads.run(lambda: self._core.retrial.retry(request.id))
         except CorruptDataError as error:
-            raise StatusError(Code.INTERNAL_ERROR, f"{error}; it stays set aside until that is mended") from error
+            raise StatusError(Code.INTERNAL_ERROR, f"{error}; it stays in quarantine until that is mended") from error
         await self._durable()
         return pb.QuarantineRetryResponse(changed=changed)
 
     async def drop(self, call: Call, request: pb.QuarantineDropRequest) -> pb.QuarantineDropResponse:
-        """Have nothing more done about a message; durably, when this is answered."""
+        """Drop a message for good; the answer is durable."""
         self._take_in_deletions(request.id)
         changed = self._core.retrial.drop(request.id)
         await self._durable()
@@ -90,7 +90,7 @@ class QuarantineServer:
         """Drop an entry whose topic or group was deleted. Raises StatusError: BAD_REQUEST; the disk is full."""
         entry = self._core.retrial.entry(entry_id)
         if entry is not None:
-            self._core.settlement.settle((entry.topic,), (entry.group,))
+            self._core.cluster_changes.apply((entry.topic,), (entry.group,))
 
     async def _durable(self) -> None:
         await self._flusher.durable(self._core.store.log.end_position)
@@ -101,7 +101,7 @@ def _said(entry: QuarantineEntry) -> pb.QuarantineEntry:
         id=entry.id,
         step=entry.step.label,
         reason=entry.reason,
-        set_aside_ms=entry.set_aside_ms,
+        quarantined_ms=entry.quarantined_ms,
         group=entry.group,
         topic=entry.topic,
         queue_id=entry.queue_id,

@@ -1,4 +1,4 @@
-"""Counts what queues hold for one group, or all of them together, some queues at a time."""
+"""Counts messages of queues for one group, or of all queues together, some queues at a time."""
 
 from collections.abc import Iterator
 
@@ -10,21 +10,21 @@ _STEP = 500
 
 
 class GroupWaiting:
-    """Counts what waits for a group.
+    """Counts messages that wait for a group.
 
     Args:
-        core: knows.
+        core: the broker's state.
         group: the group.
     """
 
     def __init__(self, core: BrokerCore, group: str) -> None:
         self._core = core
         self._group = group
-        self.waiting = core.state.table.lines.held.held(group)
+        self.waiting = core.state.table.lines.blocked.share(group)
         self.retrying = 0
 
     def steps(self) -> Iterator[None]:
-        """Go over the queues that it reads."""
+        """Count the queues that it reads, in steps."""
         buffer = self._core.state.merge_buffer
         for queue in self._core.group_queues.queues_of(self._group):
             yield
@@ -38,21 +38,21 @@ class GroupWaiting:
 
 
 class QueueTotals:
-    """Counts what all queues hold, a part with each sample.
+    """Counts the messages of all queues, a part with each sample.
 
     Args:
-        core: knows.
+        core: the broker's state.
     """
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._counting: Iterator[None] | None = None
         self.stored: int | None = None
-        """Messages of topics, as the last whole count has it; None before that."""
+        """Messages of topics, by the last whole count; None before that."""
         self.dead_letters = 0
 
     def steps(self) -> Iterator[None]:
-        """Go on with the count; what this yields is a part of it."""
+        """Continue the count; this yields for a part of it."""
         if self._counting is None:
             self._counting = self._count()
         for _ in self._counting:

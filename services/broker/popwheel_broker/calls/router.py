@@ -1,7 +1,7 @@
-"""popwheel.v1.Broker as others call it, whatever the role of this replica is at the moment.
+"""popwheel.v1.Broker for callers, in any role of this replica.
 
-What clients ask is passed on to what serves in the present term; while this replica does not lead it is refused, so
-that whoever asks goes to the master. The table of handlers lasts as long as the process: the transport reads it once.
+Clients' calls are forwarded to the servers of the present term; while this replica does not lead they are refused, so
+that callers go to the master. The table of handlers lasts as long as the process: the transport reads it once.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _WAIT_S = 2.0
 
 
 class Router:
-    """Passes calls on, or refuses them.
+    """Forwards calls, or refuses them.
 
     Args:
         name: of the broker, for refusals.
@@ -86,7 +86,7 @@ class Router:
         self.service.stream(methods.REPLICATE, self._replicate)
 
     def open(self, served: Service, replicate: StreamHandler[pb.ReplicateProgress, pb.LogChunk]) -> None:
-        """Pass calls on to what is served in a term, and slaves to its log."""
+        """Forward calls to the servers of a term, and slaves to its log."""
         self._served = served
         self._to_log = replicate
         self._handlers.update({path: handler for path, (_, handler) in served.unary_handlers.items()})
@@ -94,7 +94,7 @@ class Router:
         self._opened.set()
 
     def expect(self) -> None:
-        """Have calls wait a moment, because this replica is about to lead."""
+        """Park calls for a moment, because this replica is about to lead."""
         self._close()
         self._why_closed = None
         self._opened.clear()
@@ -103,7 +103,7 @@ class Router:
         """Refuse calls from now on, and end streams.
 
         Args:
-            why: the sentence goes on with it after the broker's name.
+            why: end of the sentence that begins with the broker's name.
         """
         self._close()
         self._why_closed = why
@@ -112,7 +112,7 @@ class Router:
             task.cancel()
 
     def hold(self, why: str) -> None:
-        """Refuse calls for the moment; streams go on."""
+        """Refuse calls for the moment; streams continue."""
         self._handlers.clear()
         self._why_closed = why
         self._opened.set()
@@ -151,7 +151,7 @@ class Router:
         return handle
 
     async def _stream(self, path: str, call: Call, stream: Stream[Any, Any]) -> None:
-        """A stream between this master and a proxy, which ends with the term."""
+        """Serve a stream between this master and a proxy, which ends with the term."""
         await self._wait()
         if self._served is None:
             raise self._refusal()
@@ -175,5 +175,5 @@ class Router:
         await self._to_log(call, stream)
 
     def _refusal(self) -> StatusError:
-        why = self._why_closed or "has not been told to lead yet"
+        why = self._why_closed or "does not lead yet"
         return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} {why}")

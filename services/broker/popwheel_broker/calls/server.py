@@ -1,4 +1,4 @@
-"""popwheel.v1.Broker: what proxies ask, answered by the core.
+"""popwheel.v1.Broker: calls of proxies, answered by the core.
 
 Names pass the gate here once more: a proxy may be of another release, or none of ours.
 """
@@ -45,16 +45,18 @@ from popwheel_rpc.service import Call, Service, Stream
 
 _HIDDEN_MS_MAX = 1 << 48
 _INTERESTS_AT_ONCE = 32
-"""The words of a proxy that are taken in at once: some milliseconds, if their clients read many lite topics."""
+"""The number of messages of a proxy that are read at once: some milliseconds, if their clients read many lite
+topics.
+"""
 _ENDS_AT_ONCE = 500
 """The number of ends of lite topics that are sent to a proxy at once: some milliseconds here, and there."""
 
 _FILTERS_COST_MAX = 512
-"""A limit in looks at entries, about a millisecond. No pop or interest with an SQL92 filter, or a long one of tags, is
-begun in a turn of the loop that spent as much on them. One pop costs `broker.pop.scan_entries_max` at the most.
+"""A limit in lookups of entries, about a millisecond. No pop or interest with an SQL92 filter, or a long one of tags,
+is begun in a turn of the loop that spent as much on them. One pop costs `broker.pop.scan_entries_max` at the most.
 """
 _CHARACTERS_OF_ONE = 4
-"""Characters of a filter that are read in about the time of a look at an entry."""
+"""Characters of a filter that are read in about the time of a lookup of an entry."""
 
 
 class BrokerServer:
@@ -63,9 +65,9 @@ class BrokerServer:
     Args:
         context: of the replica; its core decides.
         flusher: makes durable.
-        admission: whether messages may be taken.
-        kind_servers: what else is served, and takes messages of other kinds.
-        due_changed: told after each pop.
+        admission: whether messages may be accepted.
+        kind_servers: other servers, which accept messages of other kinds.
+        due_changed: called after each pop.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class BrokerServer:
             store=core.store,
             buffer=core.state.merge_buffer,
             flusher=flusher,
-            settle=core.settlement.settle,
+            apply_changes=core.cluster_changes.apply,
             clock=clock,
         )
         self.service.unary(methods.SYNC_LITE, naming_trouble(lite.sync))
@@ -143,21 +145,21 @@ class BrokerServer:
 
     @property
     def kept_for_tries(self) -> int:
-        """Messages and ids that are kept in mind for sends that are tried again, of each `dedup.MESSAGES_MAX`."""
+        """Messages and ids that are remembered for retried sends, of each `dedup.MESSAGES_MAX`."""
         return self._dedup.kept_messages + self._dedup.kept_ids
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """A message has become readable: wake the pulls that wait for it."""
+        """Wake the pulls that wait for a message, as one has become readable."""
         self._pulls.arrived(queue)
 
     def end(self) -> None:
-        """This broker leads no more: let the pulls go that wait."""
+        """End the waiting pulls, as this broker leads no more."""
         self._reads.end()
         self._dedup.end()
         self._pulls.end()
 
     async def pop(self, call: Call, request: pb.PopRequest) -> PopAnswer:
-        """Give messages out."""
+        """Deliver messages."""
         _check_names(request)
         await self._filter_turn(request.filter)
         turn = self._core.pops.turn()
@@ -173,21 +175,21 @@ class BrokerServer:
         try:
             answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
         finally:
-            self._due_changed()  # also of a CK of which no message could be given out
+            self._due_changed()  # also for a delivery of which no message could be answered
         if answer.messages:
             self._statistics.popped(request.group, request.topic, answer)
             end = self._core.store.log.end_position
-            if not self._flusher.is_held(end):
-                await self._flusher.held(end)
+            if not self._flusher.is_replicated(end):
+                await self._flusher.replicated(end)
         return answer
 
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
         _check_hidden_ms(request.invisible_ms)
-        self._core.settlement.settle((request.topic,), (request.group,))
+        self._core.cluster_changes.apply((request.topic,), (request.group,))
         if self._core.names.is_deleted_group(request.group, request.group_id):
             raise StatusError(
                 Code.CONSUMER_GROUP_NOT_FOUND,
-                f"the consumer group {request.group} was deleted; create it by hand, if it is still needed",
+                f"the consumer group {request.group} was deleted; create it again if it is still needed",
             )
         self._note_reader(request)
         if request.lite:
@@ -207,23 +209,23 @@ class BrokerServer:
             self._filter_turns.spend(length // _CHARACTERS_OF_ONE)
 
     def _note_reader(self, request: "_Named") -> None:
-        if self._core.settlement.note_reader(request.group, request.topic):
+        if self._core.cluster_changes.note_reader(request.group, request.topic):
             self._flusher.confirm_later()
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
-        """Messages are done with. In the page cache when answered: a crash of the process does not undo it (P3)."""
+        """Acknowledge messages. In the page cache when answered: a crash of the process does not undo it (P3)."""
         _check_names(request)
         results = self._core.acks.ack(
-            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.again
+            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.is_retry
         )
         self._flusher_confirms_async()
         end = self._core.store.log.end_position
-        if not self._flusher.is_held(end):
-            await self._flusher.held(end)
+        if not self._flusher.is_replicated(end):
+            await self._flusher.replicated(end)
         return pb.AckResponse(results=results)
 
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
-        """A message comes at another time."""
+        """Change the invisible duration of a message."""
         _check_names(request)
         _check_hidden_ms(max(0, request.invisible_ms))
         change = partial(
@@ -233,23 +235,23 @@ class BrokerServer:
             request.receipt_handle,
             None if request.back_off else max(0, request.invisible_ms),
             call=request.call,
-            is_retry=request.again,
+            is_retry=request.is_retry,
             suspends=request.suspend,
         )
         handle = await self._reads.run(change) if request.back_off else change()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 
     async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
-        """Messages stay hidden for longer."""
+        """Hide messages for longer."""
         _check_hidden_ms(request.invisible_ms)
         renew = partial(self._core.acks.renew, request.entries, request.invisible_ms)
         results = await self._reads.run(renew) if any(each.back_off for each in request.entries) else renew()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.RenewResponse(results=results)
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        """Messages come again at once."""
+        """Make messages visible at once."""
         _check_names(request)
         results = await self._reads.run(
             lambda: self._core.acks.release(
@@ -261,22 +263,22 @@ class BrokerServer:
             )
         )
         self._flusher.confirm_later()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
-        """A message goes to the dead letter queue, durably."""
+        """Move a message to the dead letter queue, durably."""
         _check_names(request)
         await self._reads.run(
             lambda: self._core.acks.dead_letter(
-                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.again
+                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.is_retry
             )
         )
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.DeadLetterResponse()
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
-        """The offset of a queue's beginning, end or first message since a time."""
+        """Return the offset of a queue's beginning, end or first message since a time."""
         names.topic(request.topic, Use.QUERY)
         queue = self._core.store.queue(request.topic, request.queue_id)
         if queue is None:
@@ -291,7 +293,7 @@ class BrokerServer:
         )
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
-        """A group's committed offset, -1 for none."""
+        """Return a group's committed offset, -1 for none."""
         _check_names(request, Use.QUERY)
         queue = self._core.store.queue(request.topic, request.queue_id)
         progress = None if queue is None else self._core.state.merge_buffer.get(request.group, queue)
@@ -306,17 +308,17 @@ class BrokerServer:
             raise illegal_offset(request.offset, max_offset)
         self._note_reader(request)
         if queue is None:
-            return pb.UpdateOffsetResponse()  # nothing is there to be committed; a group begins at the first message
+            return pb.UpdateOffsetResponse()  # there is nothing to commit; a group begins at the first message
         self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
         await self._flusher.durable(self._core.store.log.end_position)
         return pb.UpdateOffsetResponse()
 
     async def notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:
-        """Tell a proxy of the messages that wait for its interests, for as long as its stream lives."""
+        """Notify a proxy of the messages that wait for its interests, for as long as its stream lives."""
         changed = asyncio.Event()
         subscriber = Subscriber(changed.set)
         self._core.interests.subscribers[subscriber] = None
-        teller = asyncio.create_task(self._tell(subscriber, changed, stream), name="notify")
+        notifier = asyncio.create_task(self._send_events(subscriber, changed, stream), name="notify")
         try:
             received = 0
             while (interest := await stream.receive()) is not None:
@@ -331,8 +333,8 @@ class BrokerServer:
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
-                if interest.hand_on:
-                    self._core.interests.hand_on(subscriber, interest.id)
+                if interest.forward:
+                    self._core.interests.forward(subscriber, interest.id)
                     continue
                 try:
                     _check_names(interest)
@@ -347,26 +349,26 @@ class BrokerServer:
                     self._core.interests.add(registered)
                     self._note_reader(interest)
                 except StatusError:
-                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are none the worse
+                    subscriber.refuse(interest.id)  # it alone: the proxy's other interests are not affected
                     continue
-                # Said of 0 as well: from then on the proxy counts on being told.
-                subscriber.tell(interest.id, self._core.waiting(registered))
+                # Of 0 messages as well: from then on the proxy relies on notifications.
+                subscriber.notify(interest.id, self._core.waiting(registered))
         finally:
             self._core.interests.cancel_all(subscriber)
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            notifier.cancel()
+            await asyncio.gather(notifier, return_exceptions=True)
 
-    async def _tell(
+    async def _send_events(
         self, subscriber: Subscriber, changed: asyncio.Event, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]
     ) -> None:
         while True:
             await changed.wait()
             changed.clear()
-            told, refused = subscriber.take()
+            waiting_of, refused = subscriber.take()
             ends = subscriber.lite_ends
-            if told or refused or ends:
+            if waiting_of or refused or ends:
                 response = pb.NotifyEvents()
-                for interest_id, waiting in told:
+                for interest_id, waiting in waiting_of:
                     shared = self._core.interests.is_shared(subscriber.interests[interest_id])
                     response.events.add(id=interest_id, waiting=waiting, shared=shared)
                 for interest_id, is_unknown_client in refused:
@@ -397,13 +399,13 @@ class _Named(Protocol):
 
 
 def _check_names(request: _Named, use: Use = Use.RECEIVE) -> None:
-    """Have a request's names pass the gate. Raises StatusError: ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
+    """Check a request's names. Raises StatusError: ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
     names.group(request.group)
     names.topic(request.topic, use)
 
 
 def _check_hidden_ms(hidden_ms: int) -> None:
-    """Refuse to hide a message until a time that no record can hold. Raises StatusError: ILLEGAL_INVISIBLE_TIME."""
+    """Refuse to hide a message until a time that fits in no record. Raises StatusError: ILLEGAL_INVISIBLE_TIME."""
     if not 0 <= hidden_ms <= _HIDDEN_MS_MAX:
         raise StatusError(
             Code.ILLEGAL_INVISIBLE_TIME, f"a message can be hidden for 0 to {_HIDDEN_MS_MAX} ms, not for {hidden_ms}"

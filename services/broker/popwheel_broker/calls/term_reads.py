@@ -11,10 +11,10 @@ Result = TypeVar("Result")
 
 
 class TermReads:
-    """Runs what reads for calls of one term.
+    """Runs reads for calls of one term.
 
     Args:
-        reads: run what may have to wait for the device.
+        reads: run reads that may have to wait for the device.
         name: of the broker group.
     """
 
@@ -25,18 +25,18 @@ class TermReads:
         """Another replica leads."""
 
     def end(self) -> None:
-        """Another replica leads: read nothing more."""
+        """End reads: another replica leads."""
         self.has_ended = True
 
     def refusal(self) -> StatusError:
-        """Return the callers' error from then on."""
-        return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} has another master now, ask that one")
+        """Return the error of calls from then on."""
+        return StatusError(Code.HA_NOT_AVAILABLE, f"the broker {self._name} has another master now, call that one")
 
     async def run(self, work: Callable[[], Result], line: Hashable = None) -> Result:
-        """Have something done that reads, without waiting for the device on the loop (see `ColdReads.run`).
+        """Run a read, without waiting for the device on the loop (see `ColdReads.run`).
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was done.
+            StatusError: HA_NOT_AVAILABLE: another replica leads meanwhile, and nothing was read.
         """
 
         def unless_ended() -> Result:

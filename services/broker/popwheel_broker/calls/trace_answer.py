@@ -16,14 +16,14 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
 
 class Traces:
-    """Fills an answer, in this order: `add`, `given_out` until it is through, `ended`.
+    """Fills an answer, in this order: `add`, `deliveries` until it is through, `ended`.
 
     Args:
-        core: knows.
+        core: the broker's state.
         search: has found the messages.
         answer: is filled.
         topic: that the message was sent to.
-        group: what this group has of it alone; empty for all.
+        group: the state of this group alone; empty for all.
         now_ms: wall clock.
     """
 
@@ -51,44 +51,44 @@ class Traces:
         return any(each.holding == pb.DONE for each in self._said.values())
 
     def add(self, found: Sequence[StoredRecord]) -> None:
-        """Tell where they are, and which groups read there.
+        """Add the places of messages, and the groups that read there.
 
         Raises:
-            NotInMemory: something is to be read first; nothing was told.
+            NotInMemory: something is to be read first; nothing was added.
         """
         messages = [message_of(self._core.store, each, self._topic) or each for each in found]
-        set_aside = self._set_aside(found)
+        quarantined = self._quarantined(found)
         filters = self._core.pops.group_filters
         self._found = found
         for stored, message in zip(found, messages, strict=True):
             traced = place(self._answer.messages.add(), stored, message)
             self._say_what_waits(traced, stored)
-            entry = set_aside.get(stored.position)
+            entry = quarantined.get(stored.position)
             if entry is not None and not entry.group:
-                traced.set_aside = entry.id
+                traced.quarantine_id = entry.id
             for name, waits in self._search.readers(stored, self._group).items():
                 holding = traced.groups.add(group=name, holding=pb.WAITS if waits else pb.DONE)
                 holding.kept_back_by = filters.keeps_back(name, stored.topic, stored)
                 if entry is not None and entry.group == name:
-                    holding.holding, holding.set_aside = pb.SET_ASIDE, entry.id
+                    holding.holding, holding.quarantine_id = pb.POISONED, entry.id
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding
 
-    def given_out(self, begin: int, behind_ms: int) -> int | None:
-        """Tell what some deliveries have of them; the id to go on from, None if those were all.
+    def deliveries(self, begin: int, behind_ms: int) -> int | None:
+        """Add states from some deliveries; return the id to go on from, None if those were all.
 
         Args:
-            begin: the first id that is looked at.
+            begin: the first id to check.
             behind_ms: by how much the time of the log is behind the wall clock.
         """
         holdings, rest = self._search.holdings(self._found, self._group, begin)
         for at, name, delivery, number in holdings:
-            said = self._said.get((*at, name), pb.GroupHolding())  # else it came to read of the queue just now
+            said = self._said.get((*at, name), pb.GroupHolding())  # else it has begun to read the queue just now
             if delivery.lines:
                 said.attempts = delivery.attempts[number]
-            if delivery.is_held:
-                said.holding = pb.WAITS  # it was read, and stands in line
+            if delivery.is_blocked:
+                said.holding = pb.WAITS  # it was read, and is blocked
             else:
-                said.holding = pb.GIVEN_OUT
+                said.holding = pb.DELIVERED
                 said.popped_ms = delivery.pop_time_ms + behind_ms
                 said.due_ms = delivery.due_of(number) + behind_ms
                 said.put_off = delivery.replaces is not None
@@ -96,7 +96,7 @@ class Traces:
         return rest
 
     def ended(self) -> None:
-        """Tell of which it is known that they were acknowledged, or have gone to the dead letters."""
+        """Mark messages that are known to be acknowledged, or to be dead letters."""
         for (topic, queue_id, queue_offset, name), holding in self._said.items():
             if holding.holding == pb.DONE:
                 asked, origin = topic, receipt.FROM_TOPIC
@@ -106,7 +106,7 @@ class Traces:
                     holding.holding = pb.ENDED
 
     def _say_what_waits(self, traced: pb.TracedMessage, stored: StoredRecord) -> None:
-        """Tell whether a message still waits for its time, or for the end of its transaction."""
+        """Add whether a message still waits for its time, or for the end of its transaction."""
         if traced.kind == pb.DELAYED:
             delay, recalled = decode_delay(stored.origin), self._core.timer.state.recalled
             traced.due_ms = delay.due_ms
@@ -116,8 +116,8 @@ class Traces:
             traced.pending = half is not None
             traced.checks = 0 if half is None else half.checks
 
-    def _set_aside(self, found: Sequence[StoredRecord]) -> dict[int, QuarantineEntry]:
-        """Entries of the quarantine by the position of the record that failed."""
+    def _quarantined(self, found: Sequence[StoredRecord]) -> dict[int, QuarantineEntry]:
+        """Return entries of the quarantine by the position of the record that failed."""
         positions = {each.position for each in found}
         return {
             each.position: each
@@ -127,11 +127,11 @@ class Traces:
 
 
 def place(traced: pb.TracedMessage, stored: StoredRecord, message: StoredRecord) -> pb.TracedMessage:
-    """Say where a message is, and what it is.
+    """Fill in where a message is, and its facts.
 
     Args:
         traced: is filled.
-        stored: what stands there.
+        stored: the record there.
         message: the message that it is about.
     """
     traced.topic = stored.topic

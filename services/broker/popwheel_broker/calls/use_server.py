@@ -1,4 +1,4 @@
-"""Counts what a deletion of a topic or a group takes away, and who uses it, for the operator who deletes it."""
+"""Counts what a deletion of a topic or a group removes, and who uses it, for the operator who deletes it."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from heapq import nsmallest
@@ -18,18 +18,18 @@ from popwheel_rpc.service import Call
 _STEP = 1_000
 """Queues, groups and topics that are counted in one turn of the loop, which takes a few milliseconds."""
 _OTHERS_MAX = 20
-"""Names of groups or topics in an answer; of the others it has the number."""
+"""Limit of names of groups or topics in an answer; the others are counted."""
 
 _Unread = tuple[str, str, int, bool]
-"""A group, a topic that it reads, as clients name it, what it has yet to take of one queue, and whether that is one of
-retries; or a mere step."""
+"""A group, a topic that it reads, as clients name it, the number of messages it has yet to receive of one queue, and
+whether that is one of retries; or a mere step."""
 
 
 class UseServer:
-    """Serves that part of popwheel.v1.Broker. Nothing is changed by it.
+    """Serves the use of topics and groups, of popwheel.v1.Broker. It changes nothing.
 
     Args:
-        core: knows.
+        core: the broker's state.
         clock: how long a step takes.
     """
 
@@ -39,7 +39,7 @@ class UseServer:
         self._pace = Pace(clock)
 
     async def describe(self, call: Call, request: pb.DescribeUseRequest) -> pb.DescribeUseResponse:
-        """Count what hangs on a topic or a group.
+        """Count what depends on a topic or a group.
 
         Raises:
             StatusError: BAD_REQUEST, both are named; or the name is none.
@@ -57,7 +57,7 @@ class UseServer:
         core = self._core
         answer = pb.DescribeUseResponse(
             delayed=core.timer.state.pending.of_topic(topic),
-            half_messages=core.transactions.table.shares.held(topic),
+            half_messages=core.transactions.table.shares.share(topic),
             polling_proxies=_proxies(core.interests.of_topic(topic)),
         )
         groups: dict[str, None] = {}
@@ -92,7 +92,7 @@ class UseServer:
         return answer
 
     def _unread(self, groups: Iterable[str]) -> Iterator[_Unread]:
-        """All that groups read, also where they have read nothing yet, or nothing is."""
+        """Yield all that groups read, also where they have read nothing yet, or there is nothing."""
         buffer, group_queues = self._core.state.merge_buffer, self._core.group_queues
         for group in groups:
             yield group, "", 0, False
@@ -108,7 +108,7 @@ class UseServer:
                 yield group, named, buffer.of(group, queue).available_at_most, is_retry
 
     async def _parts(self, found: Iterator[_Unread]) -> AsyncIterator[list[_Unread]]:
-        """All of it in parts; others have their turn after each."""
+        """Yield all of it in parts; other work runs after each."""
         while True:
             began_s = self._clock.monotonic()
             part = list(islice(found, _STEP))

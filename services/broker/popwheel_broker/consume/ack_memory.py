@@ -1,8 +1,8 @@
 """Memory of recent acknowledgements, for callers whose outcome is unknown (their broker died, or was deposed).
 
-Whoever asks again finds the receipt handle void. Only the log can tell whether that is so because of the ack: it is
-folded in here as it is everywhere else, so the next master knows as well; and whether it was that very call, or another
-one before. What was given back, given a new handle or has expired is not here.
+A retried call finds its receipt handle void. Only the log can distinguish whether the ack made it void: acks are folded
+in here as they are everywhere else, so the next master knows as well; and whether it was that very call, or an earlier
+one. Messages that were released, got a new handle or have expired are not here.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ from typing import Final
 from popwheel_broker.consume.delivery import Delivery
 
 NOBODY: Final = -1
-"""No client's call: messages were done with by the broker, as dead letters."""
+"""No client's call: the broker ended the messages, as dead letters."""
 
 DELIVERIES_MAX: Final = 8192
-"""Limit of CKs remembered; a retry comes at once, or at the next master, before much else has happened."""
+"""Limit of deliveries remembered; a retry comes at once, or at the next master, before much else has happened."""
 
 
 class AckMemory:
-    """The latest acknowledgements, by CK."""
+    """The latest acknowledgements, by delivery."""
 
     def __init__(self) -> None:
         self._acked: dict[int, tuple[Sequence[int], tuple[tuple[int, int], ...]]] = {}
-        """Offsets of acknowledged messages by CK, and which of them each call has acknowledged."""
+        """Offsets of acknowledged messages by delivery, and which of them each call has acknowledged."""
         self._places: dict[int, tuple[str, str, int, int]] = {}
-        """Group, topic, origin and queue by CK."""
+        """Group, topic, origin and queue by delivery."""
 
     def __len__(self) -> int:
         return len(self._acked)
 
     def note(self, delivery: Delivery, bits: int, call: int) -> None:
-        """Open messages of a CK are acknowledged, or have gone to the dead letter queue: they never come again.
+        """Record that open messages of a delivery are acknowledged, or are dead letters: they are never redelivered.
 
         Args:
-            delivery: the CK.
+            delivery: the delivery.
             bits: the messages.
             call: which call of a client asked for it; 0 if that is not known.
         """
@@ -47,7 +47,7 @@ class AckMemory:
             del acked[oldest], self._places[oldest]
 
     def of_place(self, topic: str, origin: int, queue_id: int, queue_offset: int) -> list[str]:
-        """Return the groups that are known to be done with a message.
+        """Return the groups that are known to have finished a message.
 
         Args:
             topic: the topic that clients ask for.
@@ -66,7 +66,7 @@ class AckMemory:
         return found
 
     def name(self, delivery_id: int, bits: int, call: int) -> None:
-        """Say which call asked for what was noted without one; `NOBODY` if none did."""
+        """Set the call that asked for an entry recorded without one; `NOBODY` if none did."""
         found = self._acked.get(delivery_id)
         if found is not None:
             offsets, calls = found
@@ -74,7 +74,7 @@ class AckMemory:
             self._acked[delivery_id] = offsets, named
 
     def has(self, delivery_id: int, queue_offset: int, call: int) -> bool:
-        """Return whether a message of a CK is known to be acknowledged, by this call as far as both are known."""
+        """Return whether a message is known to be acknowledged, by this call as far as both are known."""
         found = self._acked.get(delivery_id)
         if found is None or queue_offset not in found[0]:
             return False

@@ -1,4 +1,4 @@
-"""Acknowledgements of messages by consumers: done, later, still at work, never again; and releases of a client."""
+"""Acknowledgements by consumers: acks, nacks, renewals, dead letters; and releases of a client's messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume import delivery as codec
 from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.delivery_events import ACKED, EXPIRED, NACKED, RELEASED
-from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessage, DeliveryMessages
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.receives import Receives
@@ -25,16 +25,16 @@ _DONE = pb.EntryResult(code=Code.OK)
 
 
 class Acks:
-    """Serves acks and all that ends or changes a delivery.
+    """Serves acks and all other calls that end or change a delivery.
 
-    Each message that leaves its CK does so by one record that says both where it goes and what it came from, so a
-    crash between two writes can neither lose nor double it. The ACK record that follows spares recovery looking for it.
+    Each message leaves its delivery by one record that says both where it goes and what it came from, so a crash
+    between two writes can neither lose nor double it. The ACK record that follows saves recovery a search.
 
     Args:
         context: store, state and names.
         on_due_changed: called when something may come due earlier than before.
-        knows_group: whether a group is there as far as the log tells, which may be ahead of the view.
-        receives: which of them have what ordered groups were given.
+        knows_group: whether a group exists in the log, which may be ahead of the view.
+        receives: which receives have the messages of ordered groups.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class Acks:
         self._knows_group = knows_group
         self._quarantine = context.quarantine
         self._receives = receives
-        self.messages = GivenOutMessages(context.store, context.topics)
-        """Those that are given out."""
+        self.messages = DeliveryMessages(context.store, context.topics)
+        """The messages of deliveries."""
 
     def ack(
         self, group: str, topic: str, handles: Sequence[str], *, call: int = 0, is_retry: bool = False
     ) -> list[pb.EntryResult]:
-        """Mark messages as done with; one result for each handle, in their order, or none at all if all is well.
+        """Mark messages as done; one result for each handle, in their order, or none at all if all succeeded.
 
         Args:
-            group, topic: for which the handles were given out.
-            handles: the messages'.
-            call: names the client's call and all its tries; 0 if that is not known.
-            is_retry: whether an earlier try may have done it: what that has acknowledged is well.
+            group, topic: for which the handles were issued.
+            handles: of the messages.
+            call: names the client's call and all its tries; 0 if unknown.
+            is_retry: whether an earlier try may have done it: messages that it has acknowledged count as acknowledged.
         """
         bits_of: dict[Delivery, int] = {}
         results: list[pb.EntryResult] = []
@@ -106,16 +106,16 @@ class Acks:
         is_retry: bool = False,
         suspends: bool = False,
     ) -> str:
-        """Hide a message for `invisible_ms` from now; its new receipt handle, the only one that is good now (P7).
+        """Hide a message for `invisible_ms` from now; return its new receipt handle, the only valid one (P7).
 
         Args:
-            group, topic: for which the handle was given out.
-            handle: the message's.
-            invisible_ms: for how long; None for as long as its group's back-off says, which takes a read.
-            call: names the client's call and all its tries; 0 if that is not known.
-            is_retry: whether an earlier try may have done it: then the handle that it gave is given once more.
-            suspends: whether the delivery that ends is no attempt, which only groups that consume in order can say;
-                it stays so however often its time is changed.
+            group, topic: for which the handle was issued.
+            handle: of the message.
+            invisible_ms: for how long; None for the back-off of its group, which takes a read.
+            call: names the client's call and all its tries; 0 if unknown.
+            is_retry: whether an earlier try may have done it: then the handle that it returned is returned once more.
+            suspends: whether the delivery that ends is no attempt, which only groups that consume in order can say; it
+                stays so however often its invisible duration changes.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
@@ -139,22 +139,22 @@ class Acks:
         return self._handle_of(new)
 
     def _handle_of(self, delivery: Delivery) -> str:
-        """The receipt handle of a CK's only message."""
+        """Return the receipt handle of a delivery's only message."""
         maker = delivered_message.handle_maker(self._view.receipt_key, delivery, self._broker_name)
         return maker.handle(delivery.offsets[0])
 
     def renew(self, entries: Sequence[pb.RenewEntry], invisible_ms: int) -> list[pb.EntryResult]:
-        """Hide messages for `invisible_ms` from now, or those that back off for as long as their group's policy says,
-        which takes a read. Their receipt handles stay good.
+        """Hide messages for `invisible_ms` from now, or for the back-off of their group's policy, which takes a read.
+        Their receipt handles stay valid.
         """
         now_ms = self._clock.now_ms()
-        bits_of: dict[tuple[Delivery, int], int] = {}  # by CK and time
+        bits_of: dict[tuple[Delivery, int], int] = {}  # by delivery and time
         results: list[pb.EntryResult] = []
         for entry in entries:
             try:
                 names.group(entry.group)
                 names.topic(entry.topic, Use.RECEIVE)
-                delivery, index = self._given_out(entry.group, entry.topic, entry.receipt_handle)
+                delivery, index = self._find(entry.group, entry.topic, entry.receipt_handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
@@ -179,26 +179,26 @@ class Acks:
             with RECORD_STEP:
                 stored = self.messages.message(delivery, index)
         except (RecordFaultError, CorruptDataError):
-            stored = None  # whoever gives it out again meets that, and deals with it
+            stored = None  # the next delivery finds that, and handles it
         attempt = 1 if stored is None else stored.attempts + 1
         return wait_ms(self._view.groups.get(delivery.group), attempt)
 
     def release(
         self, group: str, topic: str, handles: Sequence[str], attempted: bool, *, receive: int = 0
     ) -> list[pb.EntryResult]:
-        """Let messages come again at once, for a consumer that has gone.
+        """Make messages visible at once, for a consumer that has gone.
 
         Args:
-            group, topic: for which the handles were given out.
-            handles: the messages'.
+            group, topic: for which the handles were issued.
+            handles: of the messages.
             attempted: whether it counts as an attempt.
-            receive: which receive has ended: what another try of it has stays where it is; 0: whatever has them.
+            receive: which receive has ended: messages that another try of it has stay in flight; 0 releases all.
         """
-        messages: dict[GivenOut, None] = {}
+        messages: dict[DeliveryMessage, None] = {}
         results: list[pb.EntryResult] = []
         for handle in handles:
             try:
-                each = self._given_out(group, topic, handle)
+                each = self._find(group, topic, handle)
             except StatusError as error:
                 results.append(_refusal(error))
                 continue
@@ -212,19 +212,19 @@ class Acks:
     def _happened(
         self, kind: int, bits_of: Mapping[Delivery, int], time_ms: int, positions: Sequence[int], number: int = 0
     ) -> None:
-        """Record what happened to messages of CKs, by a record of each."""
+        """Record an event of messages, by the record of each."""
         add = self._state.events.add
         for (delivery, bits), position in zip(bits_of.items(), positions, strict=True):
             add(time_ms, position, kind, delivery, bits, number)
 
-    def redeliver(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int = EXPIRED) -> None:
-        """Move messages from their CKs to the retry topic or, past the group's limit, to its dead letter queue.
+    def redeliver(self, messages: Sequence[DeliveryMessage], *, attempted: bool, cause: int = EXPIRED) -> None:
+        """Move messages from their deliveries to the retry topic or, past the group's limit, to its dead letter queue.
 
-        Those of a group that consumes in order stay the first of their lines instead of going to the retry topic (P6).
-        A message that is gone (retention, a deleted topic or group) just leaves its CK; no other takes its place (P4).
-        A group that the log knows and the view does not is there all the same: the view is behind, or the controller
-        has lost its state. Its messages come again, and that is no attempt, as nobody knows how many it may have.
-        A message that fails by itself is set aside. One that has left its CK is passed over, so it may be asked again.
+        Messages of a group that consumes in order stay the first of their message-group queues instead (P6). A message
+        that is gone (retention, a deleted topic or group) just leaves its delivery; no other replaces it (P4). A group
+        that the log knows and the view does not exists all the same: the view is behind, or the controller has lost its
+        state. Its messages are redelivered, and that is no attempt, as its limit is not known. A poison message goes to
+        the quarantine. A message that has left its delivery is passed over, so a call may be repeated.
 
         Args:
             messages: which.
@@ -236,8 +236,8 @@ class Acks:
             CorruptDataError: one of them is damaged; likewise.
         """
         messages = [(delivery, index) for delivery, index in messages if delivery.open_bits >> index & 1]
-        if self._state.taking_back:
-            messages = self._without_taken_back(messages)
+        if self._state.revoking:
+            messages = self._without_revoked(messages)
         if any(delivery.lines for delivery, _ in messages):
             messages = self._put_back(messages, attempted=attempted, cause=cause)
         try:
@@ -245,28 +245,28 @@ class Acks:
                 self._put_leaving(messages, self._moved(messages, attempted=attempted), cause=cause)
         except RecordFaultError as fault:
             if len(messages) == 1:
-                self._set_aside(*messages[0], fault, attempted=attempted)
+                self._quarantine_message(*messages[0], fault, attempted=attempted)
             else:
                 for delivery, index in messages:
                     self.redeliver([(delivery, index)], attempted=attempted, cause=cause)
 
-    def _without_taken_back(self, messages: Sequence[GivenOut]) -> list[GivenOut]:
-        """Close those that are being taken back a little earlier; the others.
+    def _without_revoked(self, messages: Sequence[DeliveryMessage]) -> list[DeliveryMessage]:
+        """Close messages that are being revoked a little earlier; return the others.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        taken_back = [each for each in messages if self._state.is_taken_back(each[0])]
-        self._put_leaving(taken_back, [])
-        return [each for each in messages if not self._state.is_taken_back(each[0])]
+        revoked = [each for each in messages if self._state.is_revoked(each[0])]
+        self._put_leaving(revoked, [])
+        return [each for each in messages if not self._state.is_revoked(each[0])]
 
-    def _put_back(self, messages: Sequence[GivenOut], *, attempted: bool, cause: int) -> list[GivenOut]:
-        """Have messages of ordered groups wait in their lines, to be given out again; the messages that do not.
+    def _put_back(self, messages: Sequence[DeliveryMessage], *, attempted: bool, cause: int) -> list[DeliveryMessage]:
+        """Return messages of ordered groups to their message-group queues, to be delivered again; return the others.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
         """
-        rest: list[GivenOut] = []
+        rest: list[DeliveryMessage] = []
         returned: dict[Delivery, list[int]] = {}
         for delivery, index in messages:
             if delivery.lines and self._comes_again(delivery, index, attempted=attempted):
@@ -276,14 +276,14 @@ class Acks:
         if not returned:
             return rest
         now_ms = self._clock.now_ms()
-        held = [self._held(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
-        appended = self._store.put([codec.delivery_record(self._topics.revive, each) for each in held])
+        blocked = [self._blocked(each, sorted(indexes), attempted, now_ms) for each, indexes in returned.items()]
+        appended = self._store.put([codec.delivery_record(self._topics.revive, each) for each in blocked])
         bits_of = {old: sum(1 << index for index in indexes) for old, indexes in returned.items()}
         self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
         return rest
 
     def _comes_again(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
-        """Return whether a message of an ordered group is delivered once more: it is not gone and has attempts left."""
+        """Return whether a message of an ordered group is redelivered: it is not gone and has attempts left."""
         group = self._view.groups.get(delivery.group)
         if self.messages.place(delivery, index) is None:
             return False
@@ -298,8 +298,8 @@ class Acks:
             return True
         return group is not None and stored.attempts + (not delivery.is_suspended) >= group.max_attempts
 
-    def _held(self, old: Delivery, indexes: Sequence[int], attempted: bool, now_ms: int) -> Delivery:
-        """The CK of messages that wait in their lines once more."""
+    def _blocked(self, old: Delivery, indexes: Sequence[int], attempted: bool, now_ms: int) -> Delivery:
+        """Return the delivery of messages that wait in their message-group queues once more."""
         counts = attempted and not old.is_suspended and old.group in self._view.groups
         offsets = tuple(old.offsets[index] for index in indexes)
         return Delivery(
@@ -319,19 +319,19 @@ class Acks:
             lines=tuple(old.lines[index] for index in indexes),
             attempts=tuple(old.attempts[index] + counts for index in indexes),
             sources=tuple(Origin(old.id, index) for index in indexes),
-            is_held=True,
+            is_blocked=True,
         )
 
-    def _set_aside(self, delivery: Delivery, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
+    def _quarantine_message(self, delivery: Delivery, index: int, fault: RecordFaultError, *, attempted: bool) -> None:
         try:
             with RECORD_STEP:
                 stored = self.messages.message(delivery, index)
         except RecordFaultError:
             stored = None
-        self._quarantine.set_aside_delivery(delivery, index, stored, Step.REDELIVERY, fault, attempted=attempted)
+        self._quarantine.quarantine_delivery(delivery, index, stored, Step.REDELIVERY, fault, attempted=attempted)
 
-    def _moved(self, messages: Sequence[GivenOut], *, attempted: bool) -> list[Record]:
-        """The records that take the place of messages, without those that are gone."""
+    def _moved(self, messages: Sequence[DeliveryMessage], *, attempted: bool) -> list[Record]:
+        """Return the records that replace messages, without those of messages that are gone."""
         records: list[Record] = []
         for (delivery, index), stored in zip(messages, self.messages.read(messages), strict=True):
             group = self._view.groups.get(delivery.group)
@@ -345,16 +345,16 @@ class Acks:
         """Move a message to the group's dead letter queue.
 
         Args:
-            group, topic: for which the handle was given out.
-            handle: the message's.
-            call: names the client's call and all its tries; 0 if that is not known.
-            is_retry: whether an earlier try may have done it: then that is well.
+            group, topic: for which the handle was issued.
+            handle: of the message.
+            call: names the client's call and all its tries; 0 if unknown.
+            is_retry: whether an earlier try may have done it: then that is a success.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or the disk is full; nothing has changed.
         """
         try:
-            delivery, index = self._given_out(group, topic, handle)
+            delivery, index = self._find(group, topic, handle)
         except StatusError:
             if is_retry and self._is_done(group, topic, handle, call):
                 return
@@ -365,8 +365,8 @@ class Acks:
         self._store.put([*records, *acks])
 
     def rewrite(self, deliveries: Sequence[Delivery]) -> None:
-        """Write open CKs again at the end of their revive queues, so that recovery need not read from far back, or as
-        they are to be. One that fails by itself stays as it is until it is done with.
+        """Write open deliveries again at the end of their revive queues, so that recovery need not read from far back,
+        or with their new values. A delivery with a poison message stays as it is until it is done.
 
         Raises:
             StatusError: the disk is full; what was not written has not changed.
@@ -383,12 +383,14 @@ class Acks:
             for each in deliveries:
                 self.rewrite([each])
 
-    def _put_leaving(self, messages: Sequence[GivenOut], records: list[Record], cause: int | None = None) -> None:
-        """Append the records of what leaves its CKs, and those that close it there.
+    def _put_leaving(
+        self, messages: Sequence[DeliveryMessage], records: list[Record], cause: int | None = None
+    ) -> None:
+        """Append the records that take messages out of their deliveries, and those that close them there.
 
         Args:
-            messages: what leaves.
-            records: what takes its place.
+            messages: those that leave.
+            records: those that replace them.
             cause: why, as a kind of `DeliveryEvents`; None if those records say so.
         """
         bits_of: dict[Delivery, int] = {}
@@ -402,7 +404,7 @@ class Acks:
                 ]
             )
             if cause is not None:
-                # At the first position, as it comes before what is made of any of them.
+                # At the first position: the end of a delivery comes before what is made of its messages.
                 self._happened(cause, bits_of, appended.store_time_ms, [appended.positions[0]] * len(bits_of))
 
     def _is_done(self, group: str, topic: str, handle: str, call: int) -> bool:
@@ -413,36 +415,36 @@ class Acks:
             return False
         return self._state.acked.has(shown.delivery_id, shown.queue_offset, call)
 
-    def _given_out(self, group: str, topic: str, handle: str) -> GivenOut:
-        """The message a receipt handle stands for.
+    def _find(self, group: str, topic: str, handle: str) -> DeliveryMessage:
+        """Return the message that a receipt handle stands for.
 
         Raises:
-            StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or its message is not hidden by it any more.
-                HA_NOT_AVAILABLE: a later master gave it out.
+            StatusError: INVALID_RECEIPT_HANDLE: it is forged or foreign, or does not hide its message any more.
+                HA_NOT_AVAILABLE: a later master issued it.
         """
         decoded = receipt.decode(self._view.receipt_key, group, topic, handle)
         return self._open(decoded.delivery_id, decoded.queue_offset)
 
-    def _open(self, delivery_id: int, queue_offset: int) -> GivenOut:
-        """The message of a CK with this offset.
+    def _open(self, delivery_id: int, queue_offset: int) -> DeliveryMessage:
+        """Return the message of a delivery with this offset.
 
         Raises:
-            StatusError: INVALID_RECEIPT_HANDLE: it is none of the CK's messages that are still hidden by it.
-                HA_NOT_AVAILABLE: a later master has made the CK.
+            StatusError: INVALID_RECEIPT_HANDLE: no message of the delivery with this offset is hidden by it.
+                HA_NOT_AVAILABLE: a later master has made the delivery.
         """
         delivery = self._state.table.get(delivery_id)
         if delivery is None and not self._state.table.has_made(delivery_id):
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
-                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+                f"a later master of {self._broker_name} issued this handle, so this one leads no more; try again",
             )
-        if delivery is not None and self._state.is_taken_back(delivery):
+        if delivery is not None and self._state.is_revoked(delivery):
             delivery = None
         index = -1 if delivery is None else delivery.index_of(queue_offset)
         if delivery is None or index < 0 or not delivery.open_bits >> index & 1:
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE,
-                "this receipt handle is not good any more: its message was acknowledged, given a new handle, or its "
+                "this receipt handle is not valid any more: its message was acknowledged, got a new handle, or its "
                 "invisible duration has passed; use the handle of its latest delivery",
             )
         return delivery, index

@@ -15,20 +15,20 @@ _NONE: Mapping[tuple[str, str], int] = {}
 
 
 class ConsumerLag:
-    """Counts what waits to be given out, in all queues of the topics that groups read.
+    """Counts the messages that wait for delivery, in all queues of the topics that groups read.
 
     Args:
         buffer: how far groups are.
         group_queues: which queues they read.
-        held: by group and topic: messages behind that which wait for others of their message group.
+        blocked: number of blocked messages by group and topic: they wait for others of their message group.
     """
 
     def __init__(
-        self, buffer: MergeBuffer, group_queues: GroupQueues, held: Mapping[tuple[str, str], int] = _NONE
+        self, buffer: MergeBuffer, group_queues: GroupQueues, blocked: Mapping[tuple[str, str], int] = _NONE
     ) -> None:
         self._buffer = buffer
         self._group_queues = group_queues
-        self._held = held
+        self._blocked = blocked
         self._counting: Iterator[None] | None = None
         self._counted: Mapping[Labels, int] = {}
         self._are_many = False
@@ -49,7 +49,7 @@ class ConsumerLag:
         return self._counted
 
     def few(self) -> Iterator[None]:
-        """Count anew if there are few queues, in steps of half a millisecond; else `of_groups` is as `step` left it."""
+        """Count again few queues, in steps of half a millisecond; else `of_groups` is as `step` left it."""
         if not self._are_many:
             for number, _ in enumerate(self._count(), 1):
                 if number == _AT_ONCE:
@@ -86,11 +86,11 @@ class ConsumerLag:
                     continue
                 waiting = self._buffer.of(group, queue).available_at_most
                 if queue.is_lite:
-                    of_topic[names.lite_parent(queue.topic)] += waiting + self._held.get((group, queue.topic), 0)
+                    of_topic[names.lite_parent(queue.topic)] += waiting + self._blocked.get((group, queue.topic), 0)
                 else:
                     of_topic[queue.topic] += waiting
             for topic, count in of_topic.items():
-                found[group, topic] = ready = count + self._held.get((group, topic), 0)
+                found[group, topic] = ready = count + self._blocked.get((group, topic), 0)
                 of_groups[group] += ready
                 of_topics[topic] += ready
                 if len(found) > 2 * SERIES_MAX:

@@ -29,12 +29,12 @@ _SKIPPED: Final = "it was damaged, and an operator had it skipped"
 
 
 def handle_maker(key: bytes, delivery: Delivery, broker_name: str) -> HandleMaker:
-    """Return the function that makes the receipt handles of a CK's messages.
+    """Return the function that makes the receipt handles of a delivery's messages.
 
     Args:
         key: of their signature.
-        delivery: the CK.
-        broker_name: who gives them out.
+        delivery: the delivery.
+        broker_name: the broker that issues them.
     """
     first = ReceiptHandle(
         delivery.id,
@@ -51,7 +51,9 @@ def handle_maker(key: bytes, delivery: Delivery, broker_name: str) -> HandleMake
 
 
 def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
-    """The additions that all messages of one answer share: store host and, for popped ones, the invisible duration."""
+    """Return the additions that all messages of one answer share: store host and, for popped ones, invisible
+    duration.
+    """
     properties = SystemProperties(store_host=broker_name)
     if invisible_ms is not None:
         properties.invisible_duration.FromMilliseconds(invisible_ms)
@@ -59,7 +61,7 @@ def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
 
 
 def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Sequence[str]) -> list[bytes]:
-    """A whole `apache.rocketmq.v2.Message` of each record of one queue, for a consumer that pops.
+    """Return a whole `apache.rocketmq.v2.Message` of each record of one queue, for a consumer that pops.
 
     Raises:
         RecordFaultError: one was skipped by an operator; it is to be left out.
@@ -95,7 +97,7 @@ def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Seq
 
 
 def pulled_message(stored: StoredRecord, common: bytes) -> bytes:
-    """A whole `apache.rocketmq.v2.Message` for a consumer that reads by offset. Raises as `popped_messages`."""
+    """Return a whole `apache.rocketmq.v2.Message` for a consumer that reads by offset. Raises as `popped_messages`."""
     if stored.kind == RecordKind.SKIPPED:
         raise RecordFaultError(_SKIPPED)
     return _join(stored, common + _place(stored))
@@ -115,7 +117,7 @@ def _place(stored: StoredRecord) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _store_timestamp(store_time_ms: int) -> bytes:
-    """The field, made once for the many messages that are stored within one millisecond."""
+    """Return the field, made once for the many messages that are stored within one millisecond."""
     seconds, milliseconds = divmod(store_time_ms, 1000)
     timestamp = _SECONDS_TAG + varint(seconds) + _NANOS_TAG + varint(milliseconds * 1_000_000)
     return _STORE_TIMESTAMP_TAG + varint(len(timestamp)) + timestamp

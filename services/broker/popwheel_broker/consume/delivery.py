@@ -1,12 +1,12 @@
-"""The delivery (CK): the record of one pop, and the compact records that go with it in a revive queue.
+"""The delivery (the articles' CK): the record of one pop, and the compact records of a revive queue that go with it.
 
 The articles store CK and ACK as JSON messages; here they are packed numbers, because every pop and every ack writes
-one. An id names a CK within its broker for good; its remainder by the number of revive queues is its revive queue.
+one. An id names a delivery within its broker for good; modulo the number of revive queues it is its revive queue.
 
 | record | body |
 | --- | --- |
-| CK | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id, count (2 each),|
-|    | origin, flags, lengths of group and topic (1 each), group, topic; then, where flags say so: offsets (4 each, |
+| delivery | id, start offset, next offset, pop time, due time, invisible, first position (8 each), queue id 2, |
+|    | count 2, origin, flags, lengths of group and topic (1 each), group, topic; then, by flags: offsets (4 each, |
 |    | from the start offset), what it replaces (id 8, index 2), open bits, due times (8 each), call (8), |
 |    | copies (8 each, all bits for none), and of an ordered group: line 8, attempts 2, source (id 8, index 2; 0 for |
 |    | none) of each message |
@@ -14,7 +14,7 @@ one. An id names a CK within its broker for good; its remainder by the number of
 | renewal | id 8, due time 8, bits |
 | origin of a redelivered message | id 8, index 2 |
 | offset | offset 8, queue id 2, length of group 1, group, topic; as its origin: one byte for a reset, or nothing |
-| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length tells it from other origins |
+| origin of a redriven dead letter | its offset in its queue 8, 0 4: its length distinguishes it from other origins |
 """
 
 import struct
@@ -28,7 +28,7 @@ from popwheel_broker.log.record import Record, RecordKind
 REVIVE_QUEUES: Final = 8
 
 _ORDERED_REVIVE_QUEUE: Final = 999
-"""Revive queue in receipt handles of ordered groups, as in the articles; the CK's id leads to the real one."""
+"""Revive queue in receipt handles of ordered groups, as in the articles; the delivery's id leads to the real one."""
 
 _DELIVERY: Final = struct.Struct(">QQQQQQQHHBBBB")
 _ORIGIN: Final = struct.Struct(">QH")
@@ -45,7 +45,7 @@ _BELOW_0: Final = 0x8000
 ORIGIN_BYTES: Final = _ORIGIN.size
 REDRIVEN_BYTES: Final = _REDRIVEN.size
 MESSAGES_MAX: Final = 65_535
-"""The number of messages that one CK can hold."""
+"""The number of messages that fit in one delivery."""
 RESET: Final = b"\x01"
 """The origin of an offset's record by which a group is set back or forward: what was read before does not count."""
 
@@ -60,7 +60,7 @@ _RENEWED: Final = 8
 _CALLED: Final = 16
 _COPIED: Final = 32
 _ORDERED: Final = 64
-_HELD: Final = 128
+_BLOCKED: Final = 128
 
 _NO_COPY: Final = (1 << 64) - 1
 _NO_COPIES: dict[int, int] = {}
@@ -68,10 +68,10 @@ _NO_COPIES: dict[int, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Names one message of one CK.
+    """Names one message of one delivery.
 
     Args:
-        delivery_id: the CK.
+        delivery_id: the delivery.
         index: of the message within it.
     """
 
@@ -79,7 +79,7 @@ class Origin:
     index: int
 
     def encode(self) -> bytes:
-        """Its ten bytes."""
+        """Return its ten bytes."""
         return _ORIGIN.pack(self.delivery_id, self.index)
 
     @classmethod
@@ -105,7 +105,7 @@ class OffsetCommit:
     offset: int
 
     def encode(self) -> bytes:
-        """The body of its record."""
+        """Return the body of its record."""
         group = self.group.encode()
         return _OFFSET.pack(self.offset, self.queue_id, len(group)) + group + self.topic.encode()
 
@@ -118,7 +118,7 @@ class OffsetCommit:
 
 
 def redriven_origin(queue_offset: int) -> bytes:
-    """The origin of a record that takes the place of a group's dead letter.
+    """Return the origin of a record that replaces a group's dead letter.
 
     Args:
         queue_offset: of the dead letter in its queue.
@@ -149,23 +149,23 @@ class Delivery:
         next_offset: where the next pop goes on.
         pop_time_ms: when they were popped (`PopClock`).
         invisible_ms: for how long.
-        due_ms: when those that are still open come again.
+        due_ms: when those that are still open are redelivered.
         first_position: of the first message in the commit log, or of its copy: retention stops before it.
         offsets: of the messages in their queue, ascending.
-        replaces: the message of an older CK that this one takes the place of (changed invisible duration).
+        replaces: the message of an older delivery that this one replaces (changed invisible duration).
         open_bits: bit i is set while message i is not done with.
         renewed: due times of messages that were renewed, by index.
         revive_offset: of its record in its revive queue.
-        call: which call of a client has made it, 0 if that is not known; said of one that replaces another.
-        scheduled_ms: when it is looked at next, as the revive table says; not written down.
+        call: which call of a client has made it, 0 if unknown; set if it replaces another.
+        scheduled_ms: when it is checked next, as the revive table says; not on disk.
         copies: where in the revive queue messages stand that were copied there, by index; never changed in place.
-        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else nothing.
+        lines: hashes of the messages' message groups, 0 for none, if their group consumes in order; else empty.
         attempts: of such messages: how often each was delivered before, at most 32,767.
-        sources: the messages of older CKs that these are, if they were read before; all of one revive queue.
-        is_held: nobody has them: they wait until they are the first of their lines (`consume.lines`). An older
-            release, which does not know this, has them come again at once.
-        holder: who has it, or had it; None if that is not known. In memory only.
-        is_suspended: whether the delivery of its only message, which stands in line, is no attempt when it ends. On
+        sources: the messages of older deliveries that these are, if they were read before; all of one revive queue.
+        is_blocked: no client has them: they wait until they are the first of their message-group queues
+            (`consume.lines`). An older release, which does not know this, redelivers them at once.
+        holder: the client that has it, or had it; None if unknown. In memory only.
+        is_suspended: whether the delivery of its only message, of a message-group queue, is no attempt when it ends. On
             disk it has one attempt less, so that an older release counts right, too.
     """
 
@@ -191,7 +191,7 @@ class Delivery:
     lines: tuple[int, ...] = ()
     attempts: tuple[int, ...] = ()
     sources: tuple[Origin, ...] = ()
-    is_held: bool = False
+    is_blocked: bool = False
     is_suspended: bool = False
     holder: Holder | None = None
 
@@ -201,7 +201,7 @@ class Delivery:
 
     @property
     def revive_queue(self) -> int:
-        """The queue that its records are in."""
+        """Queue of its records."""
         return self.id % REVIVE_QUEUES
 
     @property
@@ -221,17 +221,17 @@ class Delivery:
         return self.renewed.get(index, self.due_ms)
 
     def open_indexes(self) -> list[int]:
-        """Indexes of the messages that are not done with."""
+        """Return the indexes of the open messages."""
         return bit_indexes(self.open_bits)
 
     def changed(
         self, index: int, identity: int, now_ms: int, invisible_ms: int, *, call: int = 0, suspends: bool = False
     ) -> "Delivery":
-        """The CK of one of its messages, whose invisible time is changed: it takes the place of that message here.
+        """Return the delivery that replaces one of its messages, as that one's invisible duration is changed.
 
         Args:
             index: of the message.
-            identity: of the new CK, in the same revive queue.
+            identity: of the new delivery, in the same revive queue.
             now_ms: when it is changed (`PopClock`).
             invisible_ms: for how long the message is hidden from now on.
             call: which call of a client changes it, 0 if none does.
@@ -262,7 +262,7 @@ class Delivery:
         )
 
     def encode(self) -> bytes:
-        """The body of its record, as it is now."""
+        """Return the body of its record, as it is now."""
         count = len(self.offsets)
         assert 0 <= self.open_bits < 1 << count, "a bit is open of no message"
         assert not count or self.start_offset <= self.offsets[0] <= self.offsets[-1] < self.next_offset, "not read"
@@ -289,7 +289,7 @@ class Delivery:
             assert max(self.copies.values()) < _NO_COPY, "a copy where none can be"
             extra.append(struct.pack(f">{count}Q", *(self.copies.get(index, _NO_COPY) for index in range(count))))
         if self.lines:
-            flags |= _ORDERED | (_HELD if self.is_held else 0)
+            flags |= _ORDERED | (_BLOCKED if self.is_blocked else 0)
             assert all(0 <= each < _BELOW_0 for each in self.attempts), "attempts that no record can hold"
             assert not self.is_suspended or (count == 1 and not self.sources), "only a change suspends, of one message"
             assert not self.sources or self.sources[0].delivery_id, "a source that would be read as none"
@@ -324,7 +324,7 @@ class Delivery:
 
     @classmethod
     def decode(cls, data: bytes, revive_offset: int) -> "Delivery":
-        """Read the body of a CK record that stands at `revive_offset` of its revive queue."""
+        """Read the body of a delivery record that stands at `revive_offset` of its revive queue."""
         (
             identity,
             start_offset,
@@ -406,24 +406,24 @@ class Delivery:
             lines=lines,
             attempts=attempts,
             sources=sources,
-            is_held=bool(flags & _HELD),
+            is_blocked=bool(flags & _BLOCKED),
             is_suspended=is_suspended,
         )
 
 
 def encode_ack(delivery_id: int, bits: int) -> bytes:
-    """The body of an ACK record: the messages of a CK that are done with."""
+    """Return the body of an ACK record: the messages of a delivery that are done."""
     assert bits > 0, "an ACK of no message"
     return _ACK.pack(delivery_id) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 
 def delivery_record(revive_topic: str, delivery: Delivery, decoded: object = None) -> Record:
-    """The record of a CK.
+    """Return the record of a delivery.
 
     Args:
         revive_topic: where it stands.
-        delivery: the CK.
-        decoded: what the state that follows the record is to take for it, if that is more than the CK.
+        delivery: the delivery.
+        decoded: what a follower of the record is to apply in its place, if that is more than the delivery.
     """
     body = delivery.encode()
     queue = delivery.revive_queue
@@ -431,17 +431,17 @@ def delivery_record(revive_topic: str, delivery: Delivery, decoded: object = Non
 
 
 def renewal_record(revive_topic: str, delivery_id: int, bits: int, due_ms: int) -> Record:
-    """The record that says of messages of a CK that they are hidden until `due_ms`."""
+    """Return the record by which messages of a delivery are hidden until `due_ms`."""
     body = encode_renewal(delivery_id, bits, due_ms)
     return Record(RecordKind.RENEWAL, revive_topic, delivery_id % REVIVE_QUEUES, body)
 
 
 def ack_record(revive_topic: str, delivery_id: int, bits: int, call: int = 0) -> Record:
-    """The record that says of messages of a CK that a client is done with them.
+    """Return the record by which a client acknowledges messages of a delivery.
 
     Args:
         revive_topic: where it stands.
-        delivery_id: the CK.
+        delivery_id: the delivery.
         bits: the messages.
         call: which call of a client asked for it; 0 if that is not known.
     """
@@ -450,24 +450,24 @@ def ack_record(revive_topic: str, delivery_id: int, bits: int, call: int = 0) ->
 
 
 def close_record(revive_topic: str, delivery_id: int, bits: int) -> Record:
-    """The record that says of messages of a CK that they are in it no more, though no client is done with them."""
+    """Return the record that takes messages out of a delivery, though no client has acknowledged them."""
     queue = delivery_id % REVIVE_QUEUES
     return Record(RecordKind.ACK, revive_topic, queue, encode_ack(delivery_id, bits), origin=CLOSED)
 
 
 def close_records(revive_topic: str, deliveries: Iterable[Delivery]) -> list[Record]:
-    """The same of all open messages of CKs."""
+    """Return such records for all open messages of deliveries."""
     return [close_record(revive_topic, each.id, each.open_bits) for each in deliveries]
 
 
 def decode_ack(data: bytes) -> tuple[int, int]:
-    """CK id and bits of an ACK record."""
+    """Return delivery id and bits of an ACK record."""
     (identity,) = _ACK.unpack_from(data)
     return identity, int.from_bytes(data[_ACK.size :], "big")
 
 
 def encode_call(call: int) -> bytes:
-    """The origin of an ACK record: the call of a client that asked for it; 0 if that is not known."""
+    """Return the origin of an ACK record: the call of a client that asked for it; 0 if unknown."""
     return _CALL.pack(call) if call else b""
 
 
@@ -477,19 +477,19 @@ def decode_call(data: bytes) -> int:
 
 
 def encode_renewal(delivery_id: int, bits: int, due_ms: int) -> bytes:
-    """The body of a renewal record: the messages of a CK that are hidden until `due_ms`."""
+    """Return the body of a renewal record: the messages of a delivery that are hidden until `due_ms`."""
     assert bits > 0, "a renewal of no message"
     return _RENEWAL.pack(delivery_id, due_ms) + bits.to_bytes((bits.bit_length() + 7) // 8, "big")
 
 
 def decode_renewal(data: bytes) -> tuple[int, int, int]:
-    """CK id, bits and due time of a renewal record."""
+    """Return delivery id, bits and due time of a renewal record."""
     identity, due_ms = _RENEWAL.unpack_from(data)
     return identity, int.from_bytes(data[_RENEWAL.size :], "big"), due_ms
 
 
 def bit_indexes(bits: int) -> list[int]:
-    """The indexes of the bits that are set, lowest first."""
+    """Return the indexes of the bits that are set, lowest first."""
     indexes: list[int] = []
     while bits:
         lowest = bits & -bits

@@ -1,7 +1,7 @@
-"""The latest deliveries and how they ended, for who asks what happened to a message.
+"""The latest deliveries and how they ended, for operators who ask what happened to a message.
 
-It is in memory only, and bounded: the oldest events are dropped. What the log says by itself is not repeated here: that
-a message was stored, revived, fired, redriven, or became a dead letter.
+It is in memory only, and bounded: the oldest events are dropped. Events that the log records by itself are not repeated
+here: that a message was stored, revived, fired, redriven, or became a dead letter.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class DeliveryEvent(NamedTuple):
 
 
 class DeliveryEvents:
-    """A ring of them. One entry stands for all messages of a delivery that had the same fate at once.
+    """A ring of events. One entry stands for all messages of a delivery that ended together in the same way.
 
     Args:
         entries_max: as many are kept.
@@ -73,7 +73,7 @@ class DeliveryEvents:
 
     @property
     def known_since_ms(self) -> int:
-        """All that happened later is known; wall clock."""
+        """Wall-clock time since which all events are known."""
         return self._ring[0][0] if self.dropped and self._ring else self.began_ms
 
     def add(
@@ -102,7 +102,7 @@ class DeliveryEvents:
     def step(
         self, queues: Collection[tuple[str, int, int]], offsets: Collection[int], group: str, begin: int
     ) -> tuple[list[DeliveryEvent], int | None]:
-        """The events of some messages among some entries, the oldest first; and where to go on, None if at no other.
+        """Return the events of some messages among some entries, the oldest first; and where to go on, None at the end.
 
         Args:
             queues: topic, `receipt.FROM_...` and queue: in one of these they stand.

@@ -1,6 +1,6 @@
 """The open deliveries in three orders: by name, by place in the log, by id.
 
-There may be millions of them. So nobody goes through all of them to find the first, or those of one group.
+There may be millions of them. So no lookup scans all of them to find the first, or those of one group.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,17 +12,17 @@ _LOG_STRETCH_BITS = 22
 
 
 class LogStretches:
-    """Open CKs by the stretch of the log in which their `first_position` is."""
+    """Open deliveries by the stretch of the log in which their `first_position` is."""
 
     def __init__(self) -> None:
         self._stretches: dict[int, dict[int, Delivery]] = {}
 
     def add(self, delivery: Delivery) -> None:
-        """A CK was opened, or moved to where it is now."""
+        """Add a delivery that was opened, or moved to its present place."""
         self._stretches.setdefault(delivery.first_position >> _LOG_STRETCH_BITS, {})[delivery.id] = delivery
 
     def remove(self, delivery: Delivery) -> None:
-        """A CK was closed, or is about to be moved."""
+        """Remove a delivery that was closed, or is about to be moved."""
         number = delivery.first_position >> _LOG_STRETCH_BITS
         stretch = self._stretches[number]
         del stretch[delivery.id]
@@ -30,13 +30,13 @@ class LogStretches:
             del self._stretches[number]
 
     def first_position(self) -> int | None:
-        """The least position that one of them needs; None if there are none."""
+        """Return the least position that one of them needs; None if there are none."""
         if not self._stretches:
             return None
         return min(each.first_position for each in self._stretches[min(self._stretches)].values())
 
     def before(self, position: int) -> Iterator[Delivery]:
-        """Those that need something before a position."""
+        """Yield those that need something before a position."""
         last = position >> _LOG_STRETCH_BITS
         for number in sorted(each for each in self._stretches if each <= last):
             for delivery in self._stretches[number].values():
@@ -45,10 +45,10 @@ class LogStretches:
 
 
 class DeliveryIndex:
-    """Some of the open CKs, by one of their names.
+    """Some of the open deliveries, by one of their names.
 
     Args:
-        name_of: gives that name of a CK, which never changes.
+        name_of: returns that name of a delivery, which never changes.
     """
 
     def __init__(self, name_of: Callable[[Delivery], str]) -> None:
@@ -67,11 +67,11 @@ class DeliveryIndex:
             del self._by_name[name]
 
     def of(self, name: str) -> list[Delivery]:
-        """Those of a name."""
+        """Return the deliveries of a name."""
         return list(self._by_name.get(name, {}).values())
 
     def count(self, name: str) -> int:
-        """Return the number of CKs of a name."""
+        """Return the number of deliveries of a name."""
         return len(self._by_name.get(name, ()))
 
 
@@ -81,17 +81,17 @@ are 53,000 stretches."""
 
 
 class DeliverySequence:
-    """Open CKs by the stretch of ids in which theirs is."""
+    """Open deliveries by the stretch of their ids."""
 
     def __init__(self) -> None:
         self._stretches: dict[int, dict[int, Delivery]] = {}
 
     def add(self, delivery: Delivery) -> None:
-        """A CK was opened."""
+        """Add an opened delivery."""
         self._stretches.setdefault(delivery.id >> _ID_STRETCH_BITS, {})[delivery.id] = delivery
 
     def remove(self, delivery: Delivery) -> None:
-        """A CK was closed."""
+        """Remove a closed delivery."""
         number = delivery.id >> _ID_STRETCH_BITS
         stretch = self._stretches[number]
         del stretch[delivery.id]
@@ -99,14 +99,14 @@ class DeliverySequence:
             del self._stretches[number]
 
     def first(self) -> Delivery | None:
-        """The one with the least id, which is the oldest one."""
+        """Return the delivery with the least id, which is the oldest one."""
         if not self._stretches:
             return None
         stretch = self._stretches[min(self._stretches)]
         return stretch[min(stretch)]
 
     def begin_at(self, delivery_id: int) -> Iterator[Delivery]:
-        """Those from an id on, to be gone through before any of them changes."""
+        """Yield those from an id on; none of them may change meanwhile."""
         first = delivery_id >> _ID_STRETCH_BITS
         for number in sorted(each for each in self._stretches if each >= first):
             stretch = self._stretches[number]

@@ -1,7 +1,8 @@
-"""Notices groups whose consumers ask for different messages of one topic at the same time.
+"""Detects groups whose consumers ask for different messages of one topic at the same time.
 
-Then each message goes by the filter of the consumer that happens to reach it, and some reach nobody, though one of the
-group wants them. No rule forbids it: every rolling change of a filter comes by here. So it is counted and logged.
+Then the filter of the consumer that happens to reach a message decides on it, and some messages reach nobody, though
+one consumer of the group wants them. No rule forbids it: every rolling change of a filter leads through it. So it is
+counted and logged.
 """
 
 from collections import OrderedDict, deque
@@ -21,11 +22,11 @@ WHILE_MS: Final = 60_000
 """A filter is in use for so long after a pop that asked with it: a poll may wait for half of that."""
 WARN_AGAIN_MS: Final = 600_000
 PAIRS_MAX: Final = 10_000
-"""Pairs of a group and a topic that are kept in mind; beyond that those that were seen longest ago are forgotten."""
+"""Limit of tracked pairs of a group and a topic; beyond it those that were seen longest ago are forgotten."""
 _FILTERS_MAX: Final = 8
-"""Filters of a group and topic that are kept in mind."""
+"""Limit of tracked filters of a group and topic."""
 _KEPT_LENGTH_MAX: Final = 256
-"""Characters of an expression that is kept in mind as a whole."""
+"""Characters of an expression that is stored as a whole."""
 
 _log = structlog.get_logger()
 
@@ -37,7 +38,7 @@ class _Used:
     seen_ms: int
     kind: FilterKind.ValueType
     expression: str | None
-    """None for one that is too long to be kept."""
+    """None for one that is too long to be stored."""
 
     @classmethod
     def of(cls, mark: int, asked: Filter, seen_ms: int) -> "_Used":
@@ -56,7 +57,7 @@ class _Pair:
 
 
 class GroupFilters:
-    """Looks at the filter of each pop.
+    """Checks the filter of each pop.
 
     Attributes:
         changes: pops that asked with another filter than the pop before them, of groups that use both.
@@ -72,7 +73,7 @@ class GroupFilters:
         return len(self._pairs)
 
     def note(self, group: str, topic: str, message_filter: Filter, wanted: Wanted, now_ms: int) -> bool:
-        """Take note of a pop's filter; whether the group uses others as well.
+        """Record a pop's filter; return whether the group uses others as well.
 
         Args:
             group, topic: whose pop, and of what.
@@ -100,7 +101,7 @@ class GroupFilters:
         if again is not None:
             pair.before.remove(again)
         pair.before.append(former)
-        # A filter that takes another's place for good is none of these: one of the two has to come again.
+        # A filter that replaces another for good is none of these: one of the two has to be used again.
         if again is None or used.seen_ms - again.seen_ms > WHILE_MS:
             return
         self.changes += 1
@@ -133,7 +134,7 @@ class GroupFilters:
             return ""
 
     def count(self, now_ms: int) -> int:
-        """Groups and topics with different filters now."""
+        """Return the number of groups and topics with different filters now."""
         return sum(self._differ(each, now_ms) for each in self._pairs.values())
 
 

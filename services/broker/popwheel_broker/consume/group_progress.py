@@ -31,7 +31,7 @@ class ProgressPlace(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "ProgressPlace":
-        """The place that a text names, as `str` has made it; the first of all for an empty one.
+        """Return the place that a text names, as `str` has made it; the first of all for an empty one.
 
         Raises:
             StatusError: BAD_REQUEST, it names none.
@@ -61,17 +61,17 @@ class ProgressRow(NamedTuple):
 def rows(
     state: PopState, store: MessageStore, group: str, topics: Iterable[str], begin: ProgressPlace, rows_max: int
 ) -> tuple[list[ProgressRow], ProgressPlace | None]:
-    """Some queues in the order of their places, and where there are more; None if these are the last.
+    """Return some queues in the order of their places, and where there are more; None if these are the last.
 
-    Nothing is read for it: where retention has moved on since a queue was last looked at, it says what was so then.
+    Nothing is read: where retention has moved on since a queue was last read, the row shows the earlier state.
 
     Args:
         state: how far groups are.
         store: the queues.
         group: whose progress.
-        topics: whose queues, retry topics among them; all that hold or held anything, also those that the group has
-            not read.
-        begin: the first place that is looked at.
+        topics: whose queues, retry topics among them; all that have or had messages, also those that the group has not
+            read.
+        begin: the first place to return.
         rows_max: so many at the most.
     """
     found: list[ProgressRow] = []

@@ -36,17 +36,17 @@ class GroupQueues:
 
     @property
     def groups(self) -> list[str]:
-        """Those that read anything."""
+        """Return the groups that read anything."""
         return list({**dict.fromkeys(self._buffer.groups), **dict.fromkeys(self._readers.groups)})
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group is known to read, also where nothing was put into them yet."""
+        """Return the topics that a group is known to read, also where nothing was put into them yet."""
         return self._readers.topics_of(group)
 
     def queues_of(self, group: str) -> Iterator[ConsumeQueue | None]:
-        """Each queue of the topics that a group reads, and of its retry topics, once. A group that is new in one begins
-        at the first message stored. May be gone through in many steps, while queues come and go. None is a mere step:
-        what a group reads may have no queue, and whoever counts its steps counts that.
+        """Yield each queue of the topics that a group reads, and of its retry topics, once. A group that is new in one
+        begins at the first message stored. May take many steps, while queues come and go. None is a mere step: a topic
+        that a group reads may have no queue, and the caller that counts its steps counts that.
         """
         topics = dict.fromkeys(self._readers.topics_of(group))
         for queue in self._buffer.of_group(group):

@@ -14,7 +14,7 @@ class Holder:
     """Holder of messages: a client of a group, and its deliveries.
 
     Args:
-        group: of whom.
+        group: its consumer group.
         client_id: its own.
     """
 

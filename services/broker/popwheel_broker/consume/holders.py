@@ -49,7 +49,7 @@ class GroupHolders:
 
 
 class Holders:
-    """All of them. What is counted here is never counted by a scan.
+    """All holders. Their counts are kept up to date, never computed by a scan.
 
     Args:
         holders_max: see `HOLDERS_MAX`.
@@ -59,7 +59,7 @@ class Holders:
         self._holders_max = holders_max
         self._groups: dict[str, GroupHolders] = {}
         self._idle: dict[Holder, None] = {}
-        """Those that hold nothing, the longest idle first."""
+        """Holders without messages, the longest idle first."""
         self._known = 0
         self.unnamed = 0
         """Pops whose client was not recorded, as there was no room for it."""
@@ -71,7 +71,7 @@ class Holders:
         return self._known - len(self._idle)
 
     def of(self, group: str, client_id: str) -> Holder | None:
-        """A client that is about to hold something; None if it is not named, or there is no room for it."""
+        """Return the holder of a client that is about to get messages; None if it is not named, or there is no room."""
         of_group = self._groups.get(group)
         holder = None if of_group is None else of_group.clients.get(client_id)
         return self._new(group, client_id) if holder is None and client_id else holder
@@ -93,7 +93,7 @@ class Holders:
         return found
 
     def opened(self, delivery: Delivery, messages: int) -> None:
-        """A delivery was opened, and somebody has so many messages of it."""
+        """Record that a delivery was opened, and a client has so many messages of it."""
         holder = delivery.holder
         if holder is None:
             of_group = self._of_group(delivery.group)
@@ -109,12 +109,12 @@ class Holders:
         holder.deliveries[delivery.id] = delivery
 
     def ended(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
-        """Somebody has so many messages of a delivery no more.
+        """Record that a client has so many messages of a delivery no more.
 
         Args:
-            delivery: whose.
+            delivery: of the messages.
             messages: how many.
-            is_closed: it has no others.
+            is_closed: the delivery has no others.
         """
         holder = delivery.holder
         if holder is None:
@@ -142,7 +142,7 @@ class Holders:
                 del self._groups[delivery.group]
 
     def _forget(self, holder: Holder) -> None:
-        """Forget one that holds nothing."""
+        """Forget a holder without messages."""
         del self._idle[holder]
         self._known -= 1
         of_group = self._groups[holder.group]
@@ -156,11 +156,11 @@ class Holders:
         return 0 if of_group is None else of_group.holding
 
     def clients_of_each(self) -> dict[str, int]:
-        """The same of each group of which some do."""
+        """Return the number of clients with messages of each group that has some."""
         return {group: each.holding for group, each in self._groups.items() if each.holding}
 
     def of_group(self, group: str) -> list[Holder | Unknown]:
-        """Those of a group that hold something; last the one that stands for all that are not known."""
+        """Return the holders of a group with messages; last the one that stands for all unknown ones."""
         of_group = self._groups.get(group)
         if of_group is None:
             return []
@@ -179,5 +179,5 @@ class Holders:
 
 
 def client_of(delivery: Delivery) -> str:
-    """Return the client that has a delivery, or had it; empty if that is not known."""
+    """Return the client that has a delivery, or had it; empty if unknown."""
     return "" if delivery.holder is None else delivery.holder.client_id

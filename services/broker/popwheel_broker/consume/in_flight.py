@@ -1,4 +1,4 @@
-"""Messages in flight of groups, some at a time: there may be a million of them."""
+"""Messages in flight of groups, in pages: there may be a million of them."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
-from popwheel_broker.consume.given_out_messages import GivenOut, GivenOutMessages, Place, side_by_side
+from popwheel_broker.consume.delivery_messages import DeliveryMessage, DeliveryMessages, Place, side_by_side
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.consume.revive_table import ReviveTable
@@ -29,27 +29,27 @@ _PLACE = re.compile(r"([0-9]{1,20})\.([0-9]{1,5})\.([0-9]{1,20})")
 
 
 def named_place(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """The parts of a text that names a place to go on from.
+    """Return the parts of a page token.
 
     Raises:
-        StatusError: BAD_REQUEST, it names none.
+        StatusError: BAD_REQUEST, it is none.
     """
     match = pattern.fullmatch(text)
     if match is None:
-        raise StatusError(Code.BAD_REQUEST, "this is no place to go on from; give what the list before has as `next`")
+        raise StatusError(Code.BAD_REQUEST, "invalid page token; pass the `next` value of the previous page")
     return match
 
 
 class InFlightPlace(NamedTuple):
-    """Place where a list of messages in flight continues. As CKs, they stand in the order of their ids.
+    """Place where a list of messages in flight continues. They stand in the order of their deliveries' ids.
 
-    What is given out after one has begun is left out, or one would never come to an end. But what takes the place of
-    what was given out before is not.
+    A delivery made after a list began is left out, or a list would never come to an end. But one that replaces an
+    earlier delivery is not.
 
     Args:
-        delivery_id: at this CK, or the first behind it.
-        number: of that very CK at the message with this index, or the first behind it.
-        end: ids from here on were made after one had begun; 0 if one begins now.
+        delivery_id: at this delivery, or the first behind it.
+        number: in that very delivery at the message with this index, or the first behind it.
+        end: ids from here on were made after the list began; 0 if it begins now.
     """
 
     delivery_id: int = 0
@@ -61,7 +61,7 @@ class InFlightPlace(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "InFlightPlace":
-        """The place that a text names, as `str` has made it; the first of all for an empty one.
+        """Return the place that a text names, as `str` has made it; the first of all for an empty one.
 
         Raises:
             StatusError: BAD_REQUEST, it names none.
@@ -76,10 +76,10 @@ class MessageFacts(NamedTuple):
     """Facts of a message.
 
     Args:
-        message_id: its own; empty if it can't be read.
+        message_id: its own; empty if the message can't be read.
         attempt: which delivery this is, from 1; 0 if it can't be read.
-        message_group: whose order it keeps; empty for none, or if it can't be read.
-        born_ms: when its sender made it, by the sender's clock; 0 if that is not known.
+        message_group: whose order it is in; empty for none, or if it can't be read.
+        born_ms: when its sender made it, by the sender's clock; 0 if unknown.
     """
 
     message_id: str = ""
@@ -89,13 +89,13 @@ class MessageFacts(NamedTuple):
 
 
 class InFlightMessage(NamedTuple):
-    """A message that is given out.
+    """A message in flight.
 
     Args:
-        delivery: who has it, since when.
+        delivery: its delivery.
         number: index of the message there.
         message_id, attempt, message_group, born_ms: as in `MessageFacts`.
-        client_id: who has it; empty if that is not known.
+        client_id: the client that has it; empty if unknown.
     """
 
     delivery: Delivery
@@ -123,15 +123,15 @@ class InFlightMessage(NamedTuple):
 
 
 class InFlight:
-    """Lists them.
+    """Lists messages in flight.
 
     Args:
-        table: the open CKs.
-        messages: those that are given out.
+        table: the open deliveries.
+        messages: reads the messages of deliveries.
         store: the messages.
     """
 
-    def __init__(self, table: ReviveTable, messages: GivenOutMessages, store: MessageStore) -> None:
+    def __init__(self, table: ReviveTable, messages: DeliveryMessages, store: MessageStore) -> None:
         self._table = table
         self._messages = messages
         self._store = store
@@ -139,23 +139,23 @@ class InFlight:
     def step(
         self, topic: str, group: str, begin: InFlightPlace, messages_max: int, client_id: str = ""
     ) -> tuple[list[InFlightMessage], InFlightPlace | None]:
-        """Some messages in the order of their places, and where there may be more; None if these are the last.
+        """Return some messages in the order of their places, and where there may be more; None if these are the last.
 
-        What is given out all the while that somebody goes on from place to place is met, at least once. A step is over
-        within a few milliseconds, so it may find none and say where to go on. Messages that are gone, with their
-        segment or their topic, are none.
+        A message that is in flight for the whole time in which a client pages through the list is listed, at least
+        once. A step takes a few milliseconds, so it may find none and still return a next place. Messages that are
+        gone, with their segment or their topic, are left out.
 
         Args:
-            topic: for which they were asked; empty for all topics.
-            group: who has them; empty for all groups.
-            begin: the first place that is looked at.
+            topic: that consumers asked for; empty for all topics.
+            group: of the messages; empty for all groups.
+            begin: the first place to return.
             messages_max: so many at the most.
             client_id: which client of the group; empty for all clients.
         """
         if group and topic and (group, topic) not in self._table.in_flight:
             return [], None
         begin = begin if begin.end else begin._replace(end=self._table.next_number * REVIVE_QUEUES)
-        messages, rest = self._given_out(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
+        messages, rest = self._page(topic, group, begin, min(messages_max, _MESSAGES_AT_ONCE), client_id)
         places = [self._messages.place(delivery, index) for delivery, index in messages]
         entries = self._entries(places)
         size, count = 0, 0
@@ -178,10 +178,10 @@ class InFlight:
         ]
         return found, rest
 
-    def _given_out(
+    def _page(
         self, topic: str, group: str, begin: InFlightPlace, messages_max: int, client_id: str
-    ) -> tuple[list[GivenOut], InFlightPlace | None]:
-        messages: list[GivenOut] = []
+    ) -> tuple[list[DeliveryMessage], InFlightPlace | None]:
+        messages: list[DeliveryMessage] = []
         looked_at = 0
         of_client = self._few_of(client_id, group, begin.delivery_id) if client_id else None
         deliveries = self._table.begin_at(begin.delivery_id, group) if of_client is None else iter(of_client)
@@ -189,7 +189,7 @@ class InFlight:
             if looked_at == _DELIVERIES_AT_ONCE:
                 return messages, InFlightPlace(delivery.id, 0, begin.end)
             looked_at += 1
-            if delivery.is_held or (group and delivery.group != group):
+            if delivery.is_blocked or (group and delivery.group != group):
                 continue
             if client_id and client_of(delivery) != client_id:
                 continue
@@ -207,7 +207,7 @@ class InFlight:
         return messages, None
 
     def _few_of(self, client_id: str, group: str, begin: int) -> list[Delivery] | None:
-        """The deliveries of a client from an id on, in their order; None if it has many."""
+        """Return the deliveries of a client from an id on, in their order; None if it has many."""
         holders = self._table.holders.of_client(client_id, group)
         if sum(len(each.deliveries) for each in holders) > _DELIVERIES_AT_ONCE:
             return None
@@ -215,7 +215,7 @@ class InFlight:
         return sorted((each for each in found if each is not None), key=_id_of)
 
     def _entries(self, places: Sequence[Place | None]) -> list[Entry | None]:
-        """Return where each record stands in the log; None for one that is gone, or whose queue cannot tell."""
+        """Return where each record stands in the log; None for one that is gone, or whose queue is damaged."""
         found: list[Entry | None] = []
         for place, count in side_by_side(places):
             entries: list[Entry] = []
@@ -229,7 +229,7 @@ class InFlight:
         return found
 
     def _records(self, places: Sequence[Place | None], entries: Sequence[Entry | None]) -> list[StoredRecord | None]:
-        """The records; None for each that can't be read."""
+        """Return the records; None for each that can't be read."""
         try:
             return self._read(places, entries)
         except (CorruptDataError, RecordFaultError):
@@ -255,7 +255,7 @@ class InFlight:
 
 
 def message_facts(delivery: Delivery, index: int, stored: StoredRecord | None) -> MessageFacts:
-    """Return the facts of a CK's message; `stored` is None if it cannot be read."""
+    """Return the facts of a delivery's message; `stored` is None if it cannot be read."""
     if stored is None:
         return MessageFacts()
     try:

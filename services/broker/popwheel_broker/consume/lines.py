@@ -1,12 +1,12 @@
-"""The lines of ordered groups: which message of each message group a consumer group may have next (P6).
+"""Message-group queues: which message of each message group an ordered consumer group may have next (P6).
 
-A line is what a consumer group has read of one message group in one queue, and has not acknowledged. Its head is the
-message with the lowest offset. The head is given out, or ready: then a pop may take it. All others are held. So a
-message that is given out holds back its own line and no other. An acknowledgement makes the next message of its line
-ready at once, and nobody has to look for it.
+A message-group queue (a line) has the messages of one message group in one queue that a consumer group has read and not
+acknowledged. Its head is the message with the lowest offset. The head is delivered, or ready: then a pop may take it.
+All others are blocked. So a message in flight blocks its own message group and no other. An acknowledgement makes the
+next message of its line ready at once, without a scan.
 
-The lines follow from the open CKs, so they are the same wherever the log is folded (S6). A message without a message
-group is a line of its own: nothing waits for it.
+The lines follow from the open deliveries, so they are the same wherever the log is folded (S6). A message without a
+message group is a line of its own: nothing waits for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery, bit_indexe
 from popwheel_common.shares import Shares
 
 Member = tuple[Delivery, int]
-"""A message of a CK: that, and the message's index there."""
+"""A message of a delivery: the delivery, and the message's index there."""
 
 _Pair = tuple[str, str]
 """Consumer group and topic."""
@@ -27,10 +27,10 @@ _RESUME_ONE_IN = 32
 
 
 class _Line:
-    """One line; it is not empty.
+    """One message-group queue; it is not empty.
 
     Args:
-        key: its hash; of a message without a message group its offset, as a negative number.
+        key: hash of the message group; for a message without one its offset, as a negative number.
     """
 
     __slots__ = ("key", "members", "order")
@@ -40,37 +40,37 @@ class _Line:
         self.members: dict[int, Member] = {}
         """Messages by offset."""
         self.order: list[int] = []
-        """A heap of offsets; those that are no members any more are passed over."""
+        """A heap of offsets; those that are not in `members` any more are passed over."""
 
     def head(self) -> Member:
-        """The message that comes first."""
+        """Return the first message."""
         while (member := self.members.get(self.order[0])) is None:
             heappop(self.order)
         return member
 
 
 class Lines:
-    """All lines of a broker.
+    """All message-group queues of a broker.
 
     Args:
-        held_max: so many messages may be held; past it no more are read until some were given out.
+        blocked_max: limit of blocked messages; past it no more are read until some were delivered.
     """
 
-    def __init__(self, held_max: int) -> None:
-        self._held_max = held_max
+    def __init__(self, blocked_max: int) -> None:
+        self._blocked_max = blocked_max
         self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
         """Message-group queues by group and topic, queue, and key."""
         self._ready: dict[_Pair, dict[_Line, None]] = {}
-        self.held = Shares()
+        self.blocked = Shares()
         """Number of blocked messages by group: read and not delivered."""
-        self.held_of: dict[_Pair, int] = {}
+        self.blocked_of: dict[_Pair, int] = {}
         """The same by group and topic."""
         self.paused: dict[_Pair, None] = {}
-        """Groups and topics of which no more is read, as too many messages are held."""
+        """Groups and topics of which no more is read, as too many messages are blocked."""
         self.on_ready: Callable[[str, str], None] = _nobody
-        """Told of group and topic when a message has become ready that was not, or more may be read again."""
+        """Called with group and topic when a message has become ready, or more may be read again."""
         self.on_free: Callable[[str, str], None] = _nobody
-        """Told of group and topic when nothing stands in line any more."""
+        """Called with group and topic when no message is in a message-group queue any more."""
 
     def __len__(self) -> int:
         """Return the number of message-group queues."""
@@ -94,37 +94,37 @@ class Lines:
         return 0 if line is None else len(line.members) - 1
 
     def ready(self, group: str, topic: str) -> int:
-        """Return how many of the messages read a pop may take."""
+        """Return the number of read messages that a pop may take."""
         return len(self._ready.get((group, topic), ()))
 
     def heads(self, group: str, topic: str, count: int) -> list[Member]:
-        """The first messages that are ready, those that have been for the longest time first."""
+        """Return the first messages that are ready, the longest-ready ones first."""
         return [line.head() for line in islice(self._ready.get((group, topic), ()), count)]
 
     def room(self, group: str, topic: str) -> int:
         """Return how many messages more may be read for a group, each of which may be blocked.
 
-        Once there was no room, reading goes on only when a part of the limit is free again: else each message that is
-        given out would have one read, and a poll woken for it.
+        Once there was no room, reading resumes only when a part of the limit is free again: else each delivered message
+        would have one read, and a poll woken for it.
         """
-        room = self.held.room(group, self._held_max)
+        room = self.blocked.room(group, self._blocked_max)
         if room and (group, topic) in self.paused and not self._resumes(group):
             return 0
         return room
 
     def pause(self, group: str, topic: str) -> None:
-        """More waits to be read than there is room for: `on_ready` tells when there is."""
+        """Record that there are more messages to read than there is room for: `on_ready` is called when there is."""
         self.paused[group, topic] = None
 
     # What changes them
 
     def add(self, delivery: Delivery) -> None:
-        """A CK was opened; of a message that stands in its line already this CK takes over."""
+        """Add an opened delivery; it takes over those of its messages that are in their lines already."""
         pair = (delivery.group, delivery.topic)
         queues = self._lines.setdefault(pair, {})
         lines = queues.setdefault(delivery.queue_id, {})
-        is_held, hashes, offsets = delivery.is_held, delivery.lines, delivery.offsets
-        held = 0
+        is_blocked, hashes, offsets = delivery.is_blocked, delivery.lines, delivery.offsets
+        blocked = 0
         for index in delivery.open_indexes():
             offset = offsets[index]
             key = hashes[index] or -1 - offset
@@ -133,8 +133,8 @@ class Lines:
                 line = lines[key] = _Line(key)
                 line.order.append(offset)
                 line.members[offset] = (delivery, index)
-                if is_held:
-                    held += 1
+                if is_blocked:
+                    blocked += 1
                     self._ready.setdefault(pair, {})[line] = None
                     if delivery.sources:
                         self.on_ready(*pair)
@@ -142,48 +142,48 @@ class Lines:
             before = line.members.get(offset)
             if before is None:
                 heappush(line.order, offset)
-            elif before[0].is_held:
-                held -= 1
+            elif before[0].is_blocked:
+                blocked -= 1
             line.members[offset] = (delivery, index)
-            held += is_held
+            blocked += is_blocked
             if self._look(pair, line) and delivery.sources:
                 self.on_ready(*pair)
-        self._count(pair, held)
+        self._count(pair, blocked)
 
     def remove(self, delivery: Delivery, bits: int) -> None:
-        """Messages of a CK are done with, or another CK has taken them over."""
+        """Remove messages of a delivery that are done, or that another delivery has taken over."""
         pair = (delivery.group, delivery.topic)
         queues = self._lines.get(pair, _NO_QUEUES)
         lines = queues.get(delivery.queue_id)
         if lines is None:
             return
         hashes, offsets = delivery.lines, delivery.offsets
-        held = 0
+        blocked = 0
         for index in bit_indexes(bits):
             offset = offsets[index]
             line = lines.get(hashes[index] or -1 - offset)
             if line is None or (member := line.members.get(offset)) is None or member[0] is not delivery:
                 continue
             del line.members[offset]
-            held += delivery.is_held
+            blocked += delivery.is_blocked
             if line.members:
                 if self._look(pair, line):
                     self.on_ready(*pair)
             else:
                 del lines[line.key]
-                if delivery.is_held:
+                if delivery.is_blocked:
                     self._not_ready(pair, line)
         if not lines:
             del queues[delivery.queue_id]
             if not queues:
                 del self._lines[pair]
-        self._count(pair, -held)
+        self._count(pair, -blocked)
         if not queues:
             self.on_free(*pair)
 
     def _look(self, pair: _Pair, line: _Line) -> bool:
-        """Note whether a line's head is ready; whether it has become so."""
-        if not line.head()[0].is_held:
+        """Record whether a line's head is ready; return whether it has become so."""
+        if not line.head()[0].is_blocked:
             self._not_ready(pair, line)
             return False
         ready = self._ready.setdefault(pair, {})
@@ -202,23 +202,23 @@ class Lines:
     def _count(self, pair: _Pair, messages: int) -> None:
         if not messages:
             return
-        self.held.take(pair[0], messages)
-        held = self.held_of.get(pair, 0) + messages
-        if held:
-            self.held_of[pair] = held
+        self.blocked.take(pair[0], messages)
+        blocked = self.blocked_of.get(pair, 0) + messages
+        if blocked:
+            self.blocked_of[pair] = blocked
         else:
-            self.held_of.pop(pair, None)
+            self.blocked_of.pop(pair, None)
         if messages < 0 and self.paused:
             for paused in [each for each in self.paused if self._resumes(each[0])]:
                 del self.paused[paused]
                 self.on_ready(*paused)
 
     def _resumes(self, group: str) -> bool:
-        room = self.held.room(group, self._held_max)
-        return room > self._held_max // _RESUME_ONE_IN or (room > 0 and not self.held.held(group))
+        room = self.blocked.room(group, self._blocked_max)
+        return room > self._blocked_max // _RESUME_ONE_IN or (room > 0 and not self.blocked.share(group))
 
     def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
-        """Group and topic, queue and line, offset and CK of every message, for those who compare."""
+        """Yield group and topic, queue and line, offset and delivery id of every message, for comparisons in tests."""
         for pair, queues in self._lines.items():
             for queue_id, lines in queues.items():
                 for key, line in lines.items():
@@ -227,8 +227,8 @@ class Lines:
 
 
 def revive_queue_of(group: str, topic: str, queue_id: int) -> int:
-    """The one revive queue of all CKs of an ordered group in a queue. A CK that takes messages over from others must
-    stand behind them wherever they are read, and recovery reads each revive queue by itself.
+    """Return the one revive queue of all deliveries of an ordered group in a queue. A delivery that takes messages over
+    from others must stand behind them wherever they are read, and recovery reads each revive queue by itself.
     """
     return (crc32(f"{group} {topic}".encode()) + queue_id) % REVIVE_QUEUES
 

@@ -1,12 +1,12 @@
 """The merge buffer: how far each group has come in each queue.
 
-Each queue of a group has a *popped* offset, where the next pop goes on, and a *committed* offset, below which
-everything is done with or left to revive. A CK holds the committed offset up until it is done, until it has stayed
-for long enough, or until the buffer is full (PopBufferMergeService of the articles). Whether a message is acknowledged
-is not asked here but of `revive.ReviveTable`, which holds every open CK.
+Each queue of a group has a *popped* offset, where the next pop reads on, and a *committed* offset, below which
+everything is done or left to revive. A delivery keeps the committed offset back until it is done, until it has been
+there for long enough, or until the buffer is full (PopBufferMergeService of the articles). Whether a message is
+acknowledged is not known here but in `revive_table.ReviveTable`, which has every open delivery.
 
-There may be millions of pairs of a group and a queue. One that nothing holds up is a number; one whose group has read
-nothing of the queue is not there at all, as it follows from the queue where it would begin.
+There may be millions of pairs of a group and a queue. One that no delivery keeps back is a number; one whose group has
+read nothing of the queue is not there at all, as its beginning follows from the queue.
 """
 
 from collections import OrderedDict, deque
@@ -23,19 +23,19 @@ _SET_BY_HAND_MAX = 10_000
 
 
 Offsets = int | tuple[int, int]
-"""Committed and popped offset as they are to be saved; one number if both are the same."""
+"""Committed and popped offset as they are saved; one number if both are the same."""
 
 
 def pair_of(offsets: Offsets) -> tuple[int, int]:
-    """Committed and popped offset."""
+    """Return committed and popped offset."""
     return (offsets, offsets) if isinstance(offsets, int) else offsets
 
 
 class ProgressChanges:
-    """Gathers what changes in the progress of groups: who saves or tells it need not look at all of it.
+    """Gathers changes in the progress of groups, so that saving or replicating it need not scan all of it.
 
-    Each pair of group and queue is there once, with the values of its last change. Once they are taken they can't
-    change any more: they are of one moment, and whoever has taken them may go through them at leisure.
+    Each pair of group and queue is there once, with the values of its last change. Once they are taken they do not
+    change any more: they are of one moment, and the caller may iterate over them in its own time.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class ProgressChanges:
         """Offsets by group and queue; None if they are gone."""
 
     def changed(self, group: str, queue: ConsumeQueue, offsets: Offsets | None) -> None:
-        """A pair has other offsets, or is gone."""
+        """Record that a pair has other offsets, or is gone."""
         queues = self.offsets.get(group)
         if queues is None:
             queues = self.offsets[group] = {}
         queues[queue] = offsets
 
     def group_gone(self, group: str) -> None:
-        """A group has no progress any more."""
+        """Record that a group has no progress any more."""
         self.gone_groups.add(group)
         self.offsets.pop(group, None)
 
@@ -65,12 +65,12 @@ class ProgressChanges:
 
 
 class QueueProgress:
-    """One group in one queue, as it is now: to be used at once, unless a CK holds it up.
+    """One group in one queue, as it is now: to be used at once, unless a delivery keeps its offset back.
 
     Args:
         group: the group.
         queue: the queue; its topic may be a retry topic.
-        offsets: how far the group is; None if it has read nothing: then it begins at the first message stored.
+        offsets: its progress; None if it has read nothing: then it begins at the first message stored.
     """
 
     __slots__ = ("committed", "group", "is_new", "popped", "queue", "waiting")
@@ -79,7 +79,7 @@ class QueueProgress:
         self.group = group
         self.queue = queue
         self.is_new = offsets is None
-        """True if nothing is stored of it: the group has read nothing of the queue, nor set its offset."""
+        """True if nothing is stored of it: the group has read nothing of the queue, nor was its offset set."""
         self.committed, self.popped = pair_of(queue.known_min_offset if offsets is None else offsets)
         self.waiting: deque[Delivery] | None = None
 
@@ -104,18 +104,18 @@ class QueueProgress:
     def offsets(self) -> Offsets:
         """Offsets to be saved.
 
-        After a restart no CK holds the committed offset back: those that are open are left to revive.
+        After a restart no delivery keeps the committed offset back: open ones are left to revive.
         """
         committed = max(self.committed, self.popped) if self.waiting else self.committed
         return committed if committed == self.popped else (committed, self.popped)
 
 
 class Popped(NamedTuple):
-    """A CK of a pop that has read on in a queue. It holds that up, unless its messages are held in their lines.
+    """A delivery of a pop that has read on in a queue. It keeps the offset back, unless its messages are blocked.
 
     Args:
-        delivery: the CK.
-        progress: of the queue.
+        delivery: the delivery.
+        progress: in the queue.
     """
 
     delivery: Delivery
@@ -126,9 +126,9 @@ class MergeBuffer:
     """The progress of all groups.
 
     Args:
-        stay_ms: how long a CK holds up the committed offset at the most.
-        deliveries_max: how many CKs do so at once at the most.
-        pairs_max: of how many pairs of a group and a queue progress is kept (see `has_room`).
+        stay_ms: limit of the time for which a delivery keeps the committed offset back.
+        deliveries_max: limit of the deliveries that do so at once.
+        pairs_max: limit of the pairs of a group and a queue whose progress is kept (see `has_room`).
     """
 
     def __init__(self, stay_ms: int, deliveries_max: int, pairs_max: int) -> None:
@@ -137,14 +137,14 @@ class MergeBuffer:
         self._pairs_max = pairs_max
         self._offsets: dict[str, dict[ConsumeQueue, Offsets]] = {}
         self._pairs = 0
-        self._held_up: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
+        self._stalled: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
         self._of_delivery: OrderedDict[int, QueueProgress] = OrderedDict()
         self._set_by_hand: OrderedDict[tuple[str, ConsumeQueue], int] = OrderedDict()
         self._set_by_hand_before = -1
         self._watched: list[ProgressChanges] = []
 
     def __len__(self) -> int:
-        """Return the number of CKs that hold an offset back."""
+        """Return the number of deliveries that keep an offset back."""
         return len(self._of_delivery)
 
     def __iter__(self) -> Iterator[QueueProgress]:
@@ -159,22 +159,22 @@ class MergeBuffer:
 
     @property
     def groups(self) -> KeysView[str]:
-        """The groups that have any progress."""
+        """Groups that have any progress."""
         return self._offsets.keys()
 
     def of_group(self, group: str) -> list[ConsumeQueue]:
-        """The queues that a group has any progress in."""
+        """Return the queues that a group has any progress in."""
         return list(self._offsets.get(group, ()))
 
     def get(self, group: str, queue: ConsumeQueue) -> QueueProgress | None:
-        """A group's progress in a queue, None if it has none."""
+        """Return a group's progress in a queue, None if it has none."""
         progress = self.of(group, queue)
         return None if progress.is_new else progress
 
     def of(self, group: str, queue: ConsumeQueue) -> QueueProgress:
-        """A group's progress in a queue; a new group begins at the first message still stored."""
-        held_up = self._held_up.get(group)
-        progress = None if held_up is None else held_up.get(queue)
+        """Return a group's progress in a queue; a new group begins at the first message still stored."""
+        stalled = self._stalled.get(group)
+        progress = None if stalled is None else stalled.get(queue)
         if progress is None:
             queues = self._offsets.get(group)
             progress = QueueProgress(group, queue, None if queues is None else queues.get(queue))
@@ -191,13 +191,13 @@ class MergeBuffer:
         """
         if not progress.is_new:
             return True
-        held = self.pairs_of(progress.group)
-        if not held and self._pairs >= self._pairs_max * _NEW_GROUPS_SHARE:
+        read = self.pairs_of(progress.group)
+        if not read and self._pairs >= self._pairs_max * _NEW_GROUPS_SHARE:
             return False
-        return room(self._pairs_max, self._pairs, held) > 0
+        return room(self._pairs_max, self._pairs, read) > 0
 
     def pairs_of(self, group: str) -> int:
-        """The number of queues in which a group has any progress."""
+        """Return the number of queues in which a group has any progress."""
         return len(self._offsets.get(group, ()))
 
     def watch(self) -> ProgressChanges:
@@ -206,27 +206,27 @@ class MergeBuffer:
         self._watched.append(changes)
         return changes
 
-    # What changes it
+    # Changes
 
     def popped(self, progress: QueueProgress, delivery: Delivery) -> None:
-        """A pop has read up to the CK's next offset and gave out messages, or has them wait in their lines."""
-        if delivery.is_held:
+        """Record that a pop has read up to the delivery's next offset, and delivered messages or has them blocked."""
+        if delivery.is_blocked:
             self.skipped(progress, delivery.next_offset)
             return
         assert delivery.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
         progress.popped = delivery.next_offset
         if progress.waiting is None:
             progress.waiting = deque()
-        assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "CKs overlap"
+        assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "deliveries overlap"
         progress.waiting.append(delivery)
         self._of_delivery[delivery.id] = progress
-        self._held_up.setdefault(progress.group, {})[progress.queue] = progress
+        self._stalled.setdefault(progress.group, {})[progress.queue] = progress
         self._keep(progress)
         if len(self._of_delivery) > self._deliveries_max:
             self._let_go_first(progress)
 
     def skipped(self, progress: QueueProgress, next_offset: int) -> None:
-        """A pop has read up to `next_offset` and its filter wanted nothing of it."""
+        """Record that a pop has read up to `next_offset` and its filter wanted nothing of it."""
         assert next_offset >= progress.popped, "a pop has gone back (C4)"
         progress.popped = next_offset
         if progress.waiting:
@@ -236,13 +236,15 @@ class MergeBuffer:
         self._keep(progress)
 
     def read_to(self, group: str, queue: ConsumeQueue, next_offset: int) -> None:
-        """The log says that a pop has read up to here: nothing more holds it up, what is open is left to revive."""
+        """Record that a pop has read up to here, by the log: nothing keeps it back, open messages are left to
+        revive.
+        """
         progress = self.of(group, queue)
         if next_offset > progress.popped or progress.is_new:
             self.skipped(progress, max(progress.popped, next_offset))
 
     def move_on(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> bool:
-        """The group is said to be as far as this; whether that is further than was known."""
+        """Advance a group to offsets of the log; return whether they are further than was known."""
         progress = self.of(group, queue)
         if committed <= progress.committed and popped <= progress.popped:
             return False
@@ -252,12 +254,12 @@ class MergeBuffer:
         return True
 
     def commit(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
-        """The committed offset is set by hand.
+        """Set the committed offset, as a client or an operator asked.
 
         Args:
             group, queue: which.
             offset: its new value, which may be lower.
-            position: in the log, of the record that says so, if it is one that is read.
+            position: in the log, of the record of it, if that was read.
         """
         progress = self.of(group, queue)
         progress.committed = offset
@@ -265,15 +267,15 @@ class MergeBuffer:
         self._note_set(group, queue, position)
 
     def reset(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
-        """A group goes on at an offset, whatever it has read before. No CK of the queue holds up its offset any more.
+        """Set a group's offset, whatever it has read before. No delivery of the queue keeps its offset back any more.
 
         Args:
             group, queue, offset, position: see `commit`.
         """
-        held_up = self._held_up.get(group, {}).get(queue)
-        if held_up is not None:
-            self._release(held_up)
-            self._hold_up_no_more(held_up)
+        stalled = self._stalled.get(group, {}).get(queue)
+        if stalled is not None:
+            self._release(stalled)
+            self._resume(stalled)
         progress = self.of(group, queue)
         progress.committed = progress.popped = offset
         self._keep(progress)
@@ -287,8 +289,8 @@ class MergeBuffer:
                 _, self._set_by_hand_before = self._set_by_hand.popitem(last=False)
 
     def set_at(self, group: str, queue: ConsumeQueue) -> int:
-        """Position in the log of the last record read by which the offset was set by hand, -1 if none was read; or
-        one that is not before it, as only the latest are remembered.
+        """Return the position in the log of the last record read that set the offset, -1 if none was read; or one that
+        is not before it, as only the latest are remembered.
         """
         return self._set_by_hand.get((group, queue), self._set_by_hand_before)
 
@@ -299,13 +301,15 @@ class MergeBuffer:
         queues[queue] = committed if committed == popped else (committed, popped)
 
     def done(self, delivery: Delivery) -> None:
-        """All messages of a CK are done with."""
+        """Record that all messages of a delivery are done."""
         progress = self._of_delivery.get(delivery.id)
         if progress is not None:
             self._advance(progress)
 
     def let_go(self, now_ms: int) -> bool:
-        """Let go of the CKs that have stayed for long enough (`PopClock`), some at a time; whether more may have."""
+        """Drop the deliveries that have been here for long enough (`PopClock`), some at a time; return if there are
+        more.
+        """
         for _ in range(_LET_GO_AT_ONCE):
             progress = next(iter(self._of_delivery.values()), None)
             # The oldest of all is the oldest of its queue.
@@ -316,7 +320,7 @@ class MergeBuffer:
 
     def forget_group(self, group: str) -> None:
         """Drop the progress of a deleted group."""
-        for progress in self._held_up.pop(group, {}).values():
+        for progress in self._stalled.pop(group, {}).values():
             self._release(progress)
         self._pairs -= len(self._offsets.pop(group, ()))
         assert self._pairs >= 0, "more pairs are gone than there were"
@@ -331,7 +335,7 @@ class MergeBuffer:
             groups: these groups; None for all there are.
         """
         gone = dict.fromkeys(queues).keys()
-        # Of two views the smaller is gone through. Who has read a queue is kept nowhere else, as pairs are many.
+        # The smaller of two views is scanned. The groups of a queue are stored nowhere else, as pairs are many.
         for group in list(self._offsets if groups is None else groups):
             offsets = self._offsets.get(group, {})
             if offsets.keys().isdisjoint(gone):
@@ -339,7 +343,7 @@ class MergeBuffer:
             for queue in gone if len(gone) <= len(offsets) else [each for each in offsets if each in gone]:
                 if offsets.pop(queue, None) is not None:
                     self._pairs -= 1
-                    progress = self._held_up.get(group, {}).pop(queue, None)
+                    progress = self._stalled.get(group, {}).pop(queue, None)
                     if progress is not None:
                         self._release(progress)
                     for changes in self._watched:
@@ -360,20 +364,20 @@ class MergeBuffer:
         self._advance(progress)
 
     def _advance(self, progress: QueueProgress) -> None:
-        """Move the committed offset on to where it is held up; what is to be saved does not change by that."""
+        """Advance the committed offset to the first delivery that keeps it back; what is to be saved stays the same."""
         waiting = progress.waiting
         while waiting and not waiting[0].open_bits:
             delivery = waiting.popleft()
             self._of_delivery.pop(delivery.id, None)
             progress.committed = max(progress.committed, delivery.next_offset)
         if not waiting:
-            self._hold_up_no_more(progress)
+            self._resume(progress)
 
-    def _hold_up_no_more(self, progress: QueueProgress) -> None:
-        held_up = self._held_up.get(progress.group, {})
-        held_up.pop(progress.queue, None)
-        if not held_up:
-            self._held_up.pop(progress.group, None)
+    def _resume(self, progress: QueueProgress) -> None:
+        stalled = self._stalled.get(progress.group, {})
+        stalled.pop(progress.queue, None)
+        if not stalled:
+            self._stalled.pop(progress.group, None)
 
     def _keep(self, progress: QueueProgress) -> None:
         group, queue, offsets = progress.group, progress.queue, progress.offsets

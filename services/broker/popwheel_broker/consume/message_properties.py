@@ -1,7 +1,7 @@
-"""A stored message's properties, as SQL92 filters see them: a partial decode that passes over the body.
+"""A stored message's properties, as SQL92 filters see them: a partial decode that skips the body.
 
-They have the names that RocketMQ gives them. What the sender's client fills in has names of its own (`TAGS` ...); a
-user's property of such a name is not seen.
+They have the names that RocketMQ gives them. Properties of the sender's client have names of their own (`TAGS` ...); a
+user's property of such a name is not visible.
 """
 
 from collections.abc import Callable, Set
@@ -18,7 +18,7 @@ _BODY = Message.BODY_FIELD_NUMBER << 3 | LENGTH_DELIMITED
 _LONG = 0x80
 """A number from here on takes more than one byte."""
 _FIELDS_MAX = 256
-"""More fields before the body are not gone over one by one: protobuf decodes all of it faster."""
+"""More fields before the body are not parsed one by one: protobuf decodes all of it faster."""
 
 _OF_SYSTEM: dict[str, Callable[[SystemProperties], str | None]] = {
     "TAGS": lambda own: own.tag if own.HasField("tag") else None,
@@ -35,7 +35,7 @@ _OF_SYSTEM: dict[str, Callable[[SystemProperties], str | None]] = {
 
 
 def _milliseconds(time: Timestamp) -> str | None:
-    """A time, in milliseconds; None for one that no calendar has: proxies refuse these, but did not always."""
+    """Return a time in milliseconds; None for one that no calendar has: proxies refuse these, but did not always."""
     return str(milliseconds(time)) if is_time(time) else None
 
 
@@ -51,7 +51,7 @@ class NamedProperties:
         self._of_user = names - _OF_SYSTEM.keys()
 
     def of(self, stored: StoredRecord) -> dict[str, str]:
-        """Name -> text of those that a message has.
+        """Return the properties that a message has, name -> text.
 
         Raises:
             DecodeError: it is no message.
@@ -73,7 +73,7 @@ class NamedProperties:
 
 
 def _without_body(payload: bytes) -> bytes:
-    """A message up to its body, if that comes last, as clients write it; else all of it."""
+    """Return a message up to its body, if that comes last, as clients write it; else all of it."""
     position, end = 0, len(payload)
     try:
         for _ in range(_FIELDS_MAX):
@@ -86,10 +86,10 @@ def _without_body(payload: bytes) -> bytes:
             if kind & 7 != LENGTH_DELIMITED or kind >= _LONG:
                 break
             length = payload[position + 1]
-            if length < _LONG:  # the usual sizes, at half the price
+            if length < _LONG:  # the usual sizes, in half the time
                 position += 2 + length
             else:
                 position = skip(payload, LENGTH_DELIMITED, position + 1, end)
     except (IndexError, StatusError):
-        pass  # whoever decodes it says so
+        pass  # its decoder raises it
     return payload

@@ -1,7 +1,7 @@
 """Age of the oldest message that each group has yet to receive, or to acknowledge: lag in time, for metrics.
 
-A round goes over what waits and what is given out, some of it at a time. It compares where messages stand in the log,
-which is in the order of time. At the end it reads the headers of the first ones.
+A round scans waiting messages and messages in flight, some at a time. It compares their positions in the log, which is
+in the order of time. At the end it reads the headers of the first ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,8 @@ class Ages(NamedTuple):
     """Ages of the oldest messages of a group in a topic; None if there are none, or it is unknown.
 
     Args:
-        waiting_ms: of those that have yet to be given out.
-        unacked_ms: of those that have yet to be acknowledged, whether they wait or are given out.
+        waiting_ms: of those that have yet to be delivered.
+        unacked_ms: of those that have yet to be acknowledged, whether they wait or are in flight.
     """
 
     waiting_ms: int | None
@@ -44,10 +44,10 @@ class _Round:
         self.queues: Iterator[ConsumeQueue | None] | None = None
         """The rest of those of the last of `groups`."""
         self.queue: ConsumeQueue | None = None
-        """The one that is looked at."""
+        """The group that is scanned."""
         self.revive_queues = list(range(REVIVE_QUEUES))
         self.deliveries: list[Delivery] = []
-        """CKs of one revive queue: there may be a million in all."""
+        """Deliveries of one revive queue: there may be a million in all."""
         self.waiting: dict[Labels, int] = {}
         """Position of the first message by group and topic."""
         self.unacked: dict[Labels, int] = {}
@@ -56,7 +56,7 @@ class _Round:
         self.times_ms: dict[int, int | None] = {}
 
     def note(self, labels: Labels, position: int, *, waits: bool) -> None:
-        """A message was found."""
+        """Record that a message was found."""
         for firsts in (self.waiting, self.unacked) if waits else (self.unacked,):
             firsts[labels] = min(position, firsts.get(labels, position))
 
@@ -79,11 +79,11 @@ class _Round:
 
 
 class OldestMessages:
-    """Looks for the oldest messages.
+    """Finds the oldest messages.
 
     Args:
         store: the messages.
-        state: what waits for groups, and what is given out to them.
+        state: messages that wait for groups, and messages in flight.
         group_queues: which queues they read.
     """
 
@@ -97,7 +97,7 @@ class OldestMessages:
         """Results of the last round by group and topic; only the oldest ones, if there are too many."""
 
     def step(self, now_ms: int) -> bool:
-        """Look on for a few milliseconds; whether the round is not over. After NotInMemory the next call goes on.
+        """Scan for a few milliseconds; return whether the round is not over. After NotInMemory the next call goes on.
 
         Args:
             now_ms: the wall clock.
@@ -112,11 +112,11 @@ class OldestMessages:
         return True
 
     def end(self) -> None:
-        """Nobody looks any more: another broker leads."""
+        """Stop scanning: another broker leads."""
         self._round, self._times_ms, self.found = None, {}, {}
 
     def _is_over(self, now: _Round) -> bool:
-        """Do the next thing of a round, if there is one; what can't be read for now is done again."""
+        """Take the next step of a round, if there is one; what can't be read for now is tried again."""
         if now.queue is not None:
             self._look_at_queue(now, now.groups[-1], now.queue)
             now.queue = None
@@ -131,7 +131,7 @@ class OldestMessages:
         elif now.deliveries:
             delivery = now.deliveries.pop()
             if delivery.open_bits:
-                waits = delivery.is_held
+                waits = delivery.is_blocked
                 topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
                 now.note((delivery.group, topic), delivery.first_position, waits=waits)
         elif now.revive_queues:
@@ -155,7 +155,7 @@ class OldestMessages:
         try:
             entries = queue.read(progress.next_offset, 1)
         except CorruptDataError:
-            return  # the queue stands still, which is shown elsewhere
+            return  # the queue stands still, which the metrics show
         if entries:
             topic = names.lite_parent(queue.topic) if queue.is_lite else queue.topic
             now.note((group, topic), entries[0].position, waits=True)

@@ -1,7 +1,7 @@
-"""Pops of groups that consume in order: of each line the first message, and that only while nobody has it (P6).
+"""Pops of groups that consume in order: the first message of each message-group queue, while no client has it (P6).
 
-What such a pop reads of a queue and may not give out is held: a CK says so, which nobody has. So the log tells of each
-message that was read, and a message that is held is read no second time until it is given out.
+Messages that such a pop reads and may not deliver are blocked: a delivery records them, which no client has. So the log
+has each message that was read, and a blocked message is not read again until it is delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import Delivery, Origin, close_record, delivery_record, renewal_record
-from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.lines import Lines, Member, revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
 from popwheel_broker.consume.pop_clock import PopClock
@@ -21,7 +21,7 @@ from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import StoredRecord, hash_tag
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import receipt
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -31,7 +31,7 @@ _READ_MAX = 256
 """Limit of messages that one pop reads of queues: some milliseconds, if all of them are blocked."""
 
 Take = Callable[[QueueProgress, int, Wanted, Budget, list[Taken]], None]
-"""Reads the next messages of one queue, and says nothing of their order."""
+"""Reads the next messages of one queue, in any order."""
 
 
 class OrderedPops:
@@ -39,21 +39,21 @@ class OrderedPops:
 
     Args:
         store: the messages.
-        state: who has what.
-        topics: where CK records go.
+        state: messages in flight, and progress.
+        topics: where delivery records go.
         clock: for pop and due times.
         take: reads a queue.
     """
 
-    def __init__(self, store: MessageStore, state: PopState, topics: OwnTopics, clock: PopClock, take: Take) -> None:
+    def __init__(self, store: MessageStore, state: PopState, topics: SystemTopics, clock: PopClock, take: Take) -> None:
         self._store = store
         self._state = state
         self._topics = topics
         self._clock = clock
         self._take = take
-        self._messages = GivenOutMessages(store, topics)
+        self._messages = DeliveryMessages(store, topics)
         self.receives = Receives()
-        """The receives that have what was given out."""
+        """The receives that have delivered messages."""
 
     @property
     def lines(self) -> Lines:
@@ -61,7 +61,7 @@ class OrderedPops:
         return self._state.table.lines
 
     def take_ready(self, group: str, topic: str, budget: Budget, taken: list[Taken]) -> None:
-        """Take those messages that were read before and are the first of their lines now.
+        """Take blocked messages that are the first of their message-group queues now.
 
         Raises:
             StatusError: the disk is full.
@@ -119,7 +119,7 @@ class OrderedPops:
         )
 
     def _read(self, members: Sequence[Member]) -> list[StoredRecord] | None:
-        """The messages; None if one of them fails by itself or is damaged: then each is read by itself."""
+        """Return the messages; None if one of them is poison or damaged: then each is read by itself."""
         try:
             with RECORD_STEP:
                 found = self._messages.read(members)
@@ -136,7 +136,7 @@ class OrderedPops:
         budget: Budget,
         taken: list[Taken],
     ) -> None:
-        """Read a queue until some of its messages can be given out; hold those whose lines are not free.
+        """Read a queue until some of its messages can be delivered; block those whose message group is in flight.
 
         Raises:
             StatusError: the disk is full.
@@ -161,14 +161,14 @@ class OrderedPops:
             if len(free) == len(each.offsets):
                 taken.append(each)
                 return
-            # All that was read is held first, so that there is no moment at which the log tells of a part of it only.
-            held = self._hold(request, each)
+            # All that was read is blocked first, so that there is no moment at which the log has a part of it only.
+            blocked = self._block(request, each)
             if free:
-                taken.append(_part(each, held, free))
+                taken.append(_part(each, blocked, free))
                 return
 
     def _find_lines(self, request: PopRequest, taken: Taken) -> list[int]:
-        """Say of messages in which lines they stand; the indexes of those that may be given out."""
+        """Find the message-group queues of messages; return the indexes of those that may be delivered."""
         taken.lines = tuple(self._lines_of(taken))
         taken.attempts = (0,) * len(taken.lines)
         lines = self.lines.of_queue(request.group, request.topic, taken.progress.queue.queue_id)
@@ -194,38 +194,38 @@ class OrderedPops:
                         line_of(self._store.records.read_checked(taken.progress.queue, (offset,), (entry,))[0])
                     )
             except RecordFaultError:
-                lines.append(0)  # it is set aside as soon as it is given out
+                lines.append(0)  # it goes to the quarantine as soon as it is delivered
         return lines
 
-    def _hold(self, request: PopRequest, taken: Taken) -> Delivery:
-        """Write down that messages were read and that nobody has them."""
+    def _block(self, request: PopRequest, taken: Taken) -> Delivery:
+        """Record that messages were read and that no client has them."""
         group, topic, queue_id = request.group, request.topic, taken.progress.queue.queue_id
         identity = self._state.table.make_id(revive_queue_of(group, topic, queue_id))
-        held = taken.delivery(identity, group, topic, self._clock.now_ms(), 0, is_held=True)
-        self._store.put([delivery_record(self._topics.revive, held, Popped(held, taken.progress))])
-        return held
+        blocked = taken.delivery(identity, group, topic, self._clock.now_ms(), 0, is_blocked=True)
+        self._store.put([delivery_record(self._topics.revive, blocked, Popped(blocked, taken.progress))])
+        return blocked
 
     def _drop(self, gone: dict[Delivery, int]) -> None:
-        """Messages that are held are no more (retention): their lines go on (P4)."""
+        """Close blocked messages that retention has taken: their message-group queues go on (P4)."""
         if gone:
             revive = self._topics.revive
             self._store.put([close_record(revive, each.id, bits) for each, bits in gone.items()])
 
     def drop_before(self, group: str, queue: ConsumeQueue, offset: int) -> None:
-        """A group's offset was set by hand: what it holds before that is not given out any more.
+        """Drop the blocked messages of a group before an offset that was set: they are not delivered any more.
 
         Raises:
             StatusError: the disk is full.
         """
         gone: dict[Delivery, int] = {}
         for delivery in self._state.table.lasting_of(queue.topic):
-            if delivery.is_held and (delivery.group, delivery.queue_id) == (group, queue.queue_id):
+            if delivery.is_blocked and (delivery.group, delivery.queue_id) == (group, queue.queue_id):
                 bits = sum(1 << index for index in delivery.open_indexes() if delivery.offsets[index] < offset)
                 if bits:
                     gone[delivery] = bits
         self._drop(gone)
 
-    # The same try again
+    # Retries of a receive
 
     def again(self, request: PopRequest) -> list[tuple[Delivery, list[int], list[StoredRecord]]]:
         """Return the messages that this very try of a receive got before and still has.
@@ -258,15 +258,15 @@ class OrderedPops:
 
 
 def line_of(stored: StoredRecord) -> int:
-    """The line of a message: the hash of its message group, 0 if it has none."""
+    """Return the line of a message: the hash of its message group, 0 if it has none."""
     try:
         return hash_tag(SystemProperties.FromString(stored.system_properties).message_group)
     except DecodeError:
         return 0
 
 
-def _part(taken: Taken, held: Delivery, indexes: Sequence[int]) -> Taken:
-    """Some of the messages that were just read and are held: those that are given out all the same."""
+def _part(taken: Taken, blocked: Delivery, indexes: Sequence[int]) -> Taken:
+    """Return those of the messages that were just read and blocked that can be delivered."""
     offsets = tuple(taken.offsets[index] for index in indexes)
     return Taken(
         taken.progress,
@@ -278,7 +278,7 @@ def _part(taken: Taken, held: Delivery, indexes: Sequence[int]) -> Taken:
         taken.first_position,
         lines=tuple(taken.lines[index] for index in indexes),
         attempts=(0,) * len(indexes),
-        sources=tuple(Origin(held.id, index) for index in indexes),
+        sources=tuple(Origin(blocked.id, index) for index in indexes),
     )
 
 

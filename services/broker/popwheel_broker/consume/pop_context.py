@@ -6,7 +6,7 @@ from popwheel_broker.consume.pop_clock import PopClock
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.log.message_store import MessageStore
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract.cluster_view import ClusterView
 
 
@@ -16,18 +16,18 @@ class PopContext:
 
     Args:
         store: the messages.
-        state: who has what.
+        state: messages in flight.
         view: topics, groups, and the key of receipt handles.
-        topics: where CK and ACK records stand, and copies.
+        topics: where delivery and ACK records stand, and copies.
         clock: for pop and due times.
         broker_name: goes into receipt handles.
-        quarantine: takes messages that fail by themselves.
+        quarantine: takes poison messages.
     """
 
     store: MessageStore
     state: PopState
     view: ClusterView
-    topics: OwnTopics
+    topics: SystemTopics
     clock: PopClock
     broker_name: str
     quarantine: Quarantine

@@ -1,7 +1,7 @@
-"""The pop state of a broker: how far each group is, and which messages are hidden from it.
+"""The pop state of a broker: the progress of each group, and the messages that are hidden from it.
 
-It follows the records of the log (`log.fold`), as they are appended and as they are read again; a snapshot spares
-recovery all that came before (S6).
+It follows the records of the log (`log.fold`), as they are appended and as they are read again; a snapshot saves
+recovery reading all that came before (S6).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class PopSnapshot:
 
     Args:
         offsets: by group, topic and queue: committed and popped offset.
-        revive_offsets: of each revive queue: where its oldest open CK stands.
+        revive_offsets: of each revive queue: where its oldest open delivery stands.
         next_number: see `ReviveTable.next_number`.
         time: when it was taken.
     """
@@ -37,8 +37,8 @@ class PopSnapshot:
     time: LogTime = LogTime()  # noqa: RUF009 - a NamedTuple does not change
 
 
-class TakingBack(NamedTuple):
-    """CKs of a group and topic that a reset is taking back, some at a time.
+class Revocation(NamedTuple):
+    """Deliveries of a group and topic that a reset is revoking, some at a time.
 
     Args:
         below: those with lesser ids.
@@ -49,12 +49,14 @@ class TakingBack(NamedTuple):
     queue_id: int | None
 
     def has(self, delivery: Delivery) -> bool:
-        """Say if a CK of the group and topic is one of those."""
+        """Return whether a delivery of the group and topic is one of those."""
         return delivery.id < self.below and is_read_from(delivery, self.queue_id)
 
 
 def is_read_from(delivery: Delivery, queue_id: int | None) -> bool:
-    """Say if a CK's messages were read from a queue of its topic. None stands for any queue, and for retries."""
+    """Return whether a delivery's messages were read from a queue of its topic. None stands for any, and for
+    retries.
+    """
     return queue_id is None or (delivery.origin == receipt.FROM_TOPIC and delivery.queue_id == queue_id)
 
 
@@ -68,7 +70,7 @@ class PopState:
         stay_ms: see `MergeBuffer`.
         deliveries_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
-        held_max: see `Lines`.
+        blocked_max: see `Lines`.
         queue: gives a queue of the store by its topic and number.
         events_max: see `DeliveryEvents`.
     """
@@ -78,7 +80,7 @@ class PopState:
         stay_ms: int,
         deliveries_max: int,
         pairs_max: int,
-        held_max: int,
+        blocked_max: int,
         queue: Callable[[str, int], ConsumeQueue | None],
         events_max: int = ENTRIES_MAX,
     ) -> None:
@@ -91,45 +93,47 @@ class PopState:
             RecordKind.FORGET_TOPIC: self._forget_topic,
             RecordKind.FORGET_GROUP: self._forget_group,
             RecordKind.OFFSET: self._offset,
-            RecordKind.QUARANTINE: self._set_aside,
+            RecordKind.QUARANTINE: self._quarantined,
         }
         self.merge_buffer = MergeBuffer(stay_ms, deliveries_max, pairs_max)
-        self.table = ReviveTable(held_max)
+        self.table = ReviveTable(blocked_max)
         self.events = DeliveryEvents(events_max)
         """Recent events of messages. They are a master's own, and not folded."""
         self.acked = AckMemory()
-        self.taking_back: dict[tuple[str, str], TakingBack] = {}
-        """CKs that are being revoked, by group and topic, some at a time; no client has them any more.
+        self.revoking: dict[tuple[str, str], Revocation] = {}
+        """Deliveries that are being revoked, by group and topic, some at a time; no client has them any more.
 
         They are a master's own, and not folded: for a new master those that are open are as all others.
         """
 
     @property
     def kinds(self) -> frozenset[RecordKind]:
-        """Kinds that open, change or end a CK, or move an offset."""
+        """Kinds of records that open, change or end a delivery, or set an offset."""
         return frozenset(map(RecordKind, self._apply_by_kind))
 
-    def is_taken_back(self, delivery: Delivery) -> bool:
-        """Return whether a CK is one of those that are being revoked."""
-        taking_back = self.taking_back.get((delivery.group, delivery.topic))
-        return taking_back is not None and taking_back.has(delivery)
+    def is_revoked(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is being revoked."""
+        revoking = self.revoking.get((delivery.group, delivery.topic))
+        return revoking is not None and revoking.has(delivery)
 
     def begin_to_lead(self, wall_ms: int) -> None:
         """Begin to record the holders of messages, and the events of messages."""
         self.table.holders.known_since_ms = self.events.began_ms = wall_ms
 
     def concerns(self, kind: int, origin: bytes) -> bool:
-        """Return whether a record is of a CK or an offset; a message is if it left a CK or the dead letters."""
+        """Return whether a record is of a delivery or an offset; a message is if it left a delivery or the dead
+        letters.
+        """
         if kind == RecordKind.MESSAGE:
             return len(origin) in _ORIGINS
         return kind != RecordKind.QUARANTINE or len(origin) == ORIGIN_BYTES
 
     def apply(self, found: StoredRecord) -> None:
-        """Follow any record that is newer than the snapshot. At a replay it is in its queue of the store."""
+        """Apply any record that is newer than the snapshot. At a replay it is in its queue of the store."""
         self._apply_by_kind[found.kind](found)
 
     def apply_before_snapshot(self, found: StoredRecord) -> None:
-        """Follow a record of a revive queue that is older than the snapshot: it has no say in offsets."""
+        """Apply a record of a revive queue that is older than the snapshot: it does not change offsets."""
         if found.kind == RecordKind.DELIVERY:
             self._open(found)
         elif found.kind == RecordKind.ACK:
@@ -138,7 +142,7 @@ class PopState:
             self._renew(found)
 
     def _delivery(self, found: StoredRecord) -> None:
-        """A pop, what is left of one, or a copy of it."""
+        """Apply a delivery record: a pop, what is left of one, or a copy of it."""
         delivery = self._open(found)
         if isinstance(found.decoded, Popped):
             self.merge_buffer.popped(found.decoded.progress, delivery)
@@ -166,7 +170,9 @@ class PopState:
         return delivery
 
     def _ack(self, found: StoredRecord) -> None:
-        """A client is done with messages; or they have left their CK otherwise, mostly by a record before this one."""
+        """Apply an ACK record: messages are done; or they have left their delivery, mostly by a record before this
+        one.
+        """
         delivery_id, bits = codec.decode_ack(found.payload)
         if found.origin == codec.CLOSED:
             self._close(delivery_id, bits)
@@ -178,7 +184,7 @@ class PopState:
         self.table.renew(*codec.decode_renewal(found.payload))
 
     def _message(self, found: StoredRecord) -> None:
-        """A message of a CK comes again, or is a dead letter; or a dead letter has gone from its place."""
+        """Apply a message that left a delivery (retry or dead letter), or a dead letter that was redriven."""
         if len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
             done = self._finish if found.topic.startswith(names.DEAD_LETTER_PREFIX) else self._close
@@ -189,12 +195,12 @@ class PopState:
             if letters is not None:
                 self.merge_buffer.read_to(group, letters, offset + 1)
 
-    def _set_aside(self, found: StoredRecord) -> None:
+    def _quarantined(self, found: StoredRecord) -> None:
         origin = Origin.decode(found.origin)
         self._close(origin.delivery_id, 1 << origin.index)
 
     def _offset(self, found: StoredRecord) -> None:
-        """An offset was set by hand. What a reset takes back is closed by records behind it."""
+        """Apply an offset that was set. Deliveries that a reset revokes are closed by records behind it."""
         commit = codec.OffsetCommit.decode(found.payload)
         queue = self._queue(commit.topic, commit.queue_id)
         if queue is not None:  # else nothing was there: a group begins at the first message
@@ -202,30 +208,30 @@ class PopState:
             set_offset(commit.group, queue, commit.offset, found.position)
 
     def _forget_topic(self, found: StoredRecord) -> None:
-        """A topic was deleted. Its open CKs lapse when they are due, as their messages are gone (P4); those of which
-        copies stand elsewhere, and those that are held, do so at once.
+        """Apply the deletion of a topic. Its open deliveries lapse when they are due, as their messages are gone (P4);
+        those whose copies stand elsewhere, and blocked ones, are closed at once.
         """
         for delivery in self.table.lasting_of(found.payload.decode()):
             self._close(delivery.id, delivery.open_bits)
 
     def _forget_group(self, found: StoredRecord) -> None:
-        """A group was deleted: nothing is hidden from it any more."""
+        """Apply the deletion of a group: nothing is hidden from it any more."""
         group = found.payload.decode()
         self.merge_buffer.forget_group(group)
         for delivery in self.table.of_group(group):
             self._close(delivery.id, delivery.open_bits)
 
     def _close(self, delivery_id: int, bits: int) -> None:
-        """Messages are in a CK no more."""
+        """Remove messages from a delivery."""
         self._done(self.table.close(delivery_id, bits))
 
     def _finish(self, delivery_id: int, bits: int, call: int = 0) -> None:
-        """Messages of a CK are done with for good; those of them that were so before are none of this.
+        """Record that messages of a delivery are done for good; those of them that were so before do not count.
 
         Args:
-            delivery_id: the CK.
+            delivery_id: the delivery.
             bits: the messages.
-            call: which call of a client asked for it; 0 if that is not known.
+            call: which call of a client asked for it; 0 if unknown.
         """
         delivery = self.table.get(delivery_id)
         open_bits = 0 if delivery is None else delivery.open_bits & bits
@@ -236,7 +242,9 @@ class PopState:
             self.acked.name(delivery_id, bits, call)
 
     def snapshot(self, revive_ends: tuple[int, ...], time: LogTime) -> PopSnapshot:
-        """Return what to save but for the offsets, given where each revive queue ends now, and the time of its CKs."""
+        """Return what to save but for the offsets, given where each revive queue ends now, and the time of
+        deliveries.
+        """
         return PopSnapshot(
             revive_offsets=tuple(self.table.oldest_offset(number, end) for number, end in enumerate(revive_ends)),
             next_number=self.table.next_number,
@@ -244,7 +252,7 @@ class PopState:
         )
 
     def restore(self, snapshot: PopSnapshot, take_up: Callable[[str, int], ConsumeQueue]) -> None:
-        """Take up the offsets of a snapshot; its open CKs are then read from the revive queues."""
+        """Restore the offsets of a snapshot; its open deliveries are then read from the revive queues."""
         for group, topics in snapshot.offsets.items():
             for topic, queues in topics.items():
                 for queue_id, (committed, popped) in queues.items():
@@ -256,7 +264,7 @@ class PopState:
 
 
 def stored_topic(delivery: Delivery) -> str:
-    """The topic that a CK's messages are stored in: the client's, or its retry topic."""
+    """Return the topic that a delivery's messages are stored in: the client's, or its retry topic."""
     if delivery.origin == receipt.FROM_RETRY_TOPIC:
         return names.stored_retry_topic(delivery.group, delivery.topic)
     return delivery.topic

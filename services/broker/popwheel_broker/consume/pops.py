@@ -1,4 +1,4 @@
-"""The pop: takes messages for a group, writes down who has them until when, and hands them out."""
+"""The pop: takes messages for a group, writes their delivery to the log, and returns them with receipt handles."""
 
 import random
 from collections.abc import Container, Sequence
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_record
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
-from popwheel_broker.consume.given_out_messages import GivenOutMessages
+from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.group_filters import GroupFilters
 from popwheel_broker.consume.lines import revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
@@ -46,8 +46,8 @@ class Standstill(NamedTuple):
     """Place where a queue cannot go on.
 
     Args:
-        min_offset: the first offset it held when that was met; what is damaged may go with it.
-        why: what is damaged.
+        min_offset: the first offset stored when that was found; the damaged record may be deleted with it.
+        why: the damage.
     """
 
     min_offset: int
@@ -80,7 +80,7 @@ class Pops:
         self.group_filters = GroupFilters()
         self.recent_polls = RecentPolls()
         self._passed_over = 0
-        self._messages = GivenOutMessages(store, topics)
+        self._messages = DeliveryMessages(store, topics)
         self.ordered = OrderedPops(store, state, topics, clock, self.take)
         """Pops of groups that consume in order."""
         self.priorities = PriorityPops(
@@ -92,28 +92,28 @@ class Pops:
         """Times that messages waited for their first delivery."""
 
     def turn(self) -> int:
-        """A random number for a call: all of its tries begin with the same queue, or one that has to be read from the
-        device would seldom be the first of the last try.
+        """Return a random number for a call: all of its tries begin with the same queue. Else a queue that has to be
+        read from the device would seldom be the first of the last try.
         """
         return self._random.getrandbits(_TURN_BITS)
 
     def pop(self, request: PopRequest, turn: int) -> PopAnswer:
-        """Give out up to `max_messages` messages and hide them from the group; never waits.
+        """Deliver up to `max_messages` messages and hide them from the group; never waits.
 
         Args:
-            request: what is wanted.
+            request: the pop.
             turn: decides which queue comes first.
 
         Raises:
-            StatusError: too much is given out already, the filter makes no sense, the controller was not heard of
-                yet, the disk is full, there is no room for more progress, or there is nothing but what stands still;
-                nothing was given out.
+            StatusError: too many messages are in flight already, the filter is invalid, there is no cluster state from
+                the controller yet, the disk is full, there is no room for more progress, or nothing is left but queues
+                that stand still; nothing was delivered.
         """
         self.recent_polls.note(request.group, request.topic, request.client_id, self._clock.now_ms())
         if self._view.is_paused(request.group, request.topic):
-            return self.again(request)  # whoever polls for more waits until it is resumed
-        if self._state.taking_back and (request.group, request.topic) in self._state.taking_back:
-            return PopAnswer()  # whoever polls is told when that has ended
+            return self.again(request)  # the poll waits until the group or topic is resumed
+        if self._state.revoking and (request.group, request.topic) in self._state.revoking:
+            return PopAnswer()  # polls are notified when that has ended
         room = self.room(request.group)
         wanted = wanted_by(request.filter)
         differ = self.group_filters.note(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
@@ -156,7 +156,7 @@ class Pops:
                 self._take_retries(retries, budget, taken)
         answer = PopAnswer()
         if taken:
-            self.give_out(request, taken, answer, is_remembered=bool(levels) and is_ordered)
+            self.deliver(request, taken, answer, is_remembered=bool(levels) and is_ordered)
             if priority_turn is not None:
                 self.priorities.note(priority_turn)
         else:
@@ -185,7 +185,7 @@ class Pops:
         return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
 
     def again(self, request: PopRequest) -> PopAnswer:
-        """Return the messages that the very same try of a receive got before and still has, if any."""
+        """Return the messages that an earlier try of this receive got and still has, if any."""
         answer = PopAnswer()
         common = delivered_message.common_properties(self._broker_name, request.invisible_ms)
         for delivery, indexes, records in self.ordered.again(request):
@@ -201,14 +201,14 @@ class Pops:
         if not room:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{shares.held(group)} messages are given out to the group {group} and not acknowledged, and "
+                f"{shares.share(group)} messages are in flight to the group {group}, and "
                 f"{shares.total} to all groups: that is its share of this broker's limit "
                 "(broker.pop.open_messages_max); acknowledge some, or wait until they come due",
             )
         return room
 
     def check_standstill(self, retries: Sequence[QueueProgress], queues: Sequence[QueueProgress]) -> None:
-        """Nothing was found: raise StatusError if that is so because a queue stands still (S7)."""
+        """Raise StatusError if nothing was found because a queue stands still (S7)."""
         for progress in (*queues, *retries):
             queue = progress.queue
             if progress.available and self.stands_still(queue):
@@ -219,12 +219,12 @@ class Pops:
                 )
 
     def waiting(self, group: str, topic: str, wanted: Wanted) -> int:
-        """Return how many messages wait for a group; where a filter leaves that open, whether any may (0 or 1).
+        """Return the number of messages that wait for a group; 0 or 1 (some) if that depends on a filter.
 
-        Nothing is read for it: what retention took since a queue was last looked at is counted, and the pop that it
-        brings finds out.
+        Nothing is read: messages that retention has taken since the queue was last read still count, until a pop reads
+        it.
         """
-        if (group, topic) in self._state.taking_back or self._view.is_paused(group, topic):
+        if (group, topic) in self._state.revoking or self._view.is_paused(group, topic):
             return 0
         known = self._view.topics.get(topic)
         retries, queues = self._sources(group, topic, _ANY_QUEUE, 0, 1 if known is None else known.queues)
@@ -252,8 +252,8 @@ class Pops:
     def _sources(
         self, group: str, topic: str, queue_id: int, turn: int, count: int
     ) -> tuple[Sequence[QueueProgress], Sequence[QueueProgress]]:
-        """The queues of the group's retry topic: one, or one for each level; and the queue of the topic that is asked
-        for, or all `count` of them, beginning with the one whose turn it is.
+        """Return the queues of the group's retry topic: one, or one for each priority level; and the queue of the topic
+        that was asked for, or all `count` of them, beginning with the one in turn.
         """
         progress_in = self._state.merge_buffer.of
         store = self._store
@@ -275,13 +275,13 @@ class Pops:
         taken: list[Taken],
         start: int | None = None,
     ) -> None:
-        """Read the next messages of one queue that the filter wants, from `start` on if there were some of it taken."""
+        """Read the next messages of one queue that the filter wants, from `start` on if some of it were taken."""
         queue = progress.queue
         if start is None:
             start = progress.next_offset
         if start >= queue.max_offset or self.stands_still(queue):
             return
-        # A retry queue is there only because its group has read something: what failed must come again.
+        # A retry queue exists only because its group has read something: a failed message must be redelivered.
         if origin == receipt.FROM_TOPIC and not self._state.merge_buffer.has_room(progress):
             return
         try:
@@ -296,7 +296,7 @@ class Pops:
             if not entries:
                 before = [each for each in taken if each.progress is progress] if taken else ()
                 if before:
-                    before[-1].next_offset = next_offset  # what is passed over stands behind what is to be given out
+                    before[-1].next_offset = next_offset  # skipped messages stand behind those to be delivered
                 else:
                     self._state.merge_buffer.skipped(progress, next_offset)
                 return
@@ -311,9 +311,9 @@ class Pops:
         except NotInMemory:
             if not taken:
                 raise
-            return  # what is there is given out now; a pop that begins with this queue has it read
+            return  # messages found are delivered now; a pop that begins with this queue reads it
         except CorruptDataError as error:
-            # Never delivered, never skipped (S7): the queue stands still until an operator has dealt with it.
+            # Never delivered, never skipped (S7): the queue stands still until an operator has repaired it.
             self.damaged[queue] = Standstill(queue.min_offset, str(error))
             return
         assert len(entries) == len(offsets) <= budget.messages, "more messages are taken than were asked for"
@@ -324,7 +324,7 @@ class Pops:
         taken.append(Taken(progress, origin, offsets, records, start, next_offset, first_position, entries))
 
     def forget(self, topics: Container[str]) -> None:
-        """Topics were deleted: none of their queues stands still any more."""
+        """Forget deleted topics: none of their queues stands still any more."""
         for queue in [queue for queue in self.damaged if queue.topic in topics]:
             del self.damaged[queue]
 
@@ -334,7 +334,7 @@ class Pops:
         return any(each.available and not has_room(each) and not self.stands_still(each.queue) for each in queues)
 
     def progress_full(self, group: str) -> StatusError:
-        """The refusal of what would make more progress of a group to be kept."""
+        """Return the refusal for lack of room for a group's progress."""
         buffer = self._state.merge_buffer
         return StatusError(
             Code.TOO_MANY_REQUESTS,
@@ -344,7 +344,7 @@ class Pops:
         )
 
     def stands_still(self, queue: ConsumeQueue) -> bool:
-        """Return whether a queue stands at a damaged record that was not deleted with an old segment meanwhile."""
+        """Return whether a queue stands at a damaged record that was not deleted with an old segment since."""
         met = self.damaged.get(queue)
         if met is not None and met.min_offset != queue.known_min_offset:
             del self.damaged[queue]
@@ -352,7 +352,7 @@ class Pops:
         return met is not None
 
     def _scan(self, queue: ConsumeQueue, start: int, wanted: frozenset[int] | SqlFilter, budget: Budget) -> Found:
-        """Look for what a filter lets through, and take that from the budget."""
+        """Scan for messages that a filter lets through, and take them from the budget."""
         if isinstance(wanted, SqlFilter):
             found = self.sql_scan.run(queue, start, wanted, budget.messages, budget.scan_entries)
         else:
@@ -361,21 +361,21 @@ class Pops:
         self._passed_over += found.next_offset - start - len(found.entries)
         return found
 
-    def give_out(
+    def deliver(
         self, request: PopRequest, taken: list[Taken], answer: PopAnswer, *, is_remembered: bool = False
     ) -> None:
-        """Write down who has what was taken, and put it into the answer.
+        """Write the deliveries of taken messages to the log, and put the messages into the answer.
 
         Args:
-            request: what was asked for.
+            request: the pop.
             taken: what was taken.
             answer: gets the messages.
-            is_remembered: whether the same try gets all of it again, and not only what stands in line.
+            is_remembered: whether a retry of the receive gets all of it again, and not only messages of ordered groups.
 
         Raises:
-            StatusError: the controller was not heard of yet, or the disk is full; nothing was given out.
+            StatusError: there is no cluster state from the controller yet, or the disk is full; nothing was delivered.
         """
-        self._view.receipt_key  # noqa: B018 - without it nothing may be given out
+        self._view.receipt_key  # noqa: B018 - without it nothing may be delivered
         now_ms = self._clock.now_ms()
         deliveries = [self._delivery(request, each, now_ms) for each in taken]
         holder = self._state.table.holders.of(request.group, request.client_id)
@@ -417,7 +417,9 @@ class Pops:
         handles: Sequence[str],
         answer: PopAnswer,
     ) -> None:
-        """Put messages of a CK into an answer; `records` is None if one of them could not be read with the others."""
+        """Put messages of a delivery into an answer; `records` is None if one of them could not be read with the
+        others.
+        """
         try:
             with RECORD_STEP:
                 messages = None if records is None else delivered_message.popped_messages(records, common, handles)
@@ -437,7 +439,7 @@ class Pops:
         handles: Sequence[str],
         answer: PopAnswer,
     ) -> None:
-        """Put those messages of a CK into an answer of which one can be made, and set the others aside."""
+        """Put the readable messages of a delivery into an answer, and the others into quarantine."""
         for index, handle in zip(indexes, handles, strict=True):
             stored = None
             try:
@@ -445,11 +447,11 @@ class Pops:
                     stored = self._messages.message(delivery, index)
                     messages = [] if stored is None else delivered_message.popped_messages([stored], common, [handle])
             except RecordFaultError as fault:
-                with suppress(StatusError):  # it comes again when it is due
-                    self._quarantine.set_aside_delivery(delivery, index, stored, Step.ANSWER, fault, attempted=False)
+                with suppress(StatusError):  # it is redelivered when it is due
+                    self._quarantine.quarantine_delivery(delivery, index, stored, Step.ANSWER, fault, attempted=False)
                 continue
             except (CorruptDataError, NotInMemory):
-                # It comes again when it is due, and whoever redelivers it waits for the device, or for repair.
+                # It is redelivered when it is due, and that waits for the device, or for repair.
                 self._suspend(delivery, index)
                 continue
             if messages:
@@ -457,7 +459,7 @@ class Pops:
                 answer.messages += messages
 
     def _suspend(self, delivery: Delivery, index: int) -> None:
-        """Write down that a delivery is no attempt: nobody was given a message that stands in line (P5)."""
+        """Record that a delivery is no attempt: no client got a message of a message-group queue (P5)."""
         if delivery.lines:
             identity = self._state.table.make_id(delivery.revive_queue)
             hidden_ms = delivery.due_of(index) - delivery.pop_time_ms
@@ -474,7 +476,7 @@ class Pops:
 
 
 def _attempts_of(taken: Taken) -> int | tuple[int, ...]:
-    """Return the failed deliveries of taken messages; for a group that consumes in order their CK has it."""
+    """Return the failed attempts of taken messages; for a group that consumes in order their delivery has them."""
     if taken.origin == receipt.FROM_TOPIC:
         return 0
     return UNKNOWN_ATTEMPTS if taken.records is None else tuple(each.attempts for each in taken.records)

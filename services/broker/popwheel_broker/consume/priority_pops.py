@@ -1,8 +1,8 @@
-"""Pops of topics of type PRIORITY: the highest level first, and none waits for ever below the others (P8).
+"""Pops of topics of type PRIORITY: the highest level first, but no message waits below the others for ever (P8).
 
-A queue of such a topic is a level, and so is a queue of its retry topics. A pop goes through the levels from the
-highest down, and ends where something is left that did not fit: nothing lower comes before it. But a message of a lower
-level that has waited for too long is overdue. While there are some, they come first and take up to half of each pop,
+A queue of such a topic is a priority level, and so is a queue of its retry topics. A pop goes through the levels from
+the highest down, and ends where a message is left that did not fit: nothing lower comes before it. But a message of a
+lower level that has waited for too long is overdue. Overdue messages come first and take up to half of each pop,
 beginning with the level whose first message has waited longest. Pops of one message take turns.
 """
 
@@ -29,7 +29,7 @@ _NOBODY, _HIGHEST, _OVERDUE = 0, -1, 1
 
 
 class Take(Protocol):
-    """Reads the next messages of one queue that a filter wants, and says nothing of their order."""
+    """Reads the next messages of one queue that a filter wants, in any order."""
 
     def __call__(
         self,
@@ -40,16 +40,16 @@ class Take(Protocol):
         taken: list[Taken],
         start: int | None = None,
     ) -> None:
-        """Read from `start` on, or from where the group has come."""
+        """Read from `start` on, or from the group's offset."""
 
 
 class Source(NamedTuple):
     """A level of a topic, or of its retries.
 
     Args:
-        progress: how far a group is there.
+        progress: of the group.
         origin: `receipt.FROM_TOPIC` or `receipt.FROM_RETRY_TOPIC`.
-        wanted: what its filter lets through there.
+        wanted: its filter.
     """
 
     progress: QueueProgress
@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The higher, the earlier."""
+        """Priority level; higher levels come earlier."""
         return self.progress.queue.queue_id
 
 
@@ -67,8 +67,8 @@ class PriorityTurn(NamedTuple):
 
     Args:
         pair: group and topic.
-        next: whose turn it is.
-        overdue: how many were taken.
+        next: the level whose turn is next.
+        overdue: number of overdue messages taken.
     """
 
     pair: tuple[str, str]
@@ -77,18 +77,18 @@ class PriorityTurn(NamedTuple):
 
 
 class PriorityPops:
-    """Takes messages of levels.
+    """Takes messages of priority levels.
 
     Args:
         store: the messages.
-        buffer: how far groups are.
+        buffer: progress of groups.
         wait_ms: a message of a lower level that has waited for longer is overdue.
         clock: the wall clock, by which messages are stored.
         take: reads a queue.
         stands_still: whether a queue stands at a damaged record.
 
     Attributes:
-        overdue: how many messages came before those of higher levels.
+        overdue: number of messages that came before those of higher levels.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class PriorityPops:
             pair: group and topic.
             levels: the queues of the topic.
             retries: those of the group's retry topic.
-            wanted: what the filter lets through.
+            wanted: the filter.
             budget: what may be taken.
-            taken: what was taken, added to.
-            retries_first: whether in each level what comes again is before what comes for the first time.
+            taken: taken messages, added to.
+            retries_first: whether in each level retries come before first deliveries.
 
         Returns:
-            What is to be noted once that was given out; None if nothing is.
+            The turn to record once that was delivered; None if there is none.
         """
         first = [Source(each, receipt.FROM_TOPIC, wanted) for each in levels]
         again = [Source(each, receipt.FROM_RETRY_TOPIC, None) for each in retries]
@@ -186,7 +186,7 @@ class PriorityPops:
         return source.origin == receipt.FROM_RETRY_TOPIC or self._buffer.has_room(progress)
 
     def _overdue(self, waiting: Sequence[Source]) -> list[Source]:
-        """Those below the highest level whose first messages have waited for too long, the oldest of them first."""
+        """Return the sources below the highest level whose first messages are overdue, the oldest of them first."""
         latest_ms = self._clock.wall_ms() - self._wait_ms
         found: list[tuple[int, Source]] = []
         cold: list[Range] = []
@@ -199,11 +199,11 @@ class PriorityPops:
                 cold += missing.ranges
                 continue
             except CorruptDataError:
-                continue  # whoever reads the queue finds out
+                continue  # a pop of the queue finds out
             if stored_ms is not None and stored_ms < latest_ms:
                 found.append((stored_ms, source))
         if cold:
-            raise NotInMemory(cold)  # of all levels at once; nothing was taken yet
+            raise NotInMemory(cold)  # for all levels at once; nothing was taken yet
         return [source for _, source in sorted(found, key=_time_of)]
 
     def _stored_ms(self, progress: QueueProgress) -> int | None:
@@ -246,11 +246,11 @@ class PriorityPops:
         budget.messages -= count
         budget.scan_entries -= before[0] - part.scan_entries
         budget.response_bytes -= before[1] - part.response_bytes
-        # Who was passed over, as the pop was too small for both, is the next.
+        # A level that was skipped, as the pop was too small for both, is the next.
         return PriorityTurn(pair, _NOBODY if count else _OVERDUE, count)
 
     def _keep_overdue(self, taken: list[Taken], budget: Budget) -> None:
-        """Keep the overdue ones of the messages taken last.
+        """Keep the overdue ones of the messages taken last, and drop the rest.
 
         Those behind them are not overdue, as queues are in order of time.
         """

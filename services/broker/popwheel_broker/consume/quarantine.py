@@ -1,7 +1,7 @@
-"""Sets records aside: writes down what failed for itself alone, so that all others go on.
+"""Puts poison messages into quarantine: removes what always fails from its delivery or timer, so that all others go on.
 
-Only a master writes. What a slave, or a start, meets as it folds the log is the same wherever the log is folded, so it
-goes into the table without a record.
+Only a master writes. A failure in the fold of the log, on a slave or at a start, is the same wherever the log is
+folded, so it goes into the table without a record.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import Delay, fired_origin
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -33,9 +33,9 @@ class Quarantine:
 
     Args:
         store: where the records go.
-        state: who has what; a message that is set aside leaves its CK.
+        state: messages in flight; a message in quarantine leaves its delivery.
         topics: where records stand.
-        entries_max: how many records may be set aside at once.
+        entries_max: limit of records in quarantine.
         leads: whether this replica writes the log now.
     """
 
@@ -43,7 +43,7 @@ class Quarantine:
         self,
         store: MessageStore,
         state: PopState,
-        topics: OwnTopics,
+        topics: SystemTopics,
         entries_max: int,
         leads: Callable[[], bool],
     ) -> None:
@@ -54,14 +54,14 @@ class Quarantine:
         self._leads = leads
         self.table = QuarantineTable()
         self.faults: Counter[Step] = Counter()
-        """Number of failures of a step, also where no record was put into quarantine."""
+        """Number of failures by step, also where no record was put into quarantine."""
 
     @property
     def topic(self) -> str:
         """Topic of the records."""
         return self._topics.quarantine
 
-    def set_aside_delivery(
+    def quarantine_delivery(
         self,
         delivery: Delivery,
         index: int,
@@ -71,13 +71,13 @@ class Quarantine:
         *,
         attempted: bool,
     ) -> None:
-        """Take a message out of its CK.
+        """Take a message out of its delivery.
 
         Args:
-            delivery, index: which one.
-            stored: the message; None if it could not be read: then it stays where it is, and so does its segment.
+            delivery, index: the message.
+            stored: its record; None if it could not be read: then it stays where it is, and so does its segment.
             step: what failed.
-            fault: how.
+            fault: its error.
             attempted: whether the delivery that ends counts as an attempt.
 
         Raises:
@@ -98,7 +98,7 @@ class Quarantine:
         )
         bits = 1 << index
         revive_topic = self._topics.revive
-        # The ACK record spares recovery looking for what closed the CK, as that of a redelivery does.
+        # The ACK record saves recovery a search for what closed the delivery, as that of a redelivery does.
         self._put(entry, stored, [close_record(revive_topic, delivery.id, bits)])
 
     def _position(self, delivery: Delivery, index: int) -> int:
@@ -107,7 +107,7 @@ class Quarantine:
         entries = [] if queue is None else queue.read(delivery.offsets[index], 1)
         return entries[0].position if entries else delivery.first_position
 
-    def set_aside_timer(
+    def quarantine_timer(
         self,
         position: int,
         stored: StoredRecord | None,
@@ -121,9 +121,9 @@ class Quarantine:
         Args:
             position: of its record.
             stored: that record; None if it could not be read.
-            delay: what it says; None if that could not be told.
+            delay: its delay; None if that could not be read.
             queue_offset: in the timer queue; 0 if it is not known.
-            step, fault: what failed, and how.
+            step, fault: what failed, and its error.
 
         Raises:
             StatusError: the quarantine or the disk is full; nothing has changed.
@@ -139,10 +139,10 @@ class Quarantine:
     def note(
         self, step: Step, position: int, topic: str, queue_id: int, queue_offset: int, fault: RecordFaultError
     ) -> None:
-        """Tell of a record that failed and stays where it is; once for as long as that is known, and at a master only.
+        """Record that a record failed and stays where it is; once while that is known, and on a master only.
 
         Args:
-            step, fault: what failed, and how.
+            step, fault: what failed, and its error.
             position, topic, queue_id, queue_offset: where the record stands.
         """
         entry = QuarantineEntry(
@@ -154,10 +154,10 @@ class Quarantine:
         try:
             self._put(entry, None, [])
         except StatusError as error:
-            _log.error("a failing record could not be written down", position=position, why=str(error))
+            _log.error("a failing record could not be recorded", position=position, why=str(error))
 
     def fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
-        """A record of the log could not be folded in; it is passed over by whoever folds it."""
+        """Record that a record of the log could not be folded in; the fold skips it."""
         self.count(Step.FOLD, found.position, fault)
         if len(self.table) < self._entries_max:
             self.table.note_fault(
@@ -177,12 +177,12 @@ class Quarantine:
             )
 
     def count(self, step: Step, position: int, fault: RecordFaultError) -> None:
-        """A step failed for a record."""
+        """Count a failure of a record at a step."""
         self.faults[step] += 1
-        _log.error("a record fails by itself, all others go on", step=step.label, position=position, why=str(fault))
+        _log.error("a poison message failed, all others go on", step=step.label, position=position, why=str(fault))
 
     def end(self, entry: QuarantineEntry) -> None:
-        """Have nothing more done about an entry.
+        """End an entry for good.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -196,7 +196,7 @@ class Quarantine:
         if not shares.room(holder, self._entries_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self.table)} records are set aside, {shares.held(holder)} of them of {holder or 'no topic'}: "
+                f"{len(self.table)} messages are in quarantine, {shares.share(holder)} of {holder or 'no topic'}: "
                 "that is its share of the limit (broker.quarantine_max); popwheel admin quarantine list shows them, "
                 "retry or drop some",
             )

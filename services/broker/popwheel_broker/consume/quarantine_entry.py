@@ -1,7 +1,7 @@
 """Entry of the quarantine: a poison message, and the bytes of its records.
 
 A QUARANTINE record stands in queue 0 of the cluster's quarantine topic and holds a copy of the message. Its `origin` is
-what it takes the place of, as that of a redelivered or fired message is: a message of a CK (10 bytes), a timer (8), or
+what it replaces, as that of a redelivered or fired message is: a message of a delivery (10 bytes), a timer (8), or
 nothing, where the message stays where it is. So it is folded as those are.
 
 | record | body |
@@ -67,19 +67,19 @@ class EntryFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """A record that was set aside.
+    """A poison message in quarantine.
 
     Args:
         step: at which step it failed.
-        flags: what else there is to say.
-        origin: what it was taken from: a message of a CK, a timer; empty if it stayed where it was.
+        flags: further facts.
+        origin: what it was taken from: a message of a delivery, or a timer; empty if it stayed where it was.
         position: of the record that failed, in the commit log.
         root: of a delayed message: position of its first record; else as `position`.
         group: whose delivery it was; empty for none.
-        topic: its topic, as the client knows it; empty if that could not be told.
+        topic: its topic, as the client knows it; empty if that could not be read.
         queue_id, queue_offset: where it stands.
         reason: the error.
-        set_aside_ms: when, wall clock.
+        quarantined_ms: when, by the wall clock.
         record_position, record_length: of the QUARANTINE record; -1 and 0 if there is none (`Step.FOLD`).
     """
 
@@ -93,7 +93,7 @@ class QuarantineEntry:
     queue_id: int
     queue_offset: int
     reason: str
-    set_aside_ms: int = 0
+    quarantined_ms: int = 0
     record_position: int = -1
     record_length: int = 0
 
@@ -104,7 +104,7 @@ class QuarantineEntry:
 
     @property
     def id(self) -> str:
-        """The key for operators: a position, or a delivery's id and the message's index there."""
+        """Key for operators: a position, or a delivery's id and the message's index there."""
         if not self.is_delivery:
             return str(_POSITION.unpack(self.key)[0])
         origin = Origin.decode(self.origin)
@@ -112,7 +112,7 @@ class QuarantineEntry:
 
     @property
     def is_delivery(self) -> bool:
-        """True if it was taken from a CK."""
+        """True if it was taken from a delivery."""
         return len(self.origin) == ORIGIN_BYTES
 
     @property
@@ -121,17 +121,17 @@ class QuarantineEntry:
         return len(self.origin) == _POSITION.size
 
     @property
-    def held_position(self) -> int:
-        """Position in the log of what is left of it; it is gone when retention takes that."""
+    def stored_position(self) -> int:
+        """Position in the log of its copy, or of the message itself; the entry is gone when retention deletes that."""
         return self.record_position if self.flags & EntryFlag.COPIED else self.position
 
     @property
     def is_pinned(self) -> bool:
-        """True if retention must leave its segment: the message was taken from its place, and is nowhere else."""
+        """True if retention must keep its segment: the message was taken from its place, and has no copy."""
         return bool(self.origin) and not self.flags & EntryFlag.COPIED
 
     def encode(self, kind: int, inner_origin: bytes, payload: bytes) -> bytes:
-        """The body of its QUARANTINE record.
+        """Return the body of its QUARANTINE record.
 
         Args:
             kind: of the record that failed; 0 if it is not copied.
@@ -177,7 +177,7 @@ class QuarantineEntry:
             self.queue_id,
             self.queue_offset,
             self.reason,
-            self.set_aside_ms,
+            self.quarantined_ms,
             self.record_position,
             self.record_length,
         ]
@@ -194,7 +194,7 @@ class Kept:
     """Content of a QUARANTINE record.
 
     Args:
-        entry: what was set aside.
+        entry: the entry.
         kind: of the record that failed; 0 if it is not copied.
         inner_origin: of the record that failed.
         payload: the message's.
@@ -253,12 +253,12 @@ def decode_kept(found: StoredRecord) -> Kept:
 
 
 def encode_end(key: bytes) -> bytes:
-    """The body of a QUARANTINE_END record: an operator is done with an entry."""
+    """Return the body of a QUARANTINE_END record: an operator has ended an entry."""
     return bytes((_VERSION,)) + key
 
 
 def decode_end(data: bytes) -> bytes:
-    """The key that `encode_end` was given.
+    """Return the key that `encode_end` was given.
 
     Raises:
         UnknownFormatError: it was written by a newer release.
@@ -268,7 +268,7 @@ def decode_end(data: bytes) -> bytes:
 
 
 def key_of(entry_id: str) -> bytes | None:
-    """The key that an operator names by `QuarantineEntry.id`; None if it is none."""
+    """Return the key that an operator names by `QuarantineEntry.id`; None if it is none."""
     number, dot, index = entry_id.partition(".")
     if not (number.isascii() and number.isdigit()) or (dot and not (index.isascii() and index.isdigit())):
         return None

@@ -12,7 +12,7 @@ from popwheel_common.shares import Shares
 
 _WRITTEN: Final = frozenset((RecordKind.QUARANTINE, RecordKind.QUARANTINE_END))
 _OF_ENTRIES: Final = frozenset((RecordKind.MESSAGE, RecordKind.TIMER, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
-"""They change only entries that are there."""
+"""They change only entries that are in the table."""
 
 
 class QuarantineTable:
@@ -34,7 +34,7 @@ class QuarantineTable:
         return iter(self._entries.values())
 
     def get(self, key: bytes) -> QuarantineEntry | None:
-        """An entry."""
+        """Return an entry."""
         return self._entries.get(key)
 
     def has_timer(self, position: int) -> bool:
@@ -47,10 +47,12 @@ class QuarantineTable:
         return any(entry.root == root and entry.is_timer for entry in self)
 
     def note_fault(self, entry: QuarantineEntry) -> None:
-        """A record of the log could not be applied. No record says so: whoever reads the log meets the same."""
-        self._set_aside(entry)
+        """Add an entry for a record of the log that could not be applied. It has no record: every replica fails
+        alike.
+        """
+        self._add(entry)
 
-    def _set_aside(self, entry: QuarantineEntry) -> None:
+    def _add(self, entry: QuarantineEntry) -> None:
         self._remove(entry.key)
         self._entries[entry.key] = entry
         self._of_topic.setdefault(entry.topic, {})[entry.key] = None
@@ -67,9 +69,7 @@ class QuarantineTable:
         return entry
 
     def _end(self, key: bytes, position: int) -> None:
-        """An entry is done with, given back or dropped, by the record at a position of the log. Of one that is not
-        there, nothing is changed.
-        """
+        """End an entry, released or dropped by the record at a position of the log. A missing entry changes nothing."""
         entry = self._remove(key)
         if entry is not None:
             self._ended.append((position, entry))
@@ -80,13 +80,13 @@ class QuarantineTable:
         return _WRITTEN | _OF_ENTRIES
 
     def concerns(self, kind: int, origin: bytes) -> bool:
-        """See `Fold`: most often nothing is set aside, and then most records change nothing."""
+        """See `Fold`: most often the quarantine is empty, and then most records change nothing."""
         return bool(self._entries) or kind in _WRITTEN
 
     def apply(self, found: StoredRecord) -> None:
         """See `Fold`."""
         if found.kind == RecordKind.QUARANTINE:
-            self._set_aside(decode_kept(found).entry)
+            self._add(decode_kept(found).entry)
         elif found.kind == RecordKind.QUARANTINE_END:
             self._end(decode_end(found.payload), found.position)
         elif found.kind == RecordKind.MESSAGE:
@@ -102,25 +102,25 @@ class QuarantineTable:
             self._keep(lambda entry: entry.group != group)
 
     def _gone_its_way(self, origin: bytes, position: int) -> None:
-        """The record at a position is what comes of an origin: it was set aside, and has been given back. That a recall
-        of it fails is only noted under the same key, and stays so.
+        """End the entry of an origin: the record at a position is what it was released to. A failed recall is under the
+        same key, and stays.
         """
         entry = self._entries.get(origin)
         if entry is not None and entry.origin:
             self._end(origin, position)
 
     def _forget_topic(self, topic: str) -> None:
-        """A topic was deleted: what was set aside of it, and of its lite topics, is gone, too."""
+        """Remove the entries of a deleted topic, and of its lite topics."""
         gone = [topic] if topic in self._of_topic else []
-        if self.shares.held(topic):
+        if self.shares.share(topic):
             gone = [each for each in self._of_topic if topic in (each, names.client_topic(each))]
         for each in gone:
             for key in list(self._of_topic[each]):
                 self._remove(key)
 
     def retain(self, start_position: int) -> None:
-        """The log begins at a position now: what stood before it is gone."""
-        self._keep(lambda entry: entry.held_position >= start_position)
+        """Remove entries before the position where the log begins now."""
+        self._keep(lambda entry: entry.stored_position >= start_position)
 
     def _keep(self, is_kept: Callable[[QuarantineEntry], bool]) -> None:
         if self._entries:
@@ -129,7 +129,7 @@ class QuarantineTable:
     def _take_up(self, entries: dict[bytes, QuarantineEntry]) -> None:
         self._entries, self._of_topic, self.shares = {}, {}, Shares()
         for entry in entries.values():
-            self._set_aside(entry)
+            self._add(entry)
 
     def counts(self) -> dict[Step, int]:
         """Return the number of entries by step."""
@@ -139,24 +139,24 @@ class QuarantineTable:
         return counts
 
     def needed_from(self) -> int | None:
-        """The least position of the log that an entry needs; None if none needs any."""
+        """Return the least position of the log that an entry needs; None if none needs any."""
         return min((entry.position for entry in self if entry.is_pinned), default=None)
 
     def saved(self, position: int) -> list[list[Any]]:
         """Return its form in a checkpoint.
 
-        That is the log's content up to the checkpoint's position, which may be less than is appended. Else a fold of
-        the log from there would meet a record that the table has already.
+        It has the entries up to the checkpoint's position, which may be less than is appended. Else a fold of the log
+        from there would find a record that the table has already.
         """
         self._ended = [(end, entry) for end, entry in self._ended if end >= position]
         there = chain(self, (entry for _, entry in self._ended))
         return [entry.saved() for entry in there if entry.record_position < position]
 
     def restore(self, saved: list[list[Any]]) -> None:
-        """Take up what `saved` made."""
+        """Restore what `saved` made."""
         self._take_up({entry.key: entry for entry in map(QuarantineEntry.restored, saved)})
 
 
 def holder_of(entry: QuarantineEntry) -> str:
-    """Return the topic whose share of the limit an entry takes: its own, by the name that clients know."""
+    """Return the topic whose share of the limit an entry counts in: its own, by the name that clients know."""
     return names.client_topic(entry.topic)

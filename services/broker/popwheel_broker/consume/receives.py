@@ -1,6 +1,6 @@
-"""The receives that hold what ordered groups were given: one that is tried again shares it with its earlier tries.
+"""The receives that have messages of ordered groups: a retried receive shares them with its earlier tries.
 
-Each try is a receive of its own at some proxy, and the end of one releases nothing that another one has too.
+Each try is a receive of its own at some proxy, and the end of one releases nothing that another one has, too.
 """
 
 from collections import OrderedDict
@@ -12,12 +12,12 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from popwheel_common.shares import Shares
 
 ATTEMPTS_MAX = 10_000
-"""Tries of receives that are kept in mind, the latest ones of each group; groups share them. Also deliveries that
-several tries have.
+"""Limit of tracked tries of receives, the latest ones of each group; groups share it. Also of deliveries that several
+tries have.
 """
 
 _SHARERS_MAX = 16
-"""Receives of one delivery that are distinguished; with more it is not released, and comes again when its time is over.
+"""Limit of distinguished receives of one delivery; with more it is not released, and is redelivered when it is due.
 """
 
 
@@ -26,31 +26,33 @@ class Receives:
 
     def __init__(self) -> None:
         self._attempts: dict[str, OrderedDict[bytes, tuple[int, tuple[int, ...]]]] = {}
-        """Latest receive of a try, with the ids of its CKs, by group and by what names a try, the oldest first."""
+        """Latest receive of a try, with the ids of its deliveries, by group and by what names a try, the oldest
+        first.
+        """
         self._counts = Shares()
         self._shared: OrderedDict[int, set[int]] = OrderedDict()
-        """Receives that still have a CK that several were given, by its id."""
+        """Receives that still have a delivery that several got, by its id."""
         self._first: int | None = None
-        """The first CK of whose receives all are known."""
+        """The first delivery whose receives are all known."""
 
     def __len__(self) -> int:
-        """The number of tries that are kept in mind, of `ATTEMPTS_MAX`."""
+        """Return the number of tracked tries, of `ATTEMPTS_MAX`."""
         return self._counts.total
 
     @property
     def shared(self) -> int:
-        """The number of deliveries that several receives were given, of `ATTEMPTS_MAX`."""
+        """Number of deliveries that several receives have, of `ATTEMPTS_MAX`."""
         return len(self._shared)
 
     def given_before(self, request: PopRequest) -> tuple[int, ...]:
-        """The ids of the CKs that this very try was given before, open or not."""
+        """Return the ids of the deliveries that this try has got before, open or not."""
         if not request.attempt_id:
             return ()
         tries = self._attempts.get(request.group)
         return () if tries is None else tries.get(_key(request), (0, ()))[1]
 
     def add(self, request: PopRequest, deliveries: Sequence[Delivery]) -> None:
-        """Record that a try was given messages for the first time; none of groups that do not consume in order."""
+        """Record that a try has got messages for the first time; none of groups that do not consume in order."""
         if not request.attempt_id or not deliveries:
             return
         self._put(request, tuple(each.id for each in deliveries))
@@ -58,7 +60,7 @@ class Receives:
             self._first = deliveries[0].id
 
     def share(self, request: PopRequest, deliveries: Sequence[Delivery]) -> None:
-        """Record that a try was given what an earlier receive has, who keeps it as well."""
+        """Record that a try has got deliveries of an earlier receive, which has them as well."""
         earlier, identities = self._attempts[request.group][_key(request)]
         for each in deliveries:
             sharers = self._shared.setdefault(each.id, {earlier})
@@ -75,13 +77,13 @@ class Receives:
         """Take a delivery from a receive that has ended.
 
         Returns:
-            Whether no other receive has it, as far as is known: then it may be released.
+            Whether no other receive is known to have it: then it may be released.
         """
         sharers = self._shared.get(delivery.id)
         if sharers is not None:
             sharers.discard(receive)
             return not sharers
-        # Deliveries of an earlier master may be shared, and only that master knew; so may what is forgotten here.
+        # Deliveries of an earlier master may be shared, and only that master knew; so may forgotten ones.
         return not delivery.lines or (self._first is not None and delivery.id >= self._first)
 
     def _put(self, request: PopRequest, identities: tuple[int, ...]) -> None:

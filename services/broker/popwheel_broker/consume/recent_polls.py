@@ -1,4 +1,4 @@
-"""Remembers who has popped a moment ago, for an operator who is about to move a group under its consumers."""
+"""Clients that have popped recently, for an operator who is about to move a group under its consumers."""
 
 from collections import OrderedDict
 from typing import Final
@@ -7,7 +7,7 @@ from popwheel_common.contract.polls import WHILE_S
 
 _WHILE_MS: Final = 1000 * WHILE_S
 POLLS_MAX: Final = 10_000
-"""Clients of groups and topics that are remembered. Beyond that the first ones are forgotten."""
+"""Limit of clients of groups and topics that are remembered. Beyond it the first ones are forgotten."""
 
 
 class RecentPolls:
@@ -31,7 +31,7 @@ class RecentPolls:
             del polls[oldest]
 
     def count(self, group: str, topic: str, now_ms: int) -> int:
-        """Count the clients that have popped for a group in a topic within the last moments."""
+        """Return the number of clients that have popped recently for a group in a topic."""
         found = 0
         for (of_group, of_topic, _), at_ms in reversed(self._polls.items()):
             if at_ms + _WHILE_MS < now_ms:

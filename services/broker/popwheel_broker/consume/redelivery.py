@@ -17,14 +17,15 @@ _PRIORITY_TAG = b"\xb0\x01"
 
 
 def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempted: bool, attempts_max: int) -> Record:
-    """The record that takes the place of message `index` of a CK, in the group's retry topic or among its dead letters.
+    """Return the record that replaces message `index` of a delivery, in the group's retry topic or its dead letter
+    topic.
 
-    Of what a group has received from a retry topic, as older releases let it, there is no retry: it is a dead letter.
+    A message that a group has received from a retry topic, as older releases let it, has no retry: it is a dead letter.
 
     Args:
-        delivery: the CK that hid it.
-        index: which of its messages.
-        stored: that message, as it is stored.
+        delivery: the delivery that hid it.
+        index: of the message.
+        stored: the message.
         attempted: whether the delivery that ends now counts as an attempt.
         attempts_max: after so many attempts it is a dead letter.
     """
@@ -45,8 +46,8 @@ def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempt
 
 
 def _level_of(delivery: Delivery, stored: StoredRecord) -> int:
-    """The queue of the retry topic that a message goes into: its level, if it has a priority. Only topics whose queues
-    are levels take such messages, so the message itself tells, whatever is known of the topic now.
+    """Return the queue of the retry topic for a message: its priority level, if it has a priority. Only topics whose
+    queues are levels take such messages, so the message itself decides, whatever the topic is now.
     """
     if not delivery.queue_id or _PRIORITY_TAG not in stored.system_properties:
         return 0
@@ -58,7 +59,7 @@ def _level_of(delivery: Delivery, stored: StoredRecord) -> int:
 
 
 def retry_topic_of(delivery: Delivery) -> str | None:
-    """Return the retry topic of a CK's messages; None if there is no such name, as they came from a retry topic."""
+    """Return the retry topic of a delivery's messages; None if they came from a retry topic, which has none."""
     try:
         return names.retry_topic(delivery.group, delivery.topic)
     except StatusError:
@@ -66,7 +67,9 @@ def retry_topic_of(delivery: Delivery) -> str | None:
 
 
 def dead_letter(delivery: Delivery, index: int, stored: StoredRecord) -> Record:
-    """The record of message `index` of a CK in its group's dead letter queue, with a note of where it came from."""
+    """Return the record of a delivery's message `index` in its group's dead letter queue, marked with its place of
+    origin.
+    """
     topic = names.dead_letter_topic(delivery.group)
     payload, message_id = stored.payload, ""
     try:
@@ -75,7 +78,7 @@ def dead_letter(delivery: Delivery, index: int, stored: StoredRecord) -> Record:
         payload = message.SerializeToString()
         message_id = SystemProperties.FromString(stored.system_properties).message_id
     except DecodeError:
-        # No proxy of ours lets such a message in; one way or the other it must leave the revive queue (P4).
+        # Proxies let no such message in; one way or the other it must leave the revive queue (P4).
         pass
     note = DeadLetterQueue(topic=names.client_topic(delivery.topic), message_id=message_id).SerializeToString()
     return Record(
@@ -90,8 +93,8 @@ def dead_letter(delivery: Delivery, index: int, stored: StoredRecord) -> Record:
 
 
 def _rename(topic: Resource, group: str) -> None:
-    """Make it the dead letter topic of a group, as consumers name it: in the namespace that the message was sent to, if
-    the group is of it, else in none.
+    """Rename it to the dead letter topic of a group, as consumers name it: in the namespace that the message was sent
+    to, if the group is in it, else in none.
     """
     name = group.removeprefix(f"{topic.resource_namespace}%") if topic.resource_namespace else group
     if name == group:

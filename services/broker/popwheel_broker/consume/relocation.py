@@ -1,7 +1,7 @@
-"""Moves what is hidden for long to the end of the log, so that no segment has to stay because somebody holds a message.
+"""Moves messages that are hidden for long to the end of the log, so that an open delivery does not pin its segment.
 
-A message that an open CK needs is copied into the CK's revive queue, where nobody reads but whoever looks for it; then
-the CK is written again, and says where the copies stand. Handles, attempts and due times stay as they are. If a crash
+A message that an open delivery needs is copied into the delivery's revive queue, which is read only by place; then the
+delivery is written again, with the places of the copies. Handles, attempts and due times stay the same. If a crash
 comes between the two, the copies mean nothing and are made once more.
 """
 
@@ -25,10 +25,10 @@ _DELIVERIES_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One CK whose messages were copied.
+    """One delivery whose messages were copied.
 
     Args:
-        delivery: the CK.
+        delivery: the delivery.
         copies: by index of a message: where in the revive queue its copy stands.
         first_position: of those copies in the log; where the log ended, if there are none.
     """
@@ -39,16 +39,16 @@ class Copied:
 
 
 class Relocation:
-    """Moves open CKs.
+    """Moves open deliveries.
 
     Args:
         store: where all records are.
-        table: the open CKs.
+        table: the open deliveries.
         acks: writes them again, and reads their messages.
-        quarantine: told of what fails by itself.
+        quarantine: counts what fails.
 
     Attributes:
-        messages: how many were copied.
+        messages: number of copied messages.
     """
 
     def __init__(self, store: MessageStore, table: ReviveTable, acks: Acks, quarantine: Quarantine) -> None:
@@ -56,11 +56,11 @@ class Relocation:
         self._quarantine = quarantine
         self._table = table
         self._acks = acks
-        self._given_out = acks.messages
+        self._reader = acks.messages
         self.messages = 0
 
     def standing_before(self, position: int, revive_topic: str) -> deque[Delivery]:
-        """The open CKs of which a message, or the record of the CK itself, stands before a position of the log."""
+        """Return the open deliveries of which a message, or the record itself, stands before a position of the log."""
         before = [0] * REVIVE_QUEUES
         for number in range(REVIVE_QUEUES):
             queue = self._store.queue(revive_topic, number)
@@ -75,10 +75,11 @@ class Relocation:
     def copy(
         self, waiting: deque[Delivery], revive_topic: str, deliveries_max: int = _DELIVERIES_AT_ONCE
     ) -> list[Copied]:
-        """Copy the messages of the first CKs that wait, a bounded number of them; then they are to be made durable.
+        """Copy the messages of the first waiting deliveries, a bounded number of them; then they are to be made
+        durable.
 
-        Those of which a message is damaged stay where they are: it has to be restored there. So do those of which a
-        message fails by itself, until they are done with.
+        Deliveries with a damaged message stay where they are: it has to be restored there. So do those with a poison
+        message, until they are done.
 
         Raises:
             StatusError: the disk is full; nothing was copied.
@@ -122,10 +123,10 @@ class Relocation:
         return copied
 
     def _messages(self, delivery: Delivery) -> list[tuple[int, StoredRecord]] | None:
-        """The messages that a CK holds; None if one is damaged, or fails by itself."""
+        """Return the open messages of a delivery; None if one is damaged or poison."""
         try:
             with RECORD_STEP:
-                found = [(index, self._given_out.message(delivery, index)) for index in delivery.open_indexes()]
+                found = [(index, self._reader.message(delivery, index)) for index in delivery.open_indexes()]
         except CorruptDataError:
             return None
         except RecordFaultError as fault:
@@ -137,7 +138,7 @@ class Relocation:
         self._quarantine.count(Step.RETENTION, delivery.first_position, fault)
 
     def rewrite(self, copied: Sequence[Copied]) -> None:
-        """The copies are durable: have their CKs count on them, as far as these are what they were.
+        """Let deliveries use their copies, which are durable now, as far as the deliveries have not changed.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -146,10 +147,8 @@ class Relocation:
         for each in copied:
             delivery = each.delivery
             if self._table.get(delivery.id) is delivery:
-                # What was deleted meanwhile, with its topic, does not come again by its copy.
-                copies = {
-                    index: at for index, at in each.copies.items() if self._given_out.is_given_out(delivery, index)
-                }
+                # A message that was deleted meanwhile, with its topic, must not reappear by its copy.
+                copies = {index: at for index, at in each.copies.items() if self._reader.is_in_flight(delivery, index)}
                 moved.append(replace(delivery, copies=copies, first_position=each.first_position))
         self._acks.rewrite(moved)
 

@@ -1,7 +1,7 @@
-"""The open deliveries of a broker: what its revive queues say when they are read from their start.
+"""The open deliveries of a broker: the result of its revive queues, read from their start.
 
-Every CK, ACK and renewal record that is appended is folded in here at once; recovery folds in the same records, so
-both give the same table (S6). It also knows which messages are due.
+Every delivery, ACK and renewal record that is appended is folded in here at once; recovery folds in the same records,
+so both result in the same table (S6). It also has the due times of messages.
 """
 
 import heapq
@@ -24,51 +24,51 @@ _VOID_AT_ONCE = 8
 _PASSED_OVER_MAX = 256
 _NOT_SCHEDULED = -1
 _LATEST_MAX = 10_000
-"""Number of CKs among which recent ones are searched."""
+"""Number of deliveries among which recent ones are searched."""
 _FEW = 2_048
-"""Number of CKs of a group that are sorted at once."""
-_HELD_MAX = 400_000
+"""Number of deliveries of a group that are sorted at once."""
+_BLOCKED_MAX = 400_000
 _id_of = attrgetter("id")
 
 _Key = TypeVar("_Key")
 
 
 class ReviveTable:
-    """All open CKs, by revive queue and id.
+    """All open deliveries, by revive queue and id.
 
     Args:
-        held_max: see `Lines`.
+        blocked_max: see `Lines`.
     """
 
-    def __init__(self, held_max: int = _HELD_MAX) -> None:
+    def __init__(self, blocked_max: int = _BLOCKED_MAX) -> None:
         self._queues: list[dict[int, Delivery]] = [{} for _ in range(REVIVE_QUEUES)]
         self._stretches = LogStretches()
         self._sequence = DeliverySequence()
         self._due: list[tuple[int, int]] = []
-        """A heap of due times and CKs; those entries count that say when their CK is `scheduled_ms`."""
+        """A heap of due times and deliveries; an entry counts if its time is its delivery's `scheduled_ms`."""
         self._leaving: list[tuple[int, int]] = []
-        """The same, while what counts of it is brought over to `_due`, a little at a time."""
+        """The same, while its valid entries are moved to `_due`, a few at a time."""
         self._due_max = _SCHEDULE_SLACK
         self._next_number = 1
         self._by_group = DeliveryIndex(lambda each: each.group)
         self._lasting_by_topic = DeliveryIndex(lambda each: each.topic)
-        """Those that do not lapse by themselves when their topic is deleted: messages were copied, or are held."""
-        self.lines = Lines(held_max)
+        """Deliveries that do not lapse when their topic is deleted: messages were copied, or are blocked."""
+        self.lines = Lines(blocked_max)
         """Message-group queues of ordered groups."""
         self.holders = Holders()
         """Holders of delivered messages."""
         self.latest_pop_ms = 0
-        """Time when the latest CK was made."""
+        """Time when the latest delivery was made."""
         self.shares = Shares()
         """Number of delivered messages by group."""
         self.in_flight: dict[tuple[str, ...], int] = {}
-        """The same of each group and topic as clients name it: metrics can't go through a million CKs."""
+        """The same by group and topic as clients name it: metrics can't scan a million deliveries."""
         self.in_flight_of_topic: dict[str, int] = {}
         """The same of each topic."""
         self._in_flight_of_queue: dict[tuple[str, str, int, int], int] = {}
 
     def __len__(self) -> int:
-        """Return the number of open CKs."""
+        """Return the number of open deliveries."""
         return sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -76,7 +76,7 @@ class ReviveTable:
             yield from queue.values()
 
     def in_queue(self, revive_queue: int) -> list[Delivery]:
-        """Those of one revive queue, the oldest first."""
+        """Return the deliveries of one revive queue, the oldest first."""
         return list(self._queues[revive_queue].values())
 
     @property
@@ -86,39 +86,39 @@ class ReviveTable:
 
     @property
     def next_number(self) -> int:
-        """The least number that no id was made with yet."""
+        """Least number that no id was made with yet."""
         return self._next_number
 
     def restart_ids(self, next_number: int, epoch: int) -> None:
-        """Go on with ids that were given out by no earlier process, not even without a trace.
+        """Continue with ids that no earlier process has used, not even without a trace.
 
-        Each epoch has a range of its own: a master whose log was given up (by an unclean election, say) has left
-        receipt handles with clients, and they must not be good for what its successor gives out.
+        Each epoch has a range of its own: a master whose log was dropped (by an unclean election, say) has left receipt
+        handles with clients, and they must not be valid for deliveries of its successor.
 
         Args:
-            next_number: as a checkpoint tells it.
+            next_number: as a checkpoint has it.
             epoch: in which the ids are made.
         """
         self._next_number = max(self._next_number, next_number, epoch * _IDS_OF_AN_EPOCH + 1) + _IDS_SKIPPED_AT_START
 
     def make_id(self, revive_queue: int | None = None) -> int:
-        """An id for a new CK, in a given revive queue or in the next one in turn."""
+        """Return an id for a new delivery, in a given revive queue or in the next one in turn."""
         number = self._next_number
         self._next_number += 1
         return number * REVIVE_QUEUES + (number % REVIVE_QUEUES if revive_queue is None else revive_queue)
 
     def has_made(self, delivery_id: int) -> bool:
-        """Return whether this master or one before it may have made this id: a later one goes on behind them."""
+        """Return whether this master or an earlier one may have made this id: a later one continues behind them."""
         return delivery_id // REVIVE_QUEUES < self._next_number
 
     def get(self, delivery_id: int) -> Delivery | None:
-        """An open CK."""
+        """Return an open delivery."""
         return self._queues[delivery_id % REVIVE_QUEUES].get(delivery_id)
 
     def replacement(self, delivery_id: int, queue_offset: int, call: int) -> Delivery | None:
-        """The open CK by which a call put something in the place of a message of another one; 0 is any call.
+        """Return the open delivery by which a call replaced a message of another one; 0 is any call.
 
-        It is looked for among the latest of its queue.
+        Only the latest of its queue are searched.
         """
         latest = islice(reversed(self._queues[delivery_id % REVIVE_QUEUES].values()), _LATEST_MAX)
         for delivery in latest:
@@ -128,7 +128,7 @@ class ReviveTable:
         return None
 
     def open(self, delivery: Delivery) -> Delivery | None:
-        """Fold in a CK record; the CK that it closed, if it took the place of that one's last open message.
+        """Fold in a delivery record; return the delivery that it closed, if it replaced that one's last open message.
 
         A record of an id that is open already is a copy, written to bring it forward in its queue.
         """
@@ -144,13 +144,13 @@ class ReviveTable:
             self._stretches.add(delivery)
             self._sequence.add(delivery)
             self._by_group.add(delivery)
-            if delivery.copies or delivery.is_held:
+            if delivery.copies or delivery.is_blocked:
                 self._lasting_by_topic.add(delivery)
             if delivery.lines:
                 self.lines.add(delivery)
             messages = delivery.open_bits.bit_count()
             self._count(delivery, messages)
-            if not delivery.is_held:
+            if not delivery.is_blocked:
                 self.holders.opened(delivery, messages)
             self._schedule(delivery)
         if delivery.replaces is None:
@@ -158,7 +158,9 @@ class ReviveTable:
         return self.close(delivery.replaces.delivery_id, 1 << delivery.replaces.index)
 
     def close(self, delivery_id: int, bits: int) -> Delivery | None:
-        """Fold in that messages of a CK are done with; the CK, if none of its messages is open any more."""
+        """Fold in that messages of a delivery are done; return the delivery if none of its messages is open any
+        more.
+        """
         queue = self._queues[delivery_id % REVIVE_QUEUES]
         delivery = queue.get(delivery_id)
         if delivery is None:
@@ -169,7 +171,7 @@ class ReviveTable:
         delivery.open_bits &= ~bits
         if delivery.lines:
             self.lines.remove(delivery, closed)
-        if not delivery.is_held:
+        if not delivery.is_blocked:
             self.holders.ended(delivery, messages, is_closed=not delivery.open_bits)
         if delivery.open_bits:
             return None
@@ -181,7 +183,7 @@ class ReviveTable:
         return delivery
 
     def renew(self, delivery_id: int, bits: int, due_ms: int) -> None:
-        """Fold in that messages of a CK are hidden until `due_ms`."""
+        """Fold in that messages of a delivery are hidden until `due_ms`."""
         delivery = self.get(delivery_id)
         if delivery is None:
             return
@@ -203,10 +205,10 @@ class ReviveTable:
         return heap[0][0] if heap else None
 
     def take_due(self, now_ms: int, messages_max: int) -> list[tuple[Delivery, list[int]]]:
-        """CKs with the indexes of their messages that are due, the longest due first; none, too, where many entries had
-        to be passed over whose CKs are closed: `next_due_ms` tells whether more is due.
+        """Return deliveries with the indexes of their due messages, the longest due first; none, too, where many
+        entries of closed deliveries had to be passed over: `next_due_ms` says whether more is due.
 
-        They stay open until `close` says otherwise; `postpone` brings them back if they could not be dealt with.
+        They stay open until `close`; `postpone` returns them if they could not be handled.
         """
         taken: list[tuple[Delivery, list[int]]] = []
         count = passed_over = 0
@@ -229,17 +231,19 @@ class ReviveTable:
         return taken
 
     def postpone(self, delivery: Delivery, until_ms: int) -> None:
-        """Look at a CK again at a later time, though it is due."""
+        """Check a delivery again at a later time, though it is due."""
         scheduled_ms = delivery.scheduled_ms
         self._put(delivery, until_ms if scheduled_ms == _NOT_SCHEDULED else min(until_ms, scheduled_ms))
 
     def oldest_offset(self, revive_queue: int, end_offset: int) -> int:
-        """The offset committed for a revive queue: that of its oldest open CK, its end if none is open."""
+        """Return the committed offset of a revive queue: that of its oldest open delivery, its end if none is open."""
         oldest = next(iter(self._queues[revive_queue].values()), None)
         return end_offset if oldest is None else oldest.revive_offset
 
     def lagging(self, revive_queue: int, before_offset: int, limit: int) -> list[Delivery]:
-        """Open CKs whose records stand before an offset of their revive queue, to be written again at its end."""
+        """Return open deliveries whose records stand before an offset of their revive queue, to be rewritten at its
+        end.
+        """
         found: list[Delivery] = []
         for delivery in self._queues[revive_queue].values():
             if delivery.revive_offset >= before_offset or len(found) >= limit:
@@ -248,27 +252,28 @@ class ReviveTable:
         return found
 
     def _bring_forward(self, delivery: Delivery, copy: Delivery) -> None:
-        """A copy of an open CK was appended, which may say where copies of its messages stand. The CK itself stays:
-        others may have it in their hands.
+        """Update an open delivery from a copy of its record, which may have places of copied messages. The object
+        itself stays: callers may have a reference to it.
         """
-        assert copy.revive_offset >= delivery.revive_offset, "the copy of a CK stands before it"
+        assert copy.revive_offset >= delivery.revive_offset, "the copy of a delivery stands before it"
         if copy.copies != delivery.copies or copy.first_position != delivery.first_position:
             self._stretches.remove(delivery)
             delivery.copies, delivery.first_position = copy.copies, copy.first_position
             self._stretches.add(delivery)
             self._lasting_by_topic.remove(delivery)
-            if delivery.copies or delivery.is_held:
+            if delivery.copies or delivery.is_blocked:
                 self._lasting_by_topic.add(delivery)
         queue = self._queues[delivery.revive_queue]
         queue[delivery.id] = queue.pop(delivery.id)
         delivery.revive_offset = copy.revive_offset
 
     def first_position(self) -> int | None:
-        """The least position of the commit log that an open CK needs; None if none is open."""
+        """Return the least position of the commit log that an open delivery needs; None if none is open."""
         return self._stretches.first_position()
 
     def standing_before(self, position: int, revive_offsets: Sequence[int]) -> list[Delivery]:
-        """The open CKs that need something before a position of the log, or whose record stands before an offset.
+        """Return the open deliveries that need something before a position of the log, or whose record is before an
+        offset.
 
         Args:
             position: of the log.
@@ -287,13 +292,13 @@ class ReviveTable:
         """Count messages that are delivered or blocked, or (negative) no longer."""
         queue = (delivery.group, delivery.topic, delivery.origin, delivery.queue_id)
         in_flight = self._in_flight_of_queue.get(queue, 0) + messages
-        assert in_flight >= 0, "more messages came back than were given out (P1)"
+        assert in_flight >= 0, "more messages came back than were delivered (P1)"
         if in_flight:
             self._in_flight_of_queue[queue] = in_flight
         else:
             self._in_flight_of_queue.pop(queue, None)
-        if delivery.is_held:
-            return  # given out to nobody
+        if delivery.is_blocked:
+            return  # delivered to no client
         self.shares.take(delivery.group, messages)
         topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
         _add(self.in_flight, (delivery.group, topic), messages)
@@ -311,36 +316,36 @@ class ReviveTable:
         return self._in_flight_of_queue.get((group, topic, origin, queue_id), 0)
 
     def of_group(self, group: str) -> list[Delivery]:
-        """The open CKs of a group."""
+        """Return the open deliveries of a group."""
         return self._by_group.of(group)
 
     def count_of_group(self, group: str) -> int:
-        """Return the number of a group's open CKs."""
+        """Return the number of a group's open deliveries."""
         return self._by_group.count(group)
 
     def begin_at(self, delivery_id: int, group: str) -> Iterator[Delivery]:
-        """The open CKs from an id on, in the order of their ids, of a group with few of them or else of all groups.
+        """Yield the open deliveries from an id on, in the order of their ids, of a small group or else of all groups.
 
-        To be gone through before any of them changes. Whatever takes the place of a CK has a higher id.
+        The result is void when any of them changes. Whatever replaces a delivery has a higher id.
 
         Args:
             delivery_id: the first that is wanted.
-            group: whose CKs are wanted; empty for all. Those of others may be among them.
+            group: whose deliveries are wanted; empty for all. Those of others may be among them.
         """
         if group and self._by_group.count(group) <= _FEW:
             return iter(sorted((each for each in self.of_group(group) if each.id >= delivery_id), key=_id_of))
         return self._sequence.begin_at(delivery_id)
 
     def lasting_of(self, topic: str) -> list[Delivery]:
-        """The open CKs of a topic that do not lapse when it is deleted: messages were copied, or are held."""
+        """Return the open deliveries of a topic that outlive its deletion: messages were copied, or are blocked."""
         return self._lasting_by_topic.of(topic)
 
     def count_of_lasting(self, topic: str) -> int:
-        """The number of such CKs that a topic has."""
+        """Return the number of such deliveries of a topic."""
         return self._lasting_by_topic.count(topic)
 
     def _schedule(self, delivery: Delivery) -> None:
-        if delivery.is_held:
+        if delivery.is_blocked:
             return
         self._put(delivery, self._first_due(delivery))
         self._drop_void()
@@ -350,7 +355,7 @@ class ReviveTable:
         heapq.heappush(self._due, (due_ms, delivery.id))
 
     def _earliest(self) -> list[tuple[int, int]]:
-        """The heap whose first entry is the earlier one; an empty one if both are."""
+        """Return the heap whose first entry is the earlier one; an empty one if both are."""
         if self._leaving and (not self._due or self._leaving[0] < self._due[0]):
             return self._leaving
         return self._due
@@ -360,9 +365,9 @@ class ReviveTable:
         return delivery is not None and delivery.scheduled_ms == entry[0]
 
     def _drop_void(self) -> None:
-        """A CK that was closed before it was due leaves its entry behind; they must not pile up.
+        """Drop entries of deliveries that were closed before they were due, so that they do not pile up.
 
-        A few are dropped at a time: all of a million would hold everybody up for a second.
+        A few are dropped at a time: all of a million would block everybody for a second.
         """
         if not self._leaving:
             if len(self._due) < self._due_max:
@@ -383,7 +388,7 @@ class ReviveTable:
 
 
 def _add(counts: dict[_Key, int], key: _Key, messages: int) -> None:
-    """Count more, or fewer; a count of none is not kept."""
+    """Add to a count, or subtract; a count of 0 is not stored."""
     count = counts.get(key, 0) + messages
     if count:
         counts[key] = count

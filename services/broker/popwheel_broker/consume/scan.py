@@ -1,7 +1,7 @@
-"""Looks through a queue for what a consumer asked for, a limited part at a time.
+"""Scans a queue for the messages that a consumer asked for, a limited part at a time.
 
-Tags stand in the queue's entries. For an SQL92 filter each message is read, and checked: one that is damaged may be one
-that passes, so it must not be passed over (S7).
+Tags are in the queue's entries. For an SQL92 filter each message is read, and checked: one that is damaged may be one
+that passes, so it must not be skipped (S7).
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Found(NamedTuple):
         entries: of messages that are wanted.
         offsets: of each.
         next_offset: where to go on.
-        cost: as how many looks at entries it counts.
+        cost: of the scan, in lookups of entries.
         records: the messages, if they were read.
     """
 
@@ -69,9 +69,9 @@ class SqlScan:
         reads: runs what must not wait for the device.
 
     Attributes:
-        looks: what came of it.
+        looks: results of scans.
         arrivals: the same of messages that had just arrived.
-        cost: as how many looks at entries all scans count, reading and filters together.
+        cost: of all scans, in lookups of entries, reading and filters together.
     """
 
     def __init__(self, records: StoredRecords, reads: ColdReads) -> None:
@@ -82,17 +82,17 @@ class SqlScan:
         self.cost = 0
 
     def run(self, queue: ConsumeQueue, start: int, wanted: SqlFilter, messages_max: int, cost_max: int) -> Found:
-        """Look from an offset on.
+        """Scan from an offset on.
 
-        What fails by itself as it is looked at counts as wanted: where it is given out, it is set aside.
+        A poison message counts as wanted: it goes to the quarantine where it is delivered.
 
         Args:
-            queue: what is looked through.
+            queue: the queue to scan.
             start: the first offset.
             wanted: the filter.
-            messages_max: ends it when so many are found.
-            cost_max: ends it when it has cost so much, reading and what the filter does together; the first message is
-                looked at in any case.
+            messages_max: ends the scan when so many are found.
+            cost_max: ends the scan when it has cost so much, reading and filters together; the first message is checked
+                in any case.
 
         Raises:
             CorruptDataError: the first message is damaged.
@@ -115,7 +115,7 @@ class SqlScan:
             try:
                 looked = self._look(queue, at, entries, wanted, left)
             except (CorruptDataError, NotInMemory) as error:
-                # What is found is given out first. A step that is not in memory is waited for, unless much was done.
+                # Messages found are delivered first. A step that is not in memory is waited for, unless much was done.
                 if found or at - start >= _STEP_MAX or (at > start and isinstance(error, CorruptDataError)):
                     break
                 self.cost += _cost(at - start, read_bytes) + looks.cost - before
@@ -134,7 +134,7 @@ class SqlScan:
                     break
             if len(found) == messages_max or len(looked) < len(entries):
                 break
-            # As many as should hold what is still wanted: what is read for nothing takes time.
+            # As many as should have the messages still wanted: reading more takes time for nothing.
             wanting, looked_at = messages_max - len(found), at - start
             step = min(_STEP_MAX, wanting * looked_at // len(found) + 1 if found else 2 * looked_at)
         cost = _cost(at - start, read_bytes) + looks.cost - before
@@ -144,9 +144,9 @@ class SqlScan:
     def _look(
         self, queue: ConsumeQueue, start: int, entries: Sequence[Entry], wanted: SqlFilter, cost_max: int
     ) -> list[tuple[bool, StoredRecord | None]]:
-        """Ask of each of the first ones if it passes; with the message, None for one that fails by itself.
+        """Return for each of the first messages if it passes, and the message; None for a poison message.
 
-        It ends when that has cost so much; the first message is looked at in any case.
+        It ends at that cost; the first message is checked in any case.
         """
         looked: list[tuple[bool, StoredRecord | None]] = []
         read_bytes, before = 0, self.looks.cost
@@ -168,8 +168,8 @@ class SqlScan:
         return looked
 
     def arrived(self, queue: ConsumeQueue, start: int, count: int) -> list[StoredRecord] | None:
-        """The first of the messages that have arrived in a queue, one at least; None if they can't be read now. Those
-        that waited for long may be deleted since.
+        """Return the first of the messages that have arrived in a queue, one at least; None if they can't be read now.
+        Those that waited for long may be deleted since.
         """
 
         def read() -> list[StoredRecord]:
@@ -201,7 +201,7 @@ def _cost(looks: int, read_bytes: int) -> int:
 
 
 def _within(entries: Sequence[Entry], cost_max: int) -> Sequence[Entry]:
-    """The first entries whose messages cost no more than that."""
+    """Return the first entries whose messages cost no more than that."""
     read_bytes = 0
     for index, entry in enumerate(entries):
         read_bytes += entry.length

@@ -24,10 +24,10 @@ class Looks:
     """Result of the filter for some messages.
 
     Args:
-        passed: let through.
-        kept_back: not let through.
+        passed: messages that passed.
+        kept_back: messages that did not pass.
         not_comparable: those of them with a text where a number was needed.
-        cost: as how many looks at entries the filters' work counts.
+        cost: of the filters, in lookups of entries.
     """
 
     passed: int = 0
@@ -73,7 +73,7 @@ class SqlFilter:
 
         Args:
             stored: the message.
-            looks: where the outcome is counted, and what it has cost.
+            looks: counts the result and its cost.
 
         Raises:
             DecodeError: it is no message.
@@ -95,7 +95,7 @@ class SqlFilter:
 
 
 def sql_filter(expression: str) -> SqlFilter:
-    """The filter of an expression. Raises StatusError: ILLEGAL_FILTER_EXPRESSION."""
+    """Return the filter of an expression. Raises StatusError: ILLEGAL_FILTER_EXPRESSION."""
     return _compiled(expression) if len(expression) <= SHORT else _compiled_long(expression)
 
 
@@ -104,7 +104,7 @@ _compiled_long = lru_cache(maxsize=64)(SqlFilter)
 
 
 def _nodes(node: Node) -> Iterator[Node]:
-    """A node and all that it is made of."""
+    """Yield a node and all nodes below it."""
     yield node
     for operand in operands(node):
         yield from _nodes(operand)

@@ -11,7 +11,7 @@ from popwheel_broker.log.record import StoredRecord
 
 @dataclass(slots=True)
 class Budget:
-    """Budget of what one pop may still take."""
+    """Budget of one pop: what it may still take."""
 
     messages: int
     scan_entries: int
@@ -19,7 +19,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """True if the pop is to end."""
+        """True if the pop has to end."""
         return self.messages <= 0 or self.scan_entries <= 0 or self.response_bytes <= 0
 
 
@@ -28,13 +28,13 @@ class Taken:
     """Messages read from one queue that are to be delivered.
 
     Args:
-        progress: the queue, and how far its group is there.
+        progress: the queue, and the group's progress there.
         origin: `receipt.FROM_TOPIC` or `receipt.FROM_RETRY_TOPIC`.
         offsets: of the messages.
         records: the messages; None if one of them failed as it was read: then each is read by itself.
-        start_offset, next_offset: from where to where the queue was read.
+        start_offset, next_offset: the range that was read.
         first_position: as in `Delivery`.
-        entries: where the messages stand; nothing for those that were read by an earlier pop.
+        entries: of the messages in their queue; nothing for those that an earlier pop has read.
         lines, attempts, sources, copies: as in `Delivery`, for a group that consumes in order.
     """
 
@@ -52,22 +52,22 @@ class Taken:
     copies: dict[int, int] = field(default_factory=dict)
 
     def shorten(self, count: int) -> None:
-        """Keep the first messages only, one at least; the others are as if they had not been read."""
+        """Keep the first messages only, one at least; the others count as not read."""
         self.offsets, self.entries = self.offsets[:count], self.entries[:count]
         self.records = None if self.records is None else self.records[:count]
         self.next_offset = self.offsets[-1] + 1
 
     def delivery(
-        self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_held: bool = False
+        self, identity: int, group: str, topic: str, now_ms: int, invisible_ms: int, *, is_blocked: bool = False
     ) -> Delivery:
-        """The CK of these messages.
+        """Return the delivery of these messages.
 
         Args:
             identity: its id.
-            group, topic: who asked, and for what.
+            group, topic: of the pop.
             now_ms: when (`PopClock`).
             invisible_ms: for how long they are hidden from the others of the group.
-            is_held: whether they are not given out yet.
+            is_blocked: whether they are not delivered yet.
         """
         return Delivery(
             id=identity,
@@ -86,5 +86,5 @@ class Taken:
             attempts=self.attempts,
             sources=self.sources,
             copies=self.copies,
-            is_held=is_held,
+            is_blocked=is_blocked,
         )

@@ -1,4 +1,4 @@
-"""Messages that have arrived and that polls with filters are still to be asked about, a limited part at a time.
+"""Arrived messages that the filters of polls are still to be asked about, a limited part at a time.
 
 Polls with many or costly filters may wait for one topic, and senders decide how often messages arrive there. So these
 filters are not asked in the turn of the loop in which a message arrives, but in later ones, topics by turns.
@@ -13,7 +13,7 @@ from popwheel_broker.log.consume_queue import ConsumeQueue
 TURN_COST_MAX = 512
 """Limit of lookups of entries that one turn may cost: about a millisecond."""
 MESSAGES_MAX = 1024
-"""Messages of a topic that may wait; all of its polls are notified of more, whatever their filters are."""
+"""Limit of waiting messages of a topic; all of its polls are notified of more, whatever their filters are."""
 
 Later = Callable[[float, Callable[[], None]], object]
 """Calls back after a number of seconds."""
@@ -24,10 +24,10 @@ class Arrived:
     """Messages that have arrived in one queue.
 
     Args:
-        queue: where.
+        queue: the queue.
         start: offset of the first.
-        count: how many.
-        tag_hashes: of each; none if they are too many to be looked at, so that all polls are notified.
+        count: of the messages.
+        tag_hashes: of each; empty if they are too many to compare, so that all polls are notified.
         filters_only: polls without an SQL92 filter were notified already.
     """
 
@@ -50,10 +50,10 @@ class _Topic:
 
 
 class Arrivals:
-    """Has filters asked of what has arrived, in later turns of the loop.
+    """Asks filters about arrived messages, in later turns of the loop.
 
     Args:
-        ask: does it.
+        ask: asks them.
         later: calls back.
     """
 
@@ -72,7 +72,7 @@ class Arrivals:
         return sum(each.messages for each in self._topics.values())
 
     def add(self, queue: ConsumeQueue, start: int, tag_hashes: Sequence[int], *, filters_only: bool = False) -> None:
-        """Put messages in line; if too many of the topic wait already, all of its polls are notified."""
+        """Add messages to wait; if too many of the topic wait already, notify all of its polls."""
         topic = self._topics.setdefault(queue.topic, _Topic())
         count = len(tag_hashes)
         last = topic.waiting[-1] if topic.waiting else None
@@ -94,7 +94,7 @@ class Arrivals:
         self._schedule()
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Topics are gone, and what waited there with them."""
+        """Forget deleted topics, and the messages that wait there."""
         for each in topics:
             self._topics.pop(each, None)
 
@@ -113,7 +113,7 @@ class Arrivals:
             self._schedule()
 
     def _step(self) -> int:
-        """One step for the topic whose turn it is; what it has cost."""
+        """Take one step for the topic in turn; return its cost."""
         name = next(iter(self._topics))
         topic = self._topics.pop(name)
         if topic.asking is None:
@@ -128,4 +128,4 @@ class Arrivals:
         finally:
             if topic.asking is not None or topic.waiting:
                 self._topics[name] = topic
-        return max(1, cost or 0)  # so a turn ends, whatever an asking says
+        return max(1, cost or 0)  # so a turn ends, whatever an asking returns

@@ -1,9 +1,9 @@
-"""The checkpoint file: how far the broker's progress is saved, so that recovery reads only what came after.
+"""The checkpoint file: the saved progress of the broker, so that recovery reads only what came after.
 
-Each save adds what has changed; now and then the file is written anew with all that is there. Two slots of 4 KiB are
-followed by frames. A slot: magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then up to where all is on the
-device, 8 bytes; they are written in turns. A frame: length 4 bytes, CRC-32C 4 bytes of all frames' bodies up to here,
-then JSON. Frames with rows are followed by one that has a `head`: a save without it never finished.
+Each save adds the changes; now and then the file is rewritten with the whole state. Two slots of 4 KiB are followed by
+frames. A slot: magic `PWCP`, version 2 bytes, CRC-32C 4 bytes of the rest, then the end of what is on the device, 8
+bytes; they are written in turns. A frame: length 4 bytes, CRC-32C 4 bytes of all frames' bodies up to here, then JSON.
+Frames with rows are followed by one that has a `head`: a save without it never finished.
 """
 
 import json
@@ -20,7 +20,7 @@ from popwheel_broker.consume.pop_clock import LogTime
 from popwheel_broker.consume.pop_state import PopSnapshot
 from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.log.queues import QueueChanges
-from popwheel_broker.topics.known_names import SavedNames
+from popwheel_broker.topics.topic_registry import SavedNames
 from popwheel_common.clock import Uptime
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
@@ -49,7 +49,7 @@ class Checkpoint:
         store: of the message store.
         pop: of the pop state, at the same position of the log.
         names: the topics and groups that were known there.
-        quarantine: what was set aside there (`popwheel_broker.consume.quarantine_table`).
+        quarantine: poison messages there (`popwheel_broker.consume.quarantine_table`).
         halves: transactions, by the positions of their half messages (`popwheel_broker.transactions.table`).
     """
 
@@ -61,12 +61,12 @@ class Checkpoint:
 
     @property
     def head(self) -> "Checkpoint":
-        """The same without queues, offsets, names and transactions, of which there may be many."""
-        names = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        """Return the same without queues, offsets, names and transactions, of which there may be many."""
+        names = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
     def rows(self) -> Iterator[Row]:
-        """All but the head."""
+        """Yield all rows but the head."""
         for topic, queues in (self.store.queues or {}).items():
             for queue_id, bounds in queues.items():
                 yield ("queues", topic, queue_id, *bounds)
@@ -101,7 +101,7 @@ class CheckpointChanges:
         head: the checkpoint without its rows.
         queues: of the store.
         progress: of the groups.
-        others: what is known now of the topics and groups, and transactions, that have changed; rows.
+        others: changed topics, groups and transactions; rows.
     """
 
     head: Checkpoint
@@ -110,7 +110,7 @@ class CheckpointChanges:
     others: list[Row]
 
     def rows(self) -> Iterator[Row]:
-        """All but the head, in the order in which it is to be taken up."""
+        """Yield all rows but the head, in the order in which they are restored."""
         for topic in self.queues.gone:
             yield ("gone_topics", topic)
         for row in self.queues.rows():
@@ -125,7 +125,7 @@ class CheckpointChanges:
 
 
 def _body(rows: Iterable[Row]) -> dict[str, Any]:
-    """Rows as they stand in a frame."""
+    """Return the body of a frame with these rows."""
     body: dict[str, Any] = {}
     queues: dict[str, list[int]] = {}
     offsets: dict[str, dict[str, list[int]]] = {}
@@ -158,7 +158,7 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "next_number": pop.next_number,
         "pop_time_ms": pop.time.ms,
         "pop_uptime": pop.time.uptime,
-        "heard": head.names.heard,
+        "heard": head.names.applied_version,
         "former_states": head.names.former_states,
         "quarantine": head.quarantine,
     }
@@ -168,7 +168,7 @@ class CheckpointFrames:
     """Makes frames, one behind the other.
 
     Args:
-        end: where the next one stands in the file.
+        end: offset of the next one in the file.
         checksum: of all before it.
     """
 
@@ -177,13 +177,13 @@ class CheckpointFrames:
         self.checksum = checksum
 
     def of(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        """Frames of rows, of a bounded number each."""
+        """Yield frames of rows, of a bounded number each."""
         rest = iter(rows)
         while body := _body(islice(rest, _ROWS_PER_FRAME)):
             yield self._frame(body)
 
     def last(self, head: Checkpoint) -> bytes:
-        """The frame that makes a save valid."""
+        """Return the frame that makes a save valid."""
         return self._frame({"head": _head(head)})
 
     def _frame(self, body: dict[str, Any]) -> bytes:
@@ -199,7 +199,7 @@ def slot(end: int) -> bytes:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The contents of a file that is written anew."""
+    """Return the contents of a file that is rewritten."""
     frames = CheckpointFrames()
     rows = b"".join(frames.of(checkpoint.rows()))  # before the last frame, whose checksum goes on from theirs
     data = rows + frames.last(checkpoint)
@@ -230,26 +230,26 @@ class CheckpointReader:
         self.checkpoint = Checkpoint()
         """Checkpoint that was saved last."""
         self.frames: CheckpointFrames | None = None
-        """Frames that the next save continues; None for an old version, which is to be written anew."""
+        """Frames that the next save continues; None for an old version, which is to be rewritten."""
 
     def steps(self) -> Iterator[None]:
-        """Read it all, one frame for each step.
+        """Read the whole file, one frame for each step.
 
         Raises:
-            CorruptDataError: it is damaged. What is behind the end that was told, and not whole, is a save that never
+            CorruptDataError: it is damaged. An incomplete frame behind the end in the slots is a save that never
                 finished, and no damage.
-            UnknownFormatError: it was written by a release that this one does not know.
+            UnknownFormatError: it was written by a newer release.
         """
         ends = [end for at in range(0, BEGIN, SLOT_BYTES) if (end := _slot_end(self._data, at)) is not None]
         if not ends:
             _refuse(self._data)
-        told = max(ends)
+        end_of_slots = max(ends)
         waiting: list[dict[str, Any]] = []
         head: dict[str, Any] | None = None
         frames = CheckpointFrames()
         while (body := self._next(frames)) is not None:
-            # Rows of a save are void without its head; of those before the end that was told, it is there.
-            if frames.end > told and "head" not in body:
+            # Rows of a save are void without its head; for those before the end in the slots, it is there.
+            if frames.end > end_of_slots and "head" not in body:
                 waiting.append(body)
                 continue
             for each in (*waiting, body):
@@ -259,12 +259,12 @@ class CheckpointReader:
             if "head" in body:
                 head = body["head"]
                 self.frames = CheckpointFrames(frames.end, frames.checksum)
-        if head is None or self.frames is None or self.frames.end < told:
+        if head is None or self.frames is None or self.frames.end < end_of_slots:
             raise _damaged()
         self.checkpoint = self._checkpoint(head)
 
     def _next(self, frames: CheckpointFrames) -> dict[str, Any] | None:
-        """The next frame if it is whole."""
+        """Return the next frame if it is whole."""
         begin = frames.end + _FRAME.size
         if len(self._data) < begin:
             return None
@@ -327,7 +327,7 @@ class CheckpointReader:
                 queues=self._queues,
                 offsets_from=head["offsets_from"],
                 remade=head["remade"],
-                reached=head.get("reached", head["synced_position"]),  # what an older release saved was all synced
+                reached=head.get("reached", head["synced_position"]),  # an older release saved only what was synced
             ),
             PopSnapshot(
                 self._offsets,
@@ -337,7 +337,7 @@ class CheckpointReader:
             ),
             replace(
                 self._names,
-                heard=head["heard"],
+                applied_version=head["heard"],
                 former_states=[(version, heard) for version, heard in head.get("former_states", ())],
             ),
             head["quarantine"],
@@ -369,7 +369,7 @@ def _damaged() -> CorruptDataError:
 
 
 def _refuse(data: bytes) -> NoReturn:
-    """Say why a file has no good slot."""
+    """Raise the reason why a file has no valid slot."""
     if len(data) < BEGIN:
         raise CorruptDataError("the checkpoint file is cut off; restore it from a replica or a backup")
     magic, version, *_ = _SLOT.unpack_from(data)

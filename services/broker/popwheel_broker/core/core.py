@@ -1,4 +1,4 @@
-"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor pops.
+"""A broker's core: store and pop state, changed only here, and the records that are neither messages nor deliveries.
 
 All of it is a fold over the log (S6): `begin` with a checkpoint, `fold` record by record, and `finish` where the log
 ends. A slave is a core that has begun and not finished yet.
@@ -30,12 +30,12 @@ from popwheel_broker.consume.pops import Pops
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.consume.relocation import Relocation
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, Row
+from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.dead_letters import DeadLetters
 from popwheel_broker.core.expiry import Expiry
-from popwheel_broker.core.notification import Interest, Interests, tell_again
+from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.core.offset_reset import OffsetReset
 from popwheel_broker.core.retrial import Retrial
-from popwheel_broker.core.settlement import Settlement
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.lite.lite_offsets import LiteOffsets
 from popwheel_broker.lite.lite_pops import LitePops
@@ -49,8 +49,8 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.queues import QueueChanges
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.topics.known_names import KnownNames, SavedNames
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
+from popwheel_broker.topics.topic_registry import SavedNames, TopicRegistry
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
@@ -66,23 +66,23 @@ class CoreSubscriber(Protocol):
     """Notifications that a leader wants at once."""
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Messages have become readable in a queue."""
+        """React to messages that have become readable in a queue."""
 
     def due_changed(self) -> None:
-        """Something may come due earlier than before."""
+        """React to a message that may come due earlier than before."""
 
 
 class BrokerCore:
-    """Everything a broker decides; `app` and `server` wait, sync and speak for it.
+    """Makes all decisions of a broker; `app` and `server` wait, sync and communicate for it.
 
     Args:
         options: settings.
         disk: where its files are.
         folder: its own folder there.
         clock: the time.
-        random_source: which queue a pop begins with.
-        view: topics, groups and keys as the controller has them.
-        on_fired: told of each delayed message that fires: its topic, and by how many milliseconds it is late.
+        random_source: decides which queue a pop begins with.
+        view: topics, groups and keys of the controller.
+        on_fired: called with each delayed message that fires: its topic, and by how many milliseconds it is late.
         log: the commit log; opened from its files if not given.
     """
 
@@ -103,13 +103,13 @@ class BrokerCore:
         self._clock = clock
         self.view = view
         self._subscriber: CoreSubscriber | None = None
-        self.names = KnownNames(view)
+        self.names = TopicRegistry(view)
         """The topics and groups that the log knows."""
         self._begun_with = Checkpoint()
         self.is_loaded = False
-        """True if all is loaded that the checkpoint covers with which it began.
+        """True if all state of the checkpoint that it began with is loaded.
 
-        Until then it cannot be saved, and it is unknown what it needs of the log.
+        Until then it cannot be saved, and it is unknown which records of the log it needs.
         """
         self._timer_is_finished = False
         self._closed: dict[int, int] = {}
@@ -134,7 +134,7 @@ class BrokerCore:
             disk, folder, options.log, clock, self._arrived, log, forget_queues, options.lite.topics_max
         )
         self.pop_clock = PopClock(clock)
-        self._topics = OwnTopics(view, self.store)
+        self._topics = SystemTopics(view, self.store)
         self.quarantine = Quarantine(
             self.store, self.state, self._topics, options.quarantine_max, lambda: self.is_finished
         )
@@ -150,13 +150,13 @@ class BrokerCore:
         self.pops = Pops(context, options.pop, random_source, clock)
         self.interests.sql_scan = self.pops.sql_scan
         subscriptions = LiteSubscriptions(
-            options.lite.subscriptions_max, self.interests.tell_client, self.interests.has_client
+            options.lite.subscriptions_max, self.interests.notify_client, self.interests.has_client
         )
         self.interests.on_client = subscriptions.polls
         self.group_queues = GroupQueues(
             self.state.merge_buffer, self.store.queues, self.names.readers, subscriptions.lite_topics_of
         )
-        self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.held_of)
+        self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.blocked_of)
         self.oldest = OldestMessages(self.store, self.state, self.group_queues)
         self.acks = Acks(context, self._due_changed, self.names.knows_group, self.pops.ordered.receives)
         self.offset_reset = OffsetReset(self.store, self.state, self._topics, self.pops, self.interests)
@@ -166,11 +166,11 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
-        # The timer asks what was set aside before.
+        # The timer looks up the quarantine first.
         for fold in (self.timer, self.state, self.names, self.quarantine.table, self.transactions.table):
             self.store.folds.add(fold)
         self.store.folds.on_fault = self._fold_failed
-        self.settlement = Settlement(
+        self.cluster_changes = ClusterChanges(
             self.store, self.state, self.names, view, self._topics, self.pops, self.interests, subscriptions
         )
         self.lite = LiteTopics(
@@ -178,9 +178,9 @@ class BrokerCore:
             view,
             subscriptions,
             LitePops(self.store, self.state, self.pops, subscriptions, options.pop.response_bytes_max),
-            self.settlement.end_lite_topics,
-            self.settlement.lite_ends_max,
-            self.interests.tell_end,
+            self.cluster_changes.end_lite_topics,
+            self.cluster_changes.lite_ends_max,
+            self.interests.notify_end,
         )
         self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
@@ -200,7 +200,7 @@ class BrokerCore:
         return self._disk.usage(self._folder)
 
     def begin(self, checkpoint: Checkpoint) -> int:
-        """Load what a checkpoint covers; from where on the log's records are to be folded, which may be before it.
+        """Load a checkpoint; return the position from which records are to be folded, which may be before it.
 
         Raises:
             UnknownFormatError: the files are of a newer release.
@@ -213,7 +213,7 @@ class BrokerCore:
         self._closed = {}
         begin = self.store.begin(checkpoint.store)
         if begin >= checkpoint.store.position:
-            self._load()  # at once, so that a slave to which nothing new comes is as ready as others
+            self._load()  # at once, so that a slave that receives nothing new is as ready as others
         return begin
 
     def _is_news(self, found: StoredRecord) -> bool:
@@ -223,13 +223,13 @@ class BrokerCore:
     @property
     def folded_position(self) -> int:
         """Position of the next record to be folded."""
-        return self.store.confirmed_position
+        return self.store.high_watermark
 
     def fold(self, found: StoredRecord) -> None:
         """Fold in the next record of the log.
 
         Raises:
-            CorruptDataError: it does not go on where the one before it ended.
+        CorruptDataError: it does not begin where the one before it ended.
         """
         if found.position < self._begun_with.store.position:
             self.store.take_up(found)  # its queue's file was missing; the rest is in the checkpoint
@@ -246,7 +246,7 @@ class BrokerCore:
                 self.timer.passed(found)
                 self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
         except RecordFaultError as fault:
-            # Wherever the log is folded this comes about, so replicas and restarts agree on what follows (S6).
+            # This happens wherever the log is folded, so replicas and restarts agree on the consequences (S6).
             self.store.pass_over(found)
             self._fold_failed(found, fault)
 
@@ -263,7 +263,7 @@ class BrokerCore:
         self.is_loaded = True
 
     def _take_up_checkpoint(self) -> None:
-        """All that the checkpoint covers is in the queues: take up the pop state that it tells of."""
+        """Restore the pop state of the checkpoint: all messages that it covers are in the queues."""
         checkpoint = self._begun_with
         store = self.store
         self.state.restore(checkpoint.pop, store.queues.take_up)
@@ -272,14 +272,14 @@ class BrokerCore:
         for topic in sorted(name for name in store.queues.system_topics if name.startswith(names.REVIVE_PREFIX)):
             known = (checkpoint.store.queues or {}).get(topic, {})
             for number, begin in enumerate(checkpoint.pop.revive_offsets):
-                # Up to where the checkpoint says: a search for its position would trust entries that may be damaged.
+                # Up to the end in the checkpoint: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
         self.pop_clock.resume(checkpoint.pop.time)
         self.pop_clock.note(self.state.table.latest_pop_ms, is_news=False)
         self.timer.begin_recovery(checkpoint.store.position)
 
     def finish(self) -> None:
-        """The log ends here: all may be read, and put into, from now on.
+        """End the fold where the log ends: all may be read, and put into, from now on.
 
         Raises:
             CorruptDataError: the log is damaged.
@@ -301,7 +301,9 @@ class BrokerCore:
         self.is_finished = True
 
     def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
-        """Bits of open CKs that a record closes which is not in their revive queue, and whose ACK is yet to be seen."""
+        """Collect bits of open deliveries that a record closes outside their revive queue, and whose ACK is yet to
+        come.
+        """
         table = self.state.table
         if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE) and len(found.origin) == ORIGIN_BYTES:
             origin = Origin.decode(found.origin)
@@ -320,8 +322,8 @@ class BrokerCore:
                 closed[identity] = left
 
     def _acknowledge(self, closed: dict[int, int]) -> None:
-        """Write the ACK records that a crash cut off: a later recovery may read only the CK's revive queue. Whether a
-        client had asked for them is not known.
+        """Write the ACK records that a crash cut off: a later recovery may read only the delivery's revive queue.
+        Whether a client had asked for them is unknown.
         """
         if closed:
             self.store.put([ack_record(self.revive_topic, identity, bits) for identity, bits in closed.items()])
@@ -340,7 +342,7 @@ class BrokerCore:
                     self.quarantine.fold_failed(record, fault)
 
     def rows(self) -> Iterator[Row]:
-        """All that a checkpoint holds but its head, each row as it is when it is reached."""
+        """Yield all rows of a checkpoint but its head, each as it is when it is reached."""
         for queue in self.store.queues:
             yield ("queues", queue.topic, queue.queue_id, *self.store.queues.bounds(queue))
         buffer = self.state.merge_buffer
@@ -351,7 +353,7 @@ class BrokerCore:
                     yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
         for row in self._name_rows(list(self.names.topic_ids), list(self.names.group_ids)):
             if row[0] in ("topics", "groups") or (len(row[1]) > 1 and row[1][1] is not None):
-                yield row  # others say only that there is nothing any more
+                yield row  # others only say that something is gone
         yield from self._half_rows(self.transactions.table.rows())
 
     def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
@@ -382,29 +384,27 @@ class BrokerCore:
         topic = self.revive_topic
         ends = tuple(self.store.next_offset(topic, number) for number in range(REVIVE_QUEUES))
         self.quarantine.table.retain(self.store.log.start_position)
-        # As long as nothing says what time it is in the log, this replica's own clock may not say so.
-        is_told = self.state.table.latest_pop_ms > 0
-        pop = self.state.snapshot(ends, self.pop_clock.saved() if is_told else self._begun_with.pop.time)
-        known = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        # Until the log has a time, this replica's own clock must not be saved as one.
+        has_time = self.state.table.latest_pop_ms > 0
+        pop = self.state.snapshot(ends, self.pop_clock.saved() if has_time else self._begun_with.pop.time)
+        known = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
         head = Checkpoint(store, pop, known, self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
     def synced(self, checkpoint: Checkpoint) -> Checkpoint:
-        """A checkpoint with the position that the log is synced up to now."""
+        """Return a checkpoint with the position that the log is synced up to now."""
         return replace(checkpoint, store=replace(checkpoint.store, synced_position=self.store.log.synced_position))
 
     def inherit(self, before: "BrokerCore") -> None:
-        """Take the place of a core that was given up: what it had heard of the cluster and not dealt with is to be
-        dealt with here.
-        """
+        """Take the place of a core that was closed: apply the cluster changes that it had received and not applied."""
         self.names.inherit(before.names)
 
     def cluster_changed(self, update: ClusterUpdate) -> None:
-        """The controller's state has changed (see `KnownNames.hear`); `settle` does the rest."""
-        self.names.hear(update)
+        """Receive a change of the controller's state (`TopicRegistry.view_changed`); `ClusterChanges.apply` follows."""
+        self.names.view_changed(update)
 
     def damage_mended(self) -> None:
-        """Records were mended at which queues or delayed messages stood still: these are tried again, and told of."""
+        """Retry queues or delayed messages that stood still at records which are mended now, and notify their polls."""
         topics = {queue.topic for queue in self.pops.damaged if not queue.is_lite}
         lite_topics = [queue for queue in self.pops.damaged if isinstance(queue, LiteQueue)]
         interests = [each for topic in topics for each in self.interests.of_topic(topic)]
@@ -412,22 +412,22 @@ class BrokerCore:
             self.waiting(each)  # reads all that is read below: where it is not in memory, nothing has changed yet
         self.timer.state.damage_mended()
         self.pops.damaged.clear()
-        tell_again(interests, self.waiting)
+        notify_again(interests, self.waiting)
         for queue in lite_topics:
             self.lite.arrived(queue)
 
     @property
     def begun_position(self) -> int:
-        """Position of the log before which all was in the checkpoint that this core has begun with."""
+        """Position of the log up to which the checkpoint covers that this core has begun with."""
         return self._begun_with.store.position
 
     def revive_offsets(self) -> list[int]:
-        """Return where each revive queue's oldest open CK stands, or where the queue ends."""
+        """Return where each revive queue's oldest open delivery stands, or where the queue ends."""
         topic, table = self.revive_topic, self.state.table
         return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
 
     def commit_offset(self, commit: OffsetCommit) -> None:
-        """Set a group's committed offset by hand.
+        """Set a group's committed offset, as a client asked.
 
         Raises:
             StatusError: the disk is full, or there is no room for more progress; nothing has changed.
@@ -438,9 +438,9 @@ class BrokerCore:
             raise self.pops.progress_full(commit.group)
         self.store.put([Record(RecordKind.OFFSET, self.revive_topic, 0, commit.encode())])
         self.pops.ordered.drop_before(commit.group, queue, commit.offset)
-        # Set back from where another commit had put it, it shows messages that arrived long ago.
+        # Set back from where another commit had put it, it makes messages visible that arrived long ago.
         polled = (each for each in self.interests.of_topic(commit.topic) if each.group == commit.group)
-        tell_again(polled, self.waiting)
+        notify_again(polled, self.waiting)
 
     def waiting(self, interest: Interest) -> int:
         """Return how many messages wait for an interest, as `Pops.waiting` does; of lite topics, how many have any."""
@@ -451,7 +451,7 @@ class BrokerCore:
         return self.pops.waiting(interest.group, interest.topic, interest.wanted)
 
     def rewrite_lagging(self) -> None:
-        """Bring forward the open CKs that recovery would have to read from far back. Raises StatusError: disk full."""
+        """Rewrite the open deliveries that recovery would have to read from far back. Raises StatusError: disk full."""
         topic = self.revive_topic
         for number in range(REVIVE_QUEUES):
             before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
@@ -480,26 +480,26 @@ class BrokerCore:
             self._subscriber.due_changed()
 
     def subscribe(self, subscriber: CoreSubscriber) -> None:
-        """Tell a leader what has changed; the one before is told no more."""
+        """Notify a leader of changes; the one before is notified no more."""
         self._subscriber = subscriber
 
     def unsubscribe(self) -> None:
-        """Tell nobody any more."""
+        """Notify nobody any more."""
         self._subscriber = None
 
     def close(self) -> None:
-        """Close the files of what is folded from the log; the log itself stays open."""
+        """Close the files of the folded state; the log itself stays open."""
         self.timer.close()
 
     @property
     def revive_topic(self) -> str:
-        """Topic of this cluster's CK and ACK records."""
+        """Topic of this cluster's delivery and ACK records."""
         return self._topics.revive
 
 
 class QueueDamagedError(CorruptDataError):
     """Error: queues cannot read what the checkpoint covers.
 
-    Entries have no checksum: they may be damaged, and not the records that they lead to. Then it helps to make them
-    again from the log.
+    Entries have no checksum: they may be damaged while the records that they lead to are not. Then making them again
+    from the log helps.
     """

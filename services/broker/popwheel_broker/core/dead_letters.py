@@ -1,7 +1,7 @@
-"""The dead letters of a group, as an operator sees them: those that were neither redriven nor purged.
+"""The dead letters of a group, as operators see them: those that were neither redriven nor purged.
 
-Which they are is told by how far the group has read of its own dead letter queue. A record that gives a dead letter
-back names the one that it takes the place of, so a crash can neither lose nor double it.
+The group's progress in its own dead letter queue says which they are. A record that redrives a dead letter names the
+one that it replaces, so a crash can neither lose nor double it.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,19 +27,19 @@ class Redriven(NamedTuple):
     """Result of a redrive of dead letters.
 
     Args:
-        given_back: to their group.
+        redriven: number of letters redriven to their group.
         kept: as dead letters, at the end of their queue: their topic is gone, they can't be read, or they are of a lite
             topic.
         moved: to the end of their queue, as they were not chosen and stood before one that was.
     """
 
-    given_back: int
+    redriven: int
     kept: int
     moved: int = 0
 
 
 class DeadLetters:
-    """Reads dead letters and gives them back.
+    """Reads dead letters and redrives them.
 
     Args:
         store: where they are.
@@ -63,7 +63,7 @@ class DeadLetters:
         return min(self._state.merge_buffer.of(group, queue).next_offset, queue.max_offset)
 
     def read(self, queue: ConsumeQueue, begin: int, limit: int, bytes_max: int) -> list[StoredRecord]:
-        """Some of them from an offset on; one at least, if there is one.
+        """Return some of them from an offset on; one at least, if there is one.
 
         Args:
             queue: of a group's.
@@ -86,7 +86,8 @@ class DeadLetters:
     def redrive(
         self, group: str, limit: int, end_offset: int, bytes_max: int, chosen: Collection[int] | None = None
     ) -> Redriven:
-        """Give some back, the oldest first: each comes to its group again, and to no other, as if for the first time.
+        """Redrive some, the oldest first: each is delivered to its group again, and to no other, as if for the first
+        time.
 
         Args:
             group: whose.
@@ -112,7 +113,7 @@ class DeadLetters:
         there = [stored for stored in found if stored.kind != RecordKind.SKIPPED]
         wanted = [chosen is None or stored.queue_offset in chosen for stored in there]
         records = [
-            (self._given_back(group, stored) if is_wanted else None) or _kept(stored)
+            (self._redriven(group, stored) if is_wanted else None) or _kept(stored)
             for stored, is_wanted in zip(there, wanted, strict=True)
         ]
         if records:
@@ -135,11 +136,11 @@ class DeadLetters:
         """
         found = [each for offset in offsets for each in self.read(queue, offset, 1, bytes_max)]
         there = [each for each in found if each.kind != RecordKind.SKIPPED]
-        kept = sum(self._given_back(group, each) is None for each in there)
+        kept = sum(self._redriven(group, each) is None for each in there)
         return Redriven(len(there) - kept, kept)
 
-    def _given_back(self, group: str, stored: StoredRecord) -> Record | None:
-        """The record that gives one back; None if it has nowhere to go."""
+    def _redriven(self, group: str, stored: StoredRecord) -> Record | None:
+        """Return the record that redrives a dead letter; None if its topic is gone."""
         try:
             message = Message.FromString(stored.payload)
             properties = SystemProperties.FromString(stored.system_properties)
@@ -148,13 +149,13 @@ class DeadLetters:
         topic = properties.dead_letter_queue.topic
         known = self._view.topics.get(topic)
         if names.kind_of(topic) is names.Kind.USER and (known is None or known.type == TopicType.LITE):
-            return None  # nobody receives from a retry topic of lite topics
+            return None  # no client receives from a retry topic of lite topics
         try:
             retry_topic = names.retry_topic(group, topic)
         except StatusError:
             return None
         properties.ClearField("dead_letter_queue")
-        # It goes by the name again under which it was sent.
+        # It has its first name again, under which it was sent.
         message.topic.name = topic.removeprefix(f"{message.topic.resource_namespace}%")
         return Record(
             kind=RecordKind.MESSAGE,
@@ -168,7 +169,7 @@ class DeadLetters:
 
 
 def _kept(stored: StoredRecord) -> Record:
-    """The same dead letter, at the end of its queue."""
+    """Return the same dead letter, at the end of its queue."""
     return Record(
         kind=RecordKind.MESSAGE,
         topic=stored.topic,

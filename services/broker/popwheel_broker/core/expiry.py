@@ -17,20 +17,20 @@ from popwheel_common.disk import DiskUsage
 
 
 class NeedsRecords(Protocol):
-    """State by which records of the log are needed."""
+    """State that needs records of the log."""
 
     def needed_from(self) -> int | None:
-        """The least position that is needed; None if none is. Raises CorruptDataError: it can't be told."""
+        """Return the least position that is needed; None if none is. Raises CorruptDataError: it is unknown."""
 
 
 class Expiry:
-    """The end of records. Decides, and deletes nothing.
+    """Decides on the end of records; deletes nothing.
 
     Args:
-        context: the log, and open CKs, which need messages.
-        relocation: moves what open CKs need.
-        needs: what else needs records: delayed messages, open transactions, what was set aside without a copy.
-        options: how long records are held.
+        context: the log, and open deliveries, which need messages.
+        relocation: moves messages of open deliveries.
+        needs: other state that needs records: delayed messages, open transactions, poison messages without a copy.
+        options: how long records are stored.
         wall_clock: the time.
         usage: how full the disk is.
     """
@@ -56,7 +56,7 @@ class Expiry:
         self._ages = SegmentAges(context.store, self._failed)
 
     def expired_before(self) -> int:
-        """The position before which segments are past their time, and not needed by what there is now.
+        """Return the position before which segments are past their time, and not needed any more.
 
         Raises:
             CorruptDataError: as `needed_from` does.
@@ -64,13 +64,13 @@ class Expiry:
         return self._past_time(self.needed_from(), disk_is_short=self._disk_is_short())
 
     def to_relocate(self) -> deque[Delivery]:
-        """The open CKs that keep segments which are past their time: what they need is to be moved (`Relocation`).
+        """Return the open deliveries that pin segments which are past their time, to be moved (`Relocation`).
 
-        Where the disk is short, and the oldest segment is to go before its time, only if that frees half of it: else
-        one would be written for each that goes.
+        Where the disk is short, and the oldest segment is to be deleted before its time, only if that frees half of it:
+        else one segment would be written for each that is deleted.
 
         Raises:
-            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
+            CorruptDataError: a queue, or a record that it leads to, is damaged, so it is unknown.
         """
         start, relocation, topic = self._store.log.start_position, self._relocation, self._topics.revive
         not_moved = min(self._needed(), default=None)
@@ -84,10 +84,11 @@ class Expiry:
         return found if 2 * relocation.open_bytes(found) <= position - start else deque()
 
     def needed_from(self) -> int | None:
-        """The least position that an open CK needs, of its message or of its own record, or that anything else needs.
+        """Return the least position that an open delivery needs, of its message or its own record, or other state
+        needs.
 
         Raises:
-            CorruptDataError: a queue, or a record that it leads to, is damaged: it can't be told.
+            CorruptDataError: a queue, or a record that it leads to, is damaged, so it is unknown.
         """
         positions = self._needed()
         first = self._table.first_position()
@@ -100,13 +101,13 @@ class Expiry:
         return min(positions, default=None)
 
     def _needed(self) -> list[int]:
-        """The least positions that are needed of what can't be moved."""
+        """Return the least positions needed by state that can't be moved."""
         return [position for each in self._needs if (position := each.needed_from()) is not None]
 
     def _position_of(self, queue: ConsumeQueue, offset: int) -> list[int]:
         """Return where the record of an offset stands.
 
-        If it fails by itself, return the log's start, so that nothing is deleted.
+        For a record that always fails, return the log's start, so that nothing is deleted.
         """
         try:
             with RECORD_STEP:

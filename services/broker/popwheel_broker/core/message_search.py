@@ -1,6 +1,6 @@
-"""Looks for a message by its id: in its topic, in retry topics, among dead letters, and where it waits before it comes
-into its topic; or for all with a key or a tag in a topic, or from some place of it on.
-Nothing is kept of ids and keys, so what was stored since some time is read, some at a time.
+"""Finds a message by its id: in its topic, in retry topics, among dead letters, and where it waits before it comes into
+its topic; or all messages with a key or a tag in a topic, or from some place of it on. Ids and keys have no index, so
+messages stored since some time are read, some at a time.
 """
 
 import re
@@ -31,7 +31,7 @@ _BYTES_AT_ONCE = 1 << 20
 _DELIVERIES_AT_ONCE = 2_048
 _EVER_MS = 1 << 62
 _NAMES_NO_MESSAGE = frozenset[int]((RecordKind.RECALL, RecordKind.HALF_END))
-"""Records of waiting messages that say which one they are about by its position alone."""
+"""Records of waiting messages that name theirs by its position alone."""
 _PLACE = re.compile(r"([^/]{1,255})/([0-9]{1,5})/([0-9]{1,20})")
 
 
@@ -39,7 +39,7 @@ class SearchPlace(NamedTuple):
     """Place where a search continues.
 
     Queues come in the order in which a message goes through their topics, then by the names of these and their numbers:
-    what leaves one of them meanwhile is met later.
+    a message that leaves one of them meanwhile is found later.
 
     Args:
         topic, queue_id: in this queue, or the first behind it.
@@ -55,7 +55,7 @@ class SearchPlace(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "SearchPlace":
-        """The place that a text names, as `str` has made it; the first of all for an empty one.
+        """Return the place that a text names, as `str` has made it; the first of all for an empty one.
 
         Raises:
             StatusError: BAD_REQUEST, it names none.
@@ -71,15 +71,15 @@ class Wanted(NamedTuple):
 
     Args:
         topic: that it was sent to.
-        message_id: its id; empty if messages are looked for by what follows. Then they are looked for in the topic
-            alone: copies have the same keys.
+        message_id: its id; empty for a search by the conditions below. Then only the topic is searched: copies have the
+            same keys.
         group: in this group's retries and dead letters alone; empty for those of all.
-        since_ms: what was stored before is not looked at.
-        until_ms: nor is what was stored in the topic itself behind this.
+        since_ms: messages stored before are skipped.
+        until_ms: messages stored in the topic itself after this are skipped.
         key: one of its keys; empty for any.
         tag: its tag; empty for any.
         queue_id: of this queue alone; None for all.
-        offset: what stands before it in its queue is not looked at.
+        offset: messages before it in their queue are skipped.
         last: so many messages before the end of each queue at the most; 0 for all.
     """
 
@@ -101,7 +101,7 @@ class Wanted(NamedTuple):
         return Sought(tuple(words), kinds, self.until_ms if topic == self.topic else _EVER_MS)
 
     def is_met_by(self, stored: StoredRecord) -> bool:
-        """Return whether a message is one of those. Its bytes are looked through first: few records are."""
+        """Return whether a message meets them. Its bytes are searched first, as most records fail there."""
         wanted = (self.message_id, self.key, self.tag)
         if any(each and each.encode() not in stored.system_properties for each in wanted):
             return False
@@ -117,13 +117,13 @@ class Wanted(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """Messages that some places hold.
+    """Result of a step of the search.
 
     Args:
-        found: messages that are wanted.
+        found: messages that meet the conditions.
         next: where to go on; None if those were the last places.
-        messages: how many were looked at, those that can't be read among them.
-        unreadable: how many can't be read.
+        messages: number of checked messages, unreadable ones among them.
+        unreadable: number of unreadable messages.
     """
 
     found: list[StoredRecord]
@@ -133,12 +133,12 @@ class Looked(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """State of a message at one place for a group that has read it, and is not done with it.
+    """State of a message at one place for a group that has read it, and has not finished it.
 
     Args:
         place: the message: its topic, queue and offset.
         group: the group.
-        delivery: in which it is.
+        delivery: its delivery.
         number: its index there.
     """
 
@@ -149,12 +149,12 @@ class Holding(NamedTuple):
 
 
 class MessageSearch:
-    """Looks for messages.
+    """Finds messages.
 
     Args:
         store: where they are.
-        state: who has what.
-        readers: who reads what.
+        state: messages in flight, and progress.
+        readers: topics by reading group.
     """
 
     def __init__(self, store: MessageStore, state: PopState, readers: Readers) -> None:
@@ -163,12 +163,12 @@ class MessageSearch:
         self._readers = readers
 
     def step(self, wanted: Wanted, begin: SearchPlace, found_max: int = _MESSAGES_AT_ONCE) -> Looked:
-        """Look at some places.
+        """Search some places.
 
         Args:
-            wanted: what is looked for.
+            wanted: the conditions.
             begin: the first place.
-            found_max: it ends behind this number of messages that are found.
+            found_max: limit of the messages found by a step.
 
         Raises:
             NotInMemory: they are to be read first; nothing is lost by that.
@@ -212,7 +212,7 @@ class MessageSearch:
         return max(at, queue.max_offset - wanted.last) if wanted.last else at
 
     def _waiting(self, wanted: Wanted, records: Sequence[StoredRecord], end: int) -> tuple[list[StoredRecord], int]:
-        """Those records of a queue of waiting messages that are about the wanted one, and where the step ends."""
+        """Return the records of a queue of waiting messages that concern the wanted one, and where the step ends."""
         found: list[StoredRecord] = []
         size = 0
         for each in records:
@@ -226,8 +226,8 @@ class MessageSearch:
         return found, end
 
     def readers(self, stored: StoredRecord, group: str) -> dict[str, bool]:
-        """Groups that read a message's topic, or whose retry topic that is, and whether the message still waits
-        to be read.
+        """Return the groups that read a message's topic, or whose retry topic that is, and whether the message still
+        waits for them.
 
         Args:
             stored: the message, as `step` has found it.
@@ -249,12 +249,12 @@ class MessageSearch:
     def holdings(self, messages: Sequence[StoredRecord], group: str, begin: int) -> tuple[list[Holding], int | None]:
         """Return the states of messages by some of the deliveries, and the id to go on from; None if those were all.
 
-        Whatever takes the place of a delivery meanwhile has a higher id, so it is met.
+        Whatever replaces a delivery meanwhile has a higher id, so the search finds it.
 
         Args:
             messages: as `step` has found them.
             group: of this group alone; empty for all.
-            begin: the first id that is looked at.
+            begin: the first id to search.
         """
         wanted = {(each.topic, each.queue_id, each.queue_offset) for each in messages}
         queues = {place[:2] for place in wanted}
@@ -271,7 +271,7 @@ class MessageSearch:
         return found, None
 
     def _queues(self, wanted: Wanted, begin: SearchPlace) -> Iterator[ConsumeQueue]:
-        """Those that may hold it, from a place on."""
+        """Yield the queues that may have it, from a place on."""
         queues = self._store.queues
         if not wanted.message_id:
             stored = set()
@@ -291,8 +291,8 @@ class MessageSearch:
                         yield queue
 
     def _read(self, queue: ConsumeQueue, places: Places, sought: Sought) -> tuple[list[StoredRecord], list[int], int]:
-        """The records that are sought, one more at the most than a step looks at; the offsets of those that can't be
-        read; and how many places were looked at: fewer where one can't be read, as those cost more.
+        """Return the sought records, one more at the most than a step checks; the offsets of unreadable ones; and how
+        many places were checked: fewer where one can't be read, as those cost more.
         """
         count = len(places.offsets)
         try:

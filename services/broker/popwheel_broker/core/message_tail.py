@@ -1,7 +1,7 @@
 """Tail of a topic: some of the newest messages, and the number of the others.
 
-Whoever looks on asks again and again, so a look costs little whatever came: it is bounded in messages and in bytes, and
-what is beyond that is counted and not read.
+A client polls it repeatedly, so a poll costs little however many messages came: it is bounded in messages and in bytes,
+and the rest is counted and not read.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import CorruptDataError
 
 _LOOKED_MAX = 256
-"""Messages that one look reads."""
+"""Messages that one poll reads."""
 _BYTES_MAX = 1 << 20
 
 
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
     Args:
         found: messages, in the order in which they were stored.
-        places: by queue, where the next look goes on.
+        places: by queue, where the next poll goes on.
         passed_over: messages that were not read, or are more than was asked for.
     """
 
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 class MessageTail:
-    """Looks at what came.
+    """Reads new messages.
 
     Args:
         store: where it came.
@@ -61,13 +61,13 @@ class MessageTail:
         self._store = store
 
     def step(self, wanted: TailWanted, places: Mapping[int, int], limit: int) -> Seen:
-        """Look at what came since the last look.
+        """Read the messages since the last poll.
 
         Args:
-            wanted: which messages are looked for.
-            places: where the last look has ended, by queue. A queue that it has not met is new, so all of it came
-                since. Empty at the first look, which finds nothing.
-            limit: so many are found at the most, the newest.
+            wanted: the conditions.
+            places: where the last poll ended, by queue. A queue that is not among them is new, so all of it came since.
+                Empty at the first poll, which finds nothing.
+            limit: of messages found, the newest.
 
         Raises:
             NotInMemory: something is to be read first; nothing is lost by that.
@@ -75,7 +75,7 @@ class MessageTail:
         queues = self._store.queues.of_topic(wanted.topic)
         ends = {queue.queue_id: queue.max_offset for queue in queues}
         if not places:
-            # A topic without queues has a place as well, so that the next look is not taken for the first.
+            # A topic without queues has a place as well, so that the next poll is not taken for the first.
             return Seen([], ends or {0: 0}, 0)
         came = [(queue, _begin(queue, places)) for queue in queues]
         came = [(queue, begin) for queue, begin in came if begin < queue.max_offset]
@@ -92,14 +92,14 @@ class MessageTail:
         return Seen(shown, {**places, **ends}, total - looked + len(found) - len(shown))
 
     def _newest(self, queue: ConsumeQueue, begin: int, bytes_max: int) -> tuple[list[StoredRecord], int, int]:
-        """Messages from an offset to the end of a queue, as many of the newest as there is room for; how many were
-        read, those that cannot be among them; and their size.
+        """Return messages from an offset to the end of a queue, as many of the newest as there is room for; the number
+        read, unreadable ones among them; and their size.
         """
         entries = queue.read(begin, queue.max_offset - begin)
         size = count = 0
         for entry in reversed(entries):
             if size + entry.length > bytes_max and (count or bytes_max < _BYTES_MAX):
-                break  # a message that is longer than that is read alone
+                break  # a longer message is read alone
             size += entry.length
             count += 1
         first = begin + len(entries) - count
@@ -109,7 +109,7 @@ class MessageTail:
             with RECORD_STEP:
                 records = self._store.records.read_checked(queue, range(first, first + count), chosen)
         except (CorruptDataError, RecordFaultError):
-            records = []  # whoever reads the queue finds out which is damaged
+            records = []  # a read of the queue finds out which is damaged
         return records, count, size
 
 

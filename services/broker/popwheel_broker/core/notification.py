@@ -1,12 +1,12 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy.
 
-Proxies that wait for the same are told as many as messages come, the others only if that did not help. Were all told of
-each message, all would pop and all but one in vain. So members are told in turn. One without a poll that waits hands
-the word on, to the next; in one while words are handed on as often as a single one needs to go round, however many
-there are (docs/decisions/0038-hand-on.md). A member that hangs or dies says nothing; so a while later, if older
-messages than those of that while still wait, all are told. Each message is thus either taken, or known to all members
-after two such whiles at the latest while no others come; while others do, each of them has a member pop, which brings
-the truth.
+Of proxies that wait for the same, as many are notified as messages come, the others only if that did not help. Were all
+notified of each message, all would pop and all but one in vain. So members are notified in turn. One without a waiting
+poll forwards its notification to the next; within one period, notifications are forwarded as often as a single one
+needs to go round, however many there are (docs/decisions/0038-hand-on.md). A member that hangs or dies forwards
+nothing; so a period later, if messages older than that period still wait, all are notified. Each message is thus either
+taken, or known to all members after two such periods at the latest while no others come; while others do, each of them
+has a member pop, which finds the older one.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.shares import Shares
 
 SubscriberSetKey = tuple[str, str, Wanted]
-"""Topic, group and what is wanted."""
+"""Topic, group and filter."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,10 +38,10 @@ class Interest:
     Args:
         id: the proxy's number for it.
         subscriber: the proxy.
-        topic: what it waits for.
-        group: for whom.
-        wanted: what is to pass, None for all (messages of the retry topic are always wanted).
-        client_id: the client that waits for what comes in the lite topics of `topic` that it reads; empty for others.
+        topic: that it waits for.
+        group: of the polls.
+        wanted: the filter, None for all (messages of the retry topic are always wanted).
+        client_id: the client that waits for messages in its lite topics of `topic`; empty for others.
     """
 
     id: int
@@ -58,7 +58,7 @@ class Interest:
 
     @property
     def source(self) -> str:
-        """Source that it waits for: a topic, or what one client reads of it."""
+        """Source of its messages: a topic, or what one client reads of it."""
         return client_source(self.topic, self.client_id) if self.client_id else self.topic
 
 
@@ -67,7 +67,7 @@ class Subscriber:
     """One proxy's stream.
 
     Args:
-        wake: called when there is something to tell, once until it is taken.
+        wake: called when there are notifications, once until they are taken.
     """
 
     wake: Callable[[], None]
@@ -75,30 +75,30 @@ class Subscriber:
     _waiting: dict[int, int] = field(default_factory=dict)
     _refused: dict[int, bool] = field(default_factory=dict)
     lite_ends: deque[tuple[ClientKey, str]] = field(default_factory=lambda: deque(maxlen=LITE_ENDS_MAX))
-    """Clients, and lite topics that have ended for them: to be told."""
+    """Clients, and lite topics that have ended for them: to be notified."""
 
-    def tell(self, interest_id: int, messages: int) -> None:
-        """Note that messages wait for an interest; with 0, that it is registered."""
+    def notify(self, interest_id: int, messages: int) -> None:
+        """Add messages that wait for an interest; with 0, report that it is registered."""
         first = not (self._waiting or self._refused)
         self._waiting[interest_id] = self._waiting.get(interest_id, 0) + messages
         if first:
             self.wake()
 
     def refuse(self, interest_id: int, *, is_unknown_client: bool = False) -> None:
-        """Note that an interest was not registered; maybe because nobody has said what its client reads."""
+        """Report that an interest was not registered; maybe because the broker has no subscriptions of its client."""
         first = not (self._waiting or self._refused)
         self._refused[interest_id] = is_unknown_client
         if first:
             self.wake()
 
-    def tell_end(self, client: ClientKey, lite_topic: str) -> None:
-        """Note that a lite topic has ended that a client has read."""
+    def notify_end(self, client: ClientKey, lite_topic: str) -> None:
+        """Report that a lite topic has ended that a client has read."""
         self.lite_ends.append((client, lite_topic))
         self.wake()
 
     def take(self) -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
-        """Ids of interests with the number of messages that wait, and of those refused, since the last call; of these
-        whether nobody has said what the client reads.
+        """Return ids of interests with the number of messages that wait, and of those refused, since the last call; of
+        these whether the broker has no subscriptions of the client.
         """
         interests = self.interests
         waiting = [(interest_id, count) for interest_id, count in self._waiting.items() if interest_id in interests]
@@ -114,19 +114,19 @@ LITE_ENDS_MAX = 10_000
 It is not notified of further ones, and nothing is lost.
 """
 _CANCELLED_AT_ONCE, _LITE_TOPICS_OF_ONE = 256, 16
-"""The number of interests of a proxy that has gone that end at once: a millisecond or two.
+"""The number of interests of a proxy that has gone that are ended at once: a millisecond or two.
 
 Each counts as one more for every `_LITE_TOPICS_OF_ONE` lite topics that its client reads.
 """
 WHILE_S = 0.02
 """Time that notified proxies have to take the messages."""
 _MESSAGES_AT_ONCE, _TAGS_OF_ONE = 64, 32
-"""Messages that are looked at together; tags that are compared in about the time of a look at an entry."""
+"""Messages that are compared together; tags that are compared in about the time of a lookup of an entry."""
 _ASKING_COST_MAX = 1_000_000
-"""A limit in looks at entries, about two seconds of work.
+"""A limit in lookups of entries, about two seconds of work.
 
-When filters have cost as much for messages that have arrived together, the polls that are left are notified. Else
-nobody there is notified of a message for long.
+When filters have cost as much for messages that have arrived together, the remaining polls are notified. Else they
+would wait for a notification for long.
 """
 _AT_ONCE_MAX = 1_000
 """Tags that are compared at once when messages arrive, messages times filters. More are compared in later turns."""
@@ -136,18 +136,19 @@ class SubscriberSet:
     """The interests of several proxies in the same topic, group and filter.
 
     Args:
-        topic: what they wait for.
-        group: for whom.
-        wanted: what is to pass, None for all.
-        later: how the while is waited for; None: all are told of everything at once.
-        waiting: how many messages wait for an interest.
+        topic: that they wait for.
+        group: of the polls.
+        wanted: the filter, None for all.
+        later: timer of the period; None: all are notified of everything at once.
+        waiting: returns how many messages wait for an interest.
 
     Attributes:
-        members: the next to be told first.
-        hand_ons: how often members may still hand a word on in this while: as often as one word needs to go round.
+        members: the next to be notified first.
+        forwards_left: how often members may still forward in this period: as often as one notification needs to go
+        round.
     """
 
-    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "hand_ons", "members", "pair", "topic", "wanted")
+    __slots__ = ("_fresh", "_is_open", "_later", "_waiting", "forwards_left", "members", "pair", "topic", "wanted")
 
     def __init__(
         self,
@@ -165,48 +166,50 @@ class SubscriberSet:
         self._waiting = waiting
         self._is_open = False
         self._fresh = 0
-        self.hand_ons = 0
+        self.forwards_left = 0
 
-    def tell(self, messages: int) -> None:
-        """Messages have come: tell as many members, in turn, and look later whether they were taken."""
+    def notify(self, messages: int) -> None:
+        """Notify as many members of messages as have come, in turn, and check later whether they were taken."""
         count = len(self.members)
         if self._later is None or count == 1:
             for interest in self.members:
-                interest.subscriber.tell(interest.id, messages)
+                interest.subscriber.notify(interest.id, messages)
             return
-        told = min(count, messages)
-        share, more = divmod(messages, told)
-        for index in range(told):
-            self._tell_next(share + (index < more))
+        notified = min(count, messages)
+        share, more = divmod(messages, notified)
+        for index in range(notified):
+            self._notify_next(share + (index < more))
         self._fresh += messages
         self._open()
 
-    def hand_on(self) -> None:
-        """A member has no poll for what it was told: tell the next, unless words have been handed on often enough."""
-        if self.hand_ons and self._waiting(self.members[0]):
-            self.hand_ons -= 1
-            self._tell_next(1)
+    def forward(self) -> None:
+        """Notify the next member, as one has no poll for its messages, unless the forwards of this period are used
+        up.
+        """
+        if self.forwards_left and self._waiting(self.members[0]):
+            self.forwards_left -= 1
+            self._notify_next(1)
 
-    def _tell_next(self, messages: int) -> None:
+    def _notify_next(self, messages: int) -> None:
         interest = self.members.pop(0)
         self.members.append(interest)
-        interest.subscriber.tell(interest.id, messages)
+        interest.subscriber.notify(interest.id, messages)
 
     def _open(self) -> None:
         if not self._is_open and self._later is not None:
             self._is_open = True
-            self.hand_ons = len(self.members) - 1
+            self.forwards_left = len(self.members) - 1
             self._later(WHILE_S, self._look)
 
     def _look(self) -> None:
-        """The while is over."""
+        """End the period."""
         self._is_open = False
-        self.hand_ons = 0
+        self.forwards_left = 0
         fresh, self._fresh = self._fresh, 0
         waiting = self._waiting(self.members[0]) if self.members else 0
         if waiting > fresh:
             for interest in self.members:
-                interest.subscriber.tell(interest.id, waiting)
+                interest.subscriber.notify(interest.id, waiting)
         elif waiting:
             self._open()
 
@@ -215,13 +218,13 @@ class Interests:
     """All interests, found by the topic that a message arrives in.
 
     Args:
-        limit: how many there may be; groups share it.
-        filter_bytes_max: how many bytes their filters may take; groups share that, too. Equal ones of a group and topic
-            are kept once.
+        limit: of interests; groups share it.
+        filter_bytes_max: limit of the bytes of filters; groups share it, too. Equal ones of a group and topic are
+            stored once.
 
     Attributes:
-        refused: how often one was refused.
-        sql_scan: looks at what arrives for those with SQL92 filters; without one these are told of all.
+        refused: number of refused interests.
+        sql_scan: scans arrived messages for interests with SQL92 filters; without it these are notified of all.
     """
 
     def __init__(self, limit: int, filter_bytes_max: int) -> None:
@@ -236,15 +239,15 @@ class Interests:
         self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, dict[SubscriberSet, None]] = {}
         self.on_client: Callable[[ClientKey, bool], int] = _nobody
-        """Called for a client that waits for what comes in lite topics, from now on or no more. It returns how many
-        of these it has looked at.
+        """Called for a client that begins or ends to wait for messages in lite topics. It returns how many of these it
+        has checked.
         """
         self._later: Later | None = None
         self._waiting: Callable[[Interest], int] = _none
         self.arrivals: Arrivals | None = None
         """Messages that filters are still to be asked about."""
         self.paused: Container[tuple[str, str]] = ()
-        """Groups and topics that are told of no arrivals, as no more is read for them now."""
+        """Groups and topics that are notified of no arrivals, as no more is read for them now."""
         self.is_paused: Callable[[str, str], bool] = _never
         """Function that returns whether an operator has paused a group or a topic."""
 
@@ -257,11 +260,11 @@ class Interests:
         return self._bytes.total
 
     def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
-        """Let proxies that wait for the same take turns from now on; before this is called all are notified of all.
+        """Let proxies that wait for the same take turns from now on; before this all are notified of all.
 
         Args:
             later: calls back after so many seconds.
-            waiting: how many messages wait for an interest.
+            waiting: returns how many messages wait for an interest.
         """
         self._later, self._waiting = later, waiting
         self.arrivals = Arrivals(self._ask, later)
@@ -297,12 +300,12 @@ class Interests:
         self.refused += 1
         return StatusError(
             Code.TOO_MANY_REQUESTS,
-            f"{shares.total} {what} are registered, {shares.held(group)} of them for the group {group}: that is its "
+            f"{shares.total} {what} are registered, {shares.share(group)} of them for the group {group}: that is its "
             f"share of the limit (broker.pop.{limit}); use fewer",
         )
 
     def cancel(self, subscriber: Subscriber, interest_id: int) -> int:
-        """End an interest, if there is one of that id; how many lite topics had to be looked at."""
+        """End an interest, if there is one of that id; return how many lite topics had to be checked."""
         interest = subscriber.interests.pop(interest_id, None)
         if interest is None:
             return 0
@@ -334,11 +337,11 @@ class Interests:
             self._later(0, partial(self.cancel_all, subscriber))
 
     def of_topic(self, topic: str) -> list[Interest]:
-        """Those in messages of a topic, or of a retry topic."""
+        """Return the interests in messages of a topic, or of a retry topic."""
         return [interest for subscribers in self._by_topic.get(topic, ()) for interest in subscribers.members]
 
     def of_groups(self, groups: Container[str]) -> list[Interest]:
-        """Those of some groups; looks at all there are."""
+        """Return the interests of some groups; scans all there are."""
         return [
             interest
             for (_, group, _), subscribers in self._sets.items()
@@ -347,7 +350,7 @@ class Interests:
         ]
 
     def of_resumed(self, topics: Container[str], groups: Container[str]) -> list[Interest]:
-        """Those of some topics, lite topics among them, and of some groups; looks at all there are."""
+        """Return the interests in some topics, lite topics among them, and of some groups; scans all there are."""
         return [
             interest
             for subscribers in self._sets.values()
@@ -358,16 +361,16 @@ class Interests:
     def is_shared(self, interest: Interest) -> bool:
         """Return whether other proxies wait for the same, and may be notified instead."""
         subscriber_set = self._sets[interest.key]
-        return len(subscriber_set.members) > 1 and subscriber_set.hand_ons > 0
+        return len(subscriber_set.members) > 1 and subscriber_set.forwards_left > 0
 
-    def hand_on(self, subscriber: Subscriber, interest_id: int) -> None:
-        """A proxy has no poll that waits for what it was told: another may."""
+    def forward(self, subscriber: Subscriber, interest_id: int) -> None:
+        """Forward a notification of a proxy that has no waiting poll to another one."""
         interest = subscriber.interests.get(interest_id)
         if interest is not None:
-            self._sets[interest.key].hand_on()
+            self._sets[interest.key].forward()
 
     def arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
-        """Notify those who wait for messages that these have become readable, at once or in the next turns."""
+        """Notify interests of messages that have become readable, at once or in the next turns."""
         sets = self._by_topic.get(queue.topic)
         if sets is None:
             return
@@ -383,19 +386,19 @@ class Interests:
                 if _is_asked(each, queue):
                     asked = True
                 else:
-                    self._tell(each, queue, tag_hashes)
+                    self._notify(each, queue, tag_hashes)
             if asked:
                 self.arrivals.add(queue, queue.max_offset - count, tag_hashes, filters_only=True)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Topics are gone by their stored names: nobody is to be asked about what had arrived there."""
+        """Drop arrived messages of topics that are gone, by their stored names."""
         if self.arrivals is not None:
             self.arrivals.forget(topics)
 
     def _ask(self, arrived: Arrived) -> Iterator[int]:
-        """Notify those whose filters let arrived messages pass; yield what each step has cost.
+        """Notify interests whose filters let arrived messages pass; yield the cost of each step.
 
-        Who comes or goes meanwhile is left out: whoever comes is notified of all that waits.
+        Interests that come or go meanwhile are left out: a new one is notified of all waiting messages.
         """
         queue, at, end = arrived.queue, arrived.start, arrived.start + len(arrived.tag_hashes)
         spent = 0
@@ -414,7 +417,7 @@ class Interests:
                 wanted = each.wanted
                 is_open = records is not None and spent <= _ASKING_COST_MAX and _is_asked(each, queue)
                 if records is None or not is_open or not isinstance(wanted, SqlFilter):
-                    self._tell(each, queue, tag_hashes)
+                    self._notify(each, queue, tag_hashes)
                     yield 1 + len(tag_hashes) // _TAGS_OF_ONE
                     continue
                 if wanted not in passing:
@@ -425,65 +428,65 @@ class Interests:
                         spent += cost
                         yield cost
                 if passing[wanted]:
-                    self._tell(each, queue, tag_hashes[: passing[wanted]])
+                    self._notify(each, queue, tag_hashes[: passing[wanted]])
                     yield 1
         if not arrived.tag_hashes:
             for each in self._to_be_asked(arrived):
                 if each.members and not self._is_paused(each):
-                    each.tell(arrived.count)
+                    each.notify(arrived.count)
                 yield 1
 
     def _to_be_asked(self, arrived: Arrived) -> list[SubscriberSet]:
-        """The polls that wait now and were not notified as the messages arrived."""
+        """Return the sets that wait now and were not notified as the messages arrived."""
         sets = self._by_topic.get(arrived.queue.topic, ())
         return [each for each in sets if not arrived.filters_only or _is_asked(each, arrived.queue)]
 
     def _passing(self, stored: StoredRecord, wanted: SqlFilter) -> tuple[int, int]:
-        """Count a message that passes as 1; also say what it has cost to know."""
+        """Return 1 for a message that passes, else 0; and the cost of the check."""
         scan = self.sql_scan
         if scan is None:
             return 1, 1
         before = scan.arrivals.cost
         return scan.passing([stored], wanted), 1 + scan.arrivals.cost - before
 
-    def _tell(self, subscribers: SubscriberSet, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
-        """Notify them of messages that have their tags; of all, if it is not tags that decide."""
+    def _notify(self, subscribers: SubscriberSet, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
+        """Notify a set of messages that have its tags; of all, if its filter is not of tags."""
         wanted = subscribers.wanted
         if not subscribers.members or self._is_paused(subscribers):
             return
         if not isinstance(wanted, frozenset) or queue.topic != subscribers.topic:
-            subscribers.tell(len(tag_hashes))
+            subscribers.notify(len(tag_hashes))
         elif messages := sum(tag_hash in wanted for tag_hash in tag_hashes):
-            subscribers.tell(messages)
+            subscribers.notify(messages)
 
     def _is_paused(self, subscribers: SubscriberSet) -> bool:
         return (bool(self.paused) and subscribers.pair in self.paused) or self.is_paused(*subscribers.pair)
 
-    def tell_client(self, key: ClientKey) -> None:
+    def notify_client(self, key: ClientKey) -> None:
         """Notify a client that waits here that a lite topic which it reads may have something for it."""
         subscribers = self._sets.get((client_source(key.topic, key.client_id), key.group, None))
         if subscribers is not None and not self.is_paused(key.group, key.topic):
-            subscribers.tell(1)
+            subscribers.notify(1)
 
-    def tell_end(self, key: ClientKey, lite_topic: str) -> None:
-        """Tell all proxies that a lite topic has ended which a client has read: one of them has the client."""
+    def notify_end(self, key: ClientKey, lite_topic: str) -> None:
+        """Notify all proxies that a lite topic has ended which a client has read: one of them has the client."""
         for subscriber in self.subscribers:
-            subscriber.tell_end(key, lite_topic)
+            subscriber.notify_end(key, lite_topic)
 
     def has_client(self, key: ClientKey) -> bool:
         """Return whether a client waits here for messages of lite topics."""
         return (client_source(key.topic, key.client_id), key.group, None) in self._sets
 
     def became_ready(self, group: str, topic: str) -> None:
-        """Tell those of a group that a message has become ready which arrived long ago."""
+        """Notify the polls of a group that a message which arrived long ago has become ready."""
         if self.is_paused(group, topic):
             return
         for subscribers in self._by_topic.get(names.retry_topic(group, topic), ()):  # of this group alone
-            subscribers.tell(1)
+            subscribers.notify(1)
 
 
 def _is_asked(subscribers: SubscriberSet, queue: ConsumeQueue) -> bool:
-    """Say if an SQL92 filter is asked about what arrives in a queue; what comes again passes every filter."""
+    """Return whether an SQL92 filter is asked about arrivals in a queue; a redelivered message passes every filter."""
     return isinstance(subscribers.wanted, SqlFilter) and queue.topic == subscribers.topic
 
 
@@ -496,7 +499,7 @@ def _topics(interest: Interest) -> tuple[str, ...]:
 def client_source(topic: str, client_id: str) -> str:
     """Return the source of all that a client reads of a topic's lite topics.
 
-    It stands in the place of a topic, and is none.
+    It is used in the place of a topic, and is none.
     """
     return f"{topic}/{client_id}"
 
@@ -510,18 +513,18 @@ def _never(group: str, topic: str) -> bool:
 
 
 def _nobody(key: ClientKey, is_waiting: bool) -> int:
-    """Nobody wants to know of clients."""
+    """Do nothing for a client."""
     return 0
 
 
-def tell_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]) -> None:
-    """Tell how many messages wait, also of those that were told of when they arrived.
+def notify_again(interests: Iterable[Interest], waiting: Callable[[Interest], int]) -> None:
+    """Notify interests of all waiting messages, also of those that they were notified of on arrival.
 
     Args:
-        interests: of whom.
-        waiting: how many messages wait for one.
+        interests: to notify.
+        waiting: returns how many messages wait for one.
     """
     for interest in interests:
         count = waiting(interest)
         if count:
-            interest.subscriber.tell(interest.id, count)
+            interest.subscriber.notify(interest.id, count)

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from popwheel_broker.consume.delivery import RESET, REVIVE_QUEUES, Delivery, OffsetCommit, close_records
-from popwheel_broker.consume.pop_state import PopState, TakingBack, is_read_from
+from popwheel_broker.consume.pop_state import PopState, Revocation, is_read_from
 from popwheel_broker.consume.pops import Pops
-from popwheel_broker.core.notification import Interests, tell_again
+from popwheel_broker.core.notification import Interests, notify_again
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -26,13 +26,13 @@ class ResetPlan:
     """Plan of a reset.
 
     Args:
-        group: whose offsets.
-        topic: of which topic.
+        group: the consumer group.
+        topic: the topic.
         queues: where the group is to go on in each of the topic's queues.
-        retries: the queues of the group's retry topic, which are passed over.
-        retries_kept: those that are not: a retry does not say which queue it came from.
-        given_out: CKs of the group that have messages of the topic, or of its retries; also of those that wait in line.
-        in_flight: how many messages are given out.
+        retries: the queues of the group's retry topic, which are skipped.
+        retries_kept: those that are not: a retry does not have its queue of origin.
+        deliveries: those to the group of messages of the topic, or of its retries; blocked ones as well.
+        in_flight: number of messages in flight.
         queue_id: the only queue that is reset; None for all of the topic.
     """
 
@@ -41,7 +41,7 @@ class ResetPlan:
     queues: Mapping[ConsumeQueue, int]
     retries: Sequence[ConsumeQueue]
     retries_kept: Sequence[ConsumeQueue]
-    given_out: list[Delivery]
+    deliveries: list[Delivery]
     in_flight: int
     queue_id: int | None
 
@@ -49,25 +49,25 @@ class ResetPlan:
 class OffsetReset:
     """Resets offsets. A group gets all messages from its new offsets on as if it had never read them.
 
-    So nothing else of the topic is left to it: what is given out is taken back, and what waits to be tried again is
-    passed over. Both come anew if they stand behind the new offset. Dead letters stay.
+    So nothing else of the topic is left to it: its deliveries are revoked, and waiting retries are skipped. Both are
+    delivered again if they stand behind the new offset. Dead letters stay.
 
-    A reset of one queue takes back what was read from it alone. Retries stay as they are, given out or not: one retry
-    queue serves all queues of a topic, and a retry does not say which of them it came from.
+    A reset of one queue revokes messages of that queue alone. Retries stay as they are, in flight or not: one retry
+    queue serves all queues of a topic, and a retry does not have its queue of origin.
 
-    One write does it. Where very much is given out, the offsets are set by one, and the rest is taken back some at a
-    time: cut off in between, what is left comes once more, as always.
+    It is one write. Of very many deliveries, that write sets the offsets, and the rest is revoked some at a time: after
+    a crash in between, the others are redelivered once more, as always.
 
     Args:
         store: where records are put.
-        state: who has what.
-        topics: where a reset is written down.
+        state: messages in flight.
+        topics: where a reset is recorded.
         pops: knows whether there is room for more progress, and which queues stand still.
-        interests: whose polls are told of what can be read again.
+        interests: of polls, notified of messages that can be read again.
     """
 
     def __init__(
-        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, interests: Interests
+        self, store: MessageStore, state: PopState, topics: SystemTopics, pops: Pops, interests: Interests
     ) -> None:
         self._store = store
         self._state = state
@@ -83,11 +83,10 @@ class OffsetReset:
         Args:
             group: the group.
             topic: the topic.
-            queues: queues of the topic, and where the group is to go on there. Nothing is to be said of an empty one:
-                whoever reads it begins at its end.
+            queues: queues of the topic, and the new offsets. An empty queue needs none: its readers begin at its end.
             queue_id: the only queue that is reset; None for all of the topic.
         """
-        given_out = [
+        deliveries = [
             each for each in self._state.table.of_group(group) if each.topic == topic and is_read_from(each, queue_id)
         ]
         retries = self._store.queues.of_topic(names.stored_retry_topic(group, topic))
@@ -97,23 +96,23 @@ class OffsetReset:
             {queue: offset for queue, offset in queues.items() if queue.min_offset < queue.max_offset},
             retries if queue_id is None else (),
             () if queue_id is None else retries,
-            given_out,
-            sum(each.open_bits.bit_count() for each in given_out if not each.is_held),
+            deliveries,
+            sum(each.open_bits.bit_count() for each in deliveries if not each.is_blocked),
             queue_id,
         )
 
     def begin(self, plan: ResetPlan) -> None:
-        """Set the offsets. To be called at once: nothing may have happened since it was planned.
+        """Set the offsets. To be called at once: nothing may have happened since the plan.
 
-        From here on nothing that was given out before is anybody's: no handle is good, and nothing of it comes again.
-        Nothing is given out to the group either until `end`, so it gets no message before all is as it is to be.
+        From here on the earlier deliveries are no client's: no handle is valid, and no message of them is redelivered.
+        Nothing is delivered to the group either until `end`, so it gets no message before the reset is complete.
 
         Raises:
             StatusError: the disk is full, there is no room for more progress, or another reset of the group in this
                 topic is under way; nothing has changed.
         """
         pair = (plan.group, plan.topic)
-        if pair in self._state.taking_back:
+        if pair in self._state.revoking:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS, f"a reset of {plan.group} in {plan.topic} is under way; wait until it has ended"
             )
@@ -127,28 +126,28 @@ class OffsetReset:
         revive = self._topics.revive
         commits = (OffsetCommit(plan.group, each.topic, each.queue_id, at) for each, at in offsets.items())
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        at_once = plan.given_out if len(plan.given_out) <= _AT_ONCE_MAX else []
+        at_once = plan.deliveries if len(plan.deliveries) <= _AT_ONCE_MAX else []
         self._store.put([*records, *close_records(revive, at_once)])
         for queue in offsets:
             self._pops.damaged.pop(queue, None)
-        plan.given_out[:] = [each for each in plan.given_out if each.open_bits]
-        self._state.taking_back[pair] = TakingBack(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
+        plan.deliveries[:] = [each for each in plan.deliveries if each.open_bits]
+        self._state.revoking[pair] = Revocation(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
 
     def go_on(self, plan: ResetPlan) -> bool:
-        """Take back some of what was given out; whether there may be more.
+        """Revoke some of the deliveries; return whether there may be more.
 
         Raises:
-            StatusError: the disk is full. What is left is given out as before: the reset is to be made again.
+            StatusError: the disk is full. The other deliveries stay in flight: the reset is to be repeated.
         """
-        some = plan.given_out[-_STEP:]
-        del plan.given_out[-_STEP:]
+        some = plan.deliveries[-_STEP:]
+        del plan.deliveries[-_STEP:]
         there = [found for each in some if (found := self._state.table.get(each.id)) is not None]
         if there:
             self._store.put(close_records(self._topics.revive, there))
-        return bool(plan.given_out)
+        return bool(plan.deliveries)
 
     def end(self, plan: ResetPlan) -> None:
-        """All is taken back, or can't be: tell of what can be read again."""
-        self._state.taking_back.pop((plan.group, plan.topic), None)
+        """End a reset: all is revoked, or can't be; notify polls of messages that can be read again."""
+        self._state.revoking.pop((plan.group, plan.topic), None)
         polled = [each for each in self._interests.of_topic(plan.topic) if each.group == plan.group]
-        tell_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))
+        notify_again(polled, lambda each: self._pops.waiting(each.group, each.topic, each.wanted))

@@ -1,6 +1,6 @@
-"""Retrial of poison messages by operators: shown, put back to where they were on their way, or dropped.
+"""Retrial of poison messages by operators: shown, released to where they failed, or dropped.
 
-What gives a message back is the very record that failed before. It names what it comes from, so it ends the entry by
+The record that releases a message is the very one that failed before. It names its origin, so it ends the entry by
 itself, and a crash can neither lose nor double it.
 """
 
@@ -22,14 +22,14 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
 class Retrial:
-    """Gives back and drops entries.
+    """Releases and drops entries of the quarantine.
 
     Args:
         store: where records are put.
-        quarantine: what is set aside.
+        quarantine: the quarantine.
         view: groups.
-        knows_group: whether a group is there as far as the log tells, which may be ahead of `view`.
-        timer: where delayed messages go back to.
+        knows_group: whether a group exists in the log, which may be ahead of `view`.
+        timer: where delayed messages return to.
         clock: the time.
     """
 
@@ -50,7 +50,7 @@ class Retrial:
         self._clock = clock
 
     def entry(self, entry_id: str) -> QuarantineEntry | None:
-        """An entry; None if there is none (any more).
+        """Return an entry; None if there is none (any more).
 
         Raises:
             StatusError: BAD_REQUEST: that is no id.
@@ -63,7 +63,7 @@ class Retrial:
         return self._quarantine.table.get(key)
 
     def message(self, entry: QuarantineEntry) -> StoredRecord:
-        """The message of an entry, as it was stored.
+        """Return the message of an entry, as it was stored.
 
         Raises:
             StatusError: MESSAGE_NOT_FOUND: retention has taken it. INTERNAL_ERROR: it can't be read.
@@ -90,12 +90,12 @@ class Retrial:
             raise
 
     def retry(self, entry_id: str) -> bool:
-        """Give a message back to where it was on its way; False if nothing is set aside under that id (any more).
+        """Release a message to where it failed; return False if no entry has that id (any more).
 
-        What stayed where it was, or has no topic or group any more, is just let go.
+        The entry of a message that stayed in place, or has no topic or group any more, is just removed.
 
         Raises:
-            StatusError: INTERNAL_ERROR: it fails again, and stays set aside. Or the disk is full.
+            StatusError: INTERNAL_ERROR: it fails again, and stays in quarantine. Or the disk is full.
             CorruptDataError: it is damaged.
         """
         entry = self.entry(entry_id)
@@ -111,14 +111,14 @@ class Retrial:
                 if record is not None:
                     self._store.put([record])
         except RecordFaultError as fault:
-            raise StatusError(Code.INTERNAL_ERROR, f"it fails again ({fault}), and stays set aside") from fault
+            raise StatusError(Code.INTERNAL_ERROR, f"it fails again ({fault}), and stays in quarantine") from fault
         if record is None:
             self._quarantine.end(entry)
             return True
         return True
 
     def drop(self, entry_id: str) -> bool:
-        """Have nothing more done about a message; False if nothing is set aside under that id (any more).
+        """Drop a message for good; return False if no entry has that id (any more).
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -163,11 +163,11 @@ class Retrial:
         """
         if stored.kind != RecordKind.TIMER:
             return None
-        return self._timer.given_back(entry.position, stored, self._clock.wall_ms())
+        return self._timer.released(entry.position, stored, self._clock.wall_ms())
 
 
 def _message_of(kept: Kept, found: StoredRecord) -> StoredRecord:
-    """The record that failed, as far as its copy tells."""
+    """Return the record that failed, as far as its copy has it."""
     entry = kept.entry
     return found._replace(
         kind=kept.kind,

@@ -1,7 +1,7 @@
 """Places of messages that wait before they come into their topic: for their time, or for the end of a transaction.
 
-Their records stand in queues of the system. So do the records by which one was taken back or rolled back, which name
-the message by its position alone.
+Their records stand in queues of the system. So do the records of a recall or rollback, which name the message by its
+position alone.
 """
 
 from typing import Final
@@ -32,7 +32,7 @@ def place_kind(stored: StoredRecord) -> "pb.PlaceKind.ValueType":
 
 
 def message_of(store: MessageStore, stored: StoredRecord, topic: str) -> StoredRecord | None:
-    """The message that such a record is about; None if it is of another topic, or the message is not held any more.
+    """Return the message that such a record is about; None if it is of another topic, or not stored any more.
 
     Args:
         store: where the message is read.
@@ -56,7 +56,7 @@ def message_of(store: MessageStore, stored: StoredRecord, topic: str) -> StoredR
 
 
 def _read(store: MessageStore, position: int) -> StoredRecord | None:
-    """The record at a position; None if it is not held any more, or can't be read."""
+    """Return the record at a position; None if it is not stored any more, or can't be read."""
     if not store.log.start_position <= position < store.log.end_position:
         return None
     try:

@@ -3,7 +3,7 @@
     wheel and timer log -> TimerDequeueGet -> dequeue_get_queue -> TimerDequeueGetMessage -> dequeue_put_queue
     -> TimerDequeuePutMessage -> its topic, or the timer queue again
 
-As the first two (`enqueue_stages`), they neither wait nor know what time it is.
+Like the first two (`enqueue_stages`), they neither wait nor read the clock.
 """
 
 import heapq
@@ -36,14 +36,14 @@ from popwheel_broker.log.timer_record import (
 from popwheel_common.errors import CorruptDataError
 
 _LEAD_MS = 500
-"""A slot is read so long before its time: reading the chain of a full one takes a while."""
+"""Time by which a slot is read early: reading the chain of a full one takes a while."""
 _SLOTS_LOOKED_AHEAD = 60
 _TRY_AGAIN_MS = 1000
 _SLOTS_LOADED_AT_ONCE = 2
 
 
 class TimerDequeueGet:
-    """Reads the slots whose time comes, and gives out each of their messages at its own millisecond.
+    """Reads the slots that are due, and passes on each of their messages at its own millisecond.
 
     Args:
         state: what the stages share.
@@ -53,7 +53,7 @@ class TimerDequeueGet:
         self._state = state
 
     def step(self, now_ms: int, count: int) -> int:
-        """Read up to `count` units of slots, give out up to `count` that are due; how much was done.
+        """Read up to `count` units of slots, pass on up to `count` that are due; return how much was done.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged.
@@ -71,19 +71,19 @@ class TimerDequeueGet:
         return loaded + given
 
     def read(self, until_ms: int, count: int) -> int:
-        """Begin to read the slots up to a time, and the late ones; how many of their units, up to `count`, were read.
+        """Begin to read the slots up to a time, and the late ones; return how many units, up to `count`, were read.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged.
         """
-        # A late slot holds what is due before it, as a clock that put it there was ahead, and was set right since.
+        # A late slot has units that are due before it: the clock that put them there was ahead, and was corrected.
         self._open_slots(max(until_ms, self._state.late_slot_ms))
         return self._load(count)
 
     def _open_slots(self, last_ms: int) -> None:
         state = self._state
         while len(state.loading) < _SLOTS_LOADED_AT_ONCE:
-            # While older slots cannot be brought to an end the wheel must not come round to them.
+            # While older slots cannot be finished the wheel must not come round to them.
             until_ms = slot_of(min(last_ms, state.commit_read_time_ms + state.wheel.span_ms // 2))
             if state.curr_read_time_ms >= until_ms:
                 break
@@ -143,13 +143,13 @@ class TimerDequeueGet:
 
 
 class TimerDequeueGetMessage:
-    """Reads the messages that are due, and leaves out those that were recalled or whose topic is gone.
+    """Reads due messages, and leaves out those that were recalled or whose topic is gone.
 
     Args:
         state: what the stages share.
         store: where the messages are.
         is_alive: whether the topic of that name is still the one with that id.
-        faults: takes what fails by itself.
+        faults: handles poison messages.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class TimerDequeueGetMessage:
         self._faults = faults
 
     def step(self, count: int) -> int:
-        """Read up to `count` messages; how many."""
+        """Read up to `count` messages; return how many."""
         state = self._state
         count = min(count, len(state.dequeue_get_queue), state.stage_entries_max - len(state.dequeue_put_queue))
         due = [state.dequeue_get_queue[index] for index in range(self._fitting(count))]
@@ -184,7 +184,7 @@ class TimerDequeueGetMessage:
         return len(due)
 
     def _fitting(self, count: int) -> int:
-        """Return how many of the next may be read: one more message always fits where nothing waits to be put."""
+        """Return how many of the next may be read: one more message always fits if no message waits to be put."""
         state = self._state
         size = state.put_bytes
         for index in range(count):
@@ -194,7 +194,7 @@ class TimerDequeueGetMessage:
         return count
 
     def let_go(self, units: Sequence[DueUnit]) -> None:
-        """Release, on a slave, the units whose time the master is done with and that left no trace in the log.
+        """Release, on a slave, the units that are finished on the master and left no trace in the log.
 
         Args:
             units: awaited ones. Of those that roll, no further record will come.
@@ -207,7 +207,7 @@ class TimerDequeueGetMessage:
                 with RECORD_STEP:
                     is_left_out = self._leave_out(unit, stored, decode_delay(stored.origin), False)
             except RecordFaultError:
-                continue  # it stays awaited: the master says what becomes of it, or this replica as it leads
+                continue  # it stays awaited: the master records its end, or this replica as it leads
             if is_left_out:
                 del awaited[unit.position]
 
@@ -226,7 +226,7 @@ class TimerDequeueGetMessage:
         return True
 
     def _move(self, unit: DueUnit, stored: StoredRecord, delay: Delay) -> None:
-        """Have it put into its topic, or into the timer queue again."""
+        """Queue a message for its topic, or for the timer queue again."""
         if unit.rolls:
             rolled = delay._replace(root=unit.root_of(delay), predecessor=unit.position)
             if unit.is_recall:
@@ -236,12 +236,12 @@ class TimerDequeueGetMessage:
         else:
             record = moved(stored, delay.topic, delay.queue_id, fired_origin(unit.position))
             record.kind = RecordKind.MESSAGE
-        # Only now: what fails is not put, so nothing would take its bytes off again.
+        # Only now: a failing message is not put, so its bytes would never be subtracted.
         self._state.dequeue_put_queue.append(Firing(unit, delay, record))
         self._state.put_bytes += unit.length
 
     def _read(self, due: Sequence[DueUnit]) -> Sequence[StoredRecord | RecordFaultError | None]:
-        """The records of units; None for one that is damaged, which then stays as it is until it is repaired (S7)."""
+        """Return the records of units; None for one that is damaged, which then stays until it is repaired (S7)."""
         order = sorted(range(len(due)), key=lambda index: due[index].position)
         entries = [Entry(due[index].position, due[index].length, 0) for index in order]
         try:
@@ -275,8 +275,8 @@ class TimerDequeuePutMessage:
         state: what the stages share.
         store: where they are put.
         is_alive: whether the topic of that name is still the one with that id.
-        on_fired: told of each message that was fired: its topic, and by how many milliseconds it is late.
-        faults: takes what fails by itself.
+        on_fired: called with each message that was fired: its topic, and by how many milliseconds it is late.
+        faults: handles poison messages.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class TimerDequeuePutMessage:
         self._faults = faults
 
     def step(self, now_ms: int, count: int) -> int:
-        """Put up to `count` messages; how many.
+        """Put up to `count` messages; return how many.
 
         Raises:
             StatusError: the disk is full; nothing was put, and nothing is lost.
@@ -316,10 +316,10 @@ class TimerDequeuePutMessage:
         return len(firings)
 
     def _put(self, firings: Sequence[Firing], now_ms: int) -> None:
-        """Put the next ones in the queue. Raises RecordFaultError: one fails by itself, none was put."""
+        """Put the next ones in the queue. Raises RecordFaultError: one is poison, none was put."""
         state = self._state
         with RECORD_STEP:
-            # Once more: while a full disk held them up, a topic may have gone, or the clock been set back (T1).
+            # Again: while a full disk delayed them, a topic may have gone, or the clock been set back (T1).
             alive = [self._is_alive(firing.delay.topic, firing.delay.topic_id) for firing in firings]
             has_room = self._store.queues.has_room
             due = [
@@ -337,7 +337,7 @@ class TimerDequeuePutMessage:
             if not is_alive:
                 state.drop_homeless(unit, delay)
             elif not is_due:
-                # What was due, but has no queue, as there are too many, waits alone and is tried again.
+                # A due message without a queue, as there are too many, waits alone and is tried again.
                 later_ms = unit.due_ms if unit.due_ms > now_ms else now_ms + _TRY_AGAIN_MS
                 heapq.heappush(state.due_heap, unit._replace(fire_ms=later_ms))
             elif not unit.rolls:
@@ -345,7 +345,7 @@ class TimerDequeuePutMessage:
 
 
 def moved(stored: StoredRecord, topic: str, queue_id: int, origin: bytes) -> Record:
-    """A record of the same kind and contents, for another place."""
+    """Return a record of the same kind and contents, for another place."""
     return Record(
         RecordKind(stored.kind),
         topic,

@@ -2,8 +2,8 @@
 
     timer queue -> TimerEnqueueGet -> enqueue_put_queue -> TimerEnqueuePut -> wheel and timer log
 
-The names are those of the articles. Steps are plain and joined by bounded queues. Nothing here waits or knows what time
-it is; `service` calls the steps, with the time.
+The names are those of the articles. Steps are plain functions joined by bounded queues. None of them waits or reads the
+clock; `service` calls the steps, with the time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, decode_de
 from popwheel_common.errors import CorruptDataError
 
 _DELAY_MS_MAX = (1 << 32) - 1
-"""The longest delay that a unit of the timer log can say."""
+"""The longest delay that fits in a unit of the timer log."""
 
 
 class TimerEnqueueGet:
@@ -28,7 +28,7 @@ class TimerEnqueueGet:
     Args:
         state: what the stages share.
         store: where the timer queue is.
-        faults: takes what fails by itself.
+        faults: handles poison messages.
     """
 
     def __init__(self, state: TimerState, store: MessageStore, faults: TimerFaults) -> None:
@@ -37,11 +37,11 @@ class TimerEnqueueGet:
         self._faults = faults
 
     def step(self, count: int) -> int:
-        """Read up to `count` records that can be read by now; how many.
+        """Read up to `count` records that can be read by now; return how many.
 
         Raises:
             CorruptDataError: one is damaged, and those before it were read; it is tried again by the next step.
-            RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
+            RecordFaultError, StatusError: one is poison, and can't be put into quarantine yet; likewise.
         """
         state = self._state
         queue = self._store.queue(TIMER_TOPIC, TIMER_QUEUE)
@@ -81,7 +81,7 @@ class TimerEnqueueGet:
             state.curr_queue_offset = offset + 1
 
     def _take_one_by_one(self, queue: ConsumeQueue, first: int, entries: Sequence[Entry]) -> None:
-        """Take records up to one that fails by itself; that one goes when all before it are in the wheel.
+        """Take records up to a poison one; that one is handled when all before it are in the wheel.
 
         Raises:
             CorruptDataError: one is damaged, and all before it were taken.
@@ -98,7 +98,7 @@ class TimerEnqueueGet:
                 return
 
     def _take_handed(self, count: int) -> int:
-        """Take up to `count` entries, which can be read by now, from those that were handed on; how many."""
+        """Take up to `count` readable entries from those that were forwarded; return how many."""
         state = self._state
         handed = state.handed
         first = offset = handed[0].queue_offset
@@ -111,12 +111,12 @@ class TimerEnqueueGet:
 
 
 class TimerEnqueuePut:
-    """Chains what was read into the slot of its second, and into that of the roll window's end what is due later.
+    """Chains records into the slot of their second, or into that of the roll window's end if they are due later.
 
     Args:
         state: what the stages share.
         roll_window_ms: how far ahead a slot may be.
-        faults: takes what fails by itself.
+        faults: handles poison messages.
     """
 
     def __init__(self, state: TimerState, roll_window_ms: int, faults: TimerFaults) -> None:
@@ -125,11 +125,12 @@ class TimerEnqueuePut:
         self._roll_window_ms = roll_window_ms
 
     def step(self, now_ms: int, count: int) -> int:
-        """Take up to `count` requests; how many were taken.
+        """Take up to `count` requests; return how many were taken.
 
         Raises:
             OSError: the timer log cannot be written; the request waits.
-            CorruptDataError, RecordFaultError, StatusError: one fails by itself, and can't be set aside yet; likewise.
+            CorruptDataError, RecordFaultError, StatusError: one is poison, and can't be put into quarantine yet;
+            likewise.
         """
         state = self._state
         state.curr_write_time_ms = max(state.curr_write_time_ms, slot_of(now_ms))
@@ -171,7 +172,7 @@ class TimerEnqueuePut:
             (
                 wheel.last(slot_ms),
                 flags,
-                # The clock may have been set back by more than a unit can say.
+                # The clock may have been set back by more than fits in a unit.
                 min(max(now_ms, due_ms - _DELAY_MS_MAX), due_ms),
                 due_ms,
                 slot_ms,
@@ -183,7 +184,7 @@ class TimerEnqueuePut:
         try:
             wheel.add(slot_ms, position)
         except BaseException:
-            state.log.take_back()  # a start would find it, besides that of the next try
+            state.log.undo_append()  # a start would find it, besides that of the next try
             raise
         if slot_ms == state.curr_read_time_ms:
             # Its slot is being read already.

@@ -1,14 +1,14 @@
 """Fold of the commit log into a timer: live at the master, and as the log is read by slaves and at starts.
 
-`apply` is the one place that counts messages as pending or done, and takes recalls. What is delayed is handed to the
-stages that put it in, so that a slave's wheel and timer log are as warm as the master's.
+`apply` is the one place that counts messages as pending or done, and accepts recalls. It forwards delayed messages to
+the enqueue stages, so that a slave's wheel and timer log are as warm as the master's.
 
-A unit is *awaited* until a record says that it fired, rolled or was set aside. At the master it is awaited while that
-record is written. A slave begins slots when the log's own time comes to them, and awaits their units. It delivers
-nothing. What the master leaves out without a record, since it recalls, was recalled or has no topic any more, is let go
-once the master says that the slots of that time are done.
+A unit is *awaited* until a record says that it fired, rolled or went to the quarantine. On the master it is awaited
+while that record is written. A slave begins slots when the log's own time comes to them, and awaits their units. It
+delivers nothing. Units that the master leaves out without a record, since they recall, were recalled or have no topic
+any more, are released once the master reports the slots of that time as done.
 
-So what has become of each timer is known by the log alone (T2); the master's progress only spares memory.
+So the log alone decides on the outcome of each timer (T2); the master's progress only saves memory.
 """
 
 from collections import deque
@@ -30,9 +30,9 @@ class TimerFold:
     Args:
         state: what the stages share.
         dequeue_get: reads slots.
-        get_message: finds out what is to be left out.
+        get_message: decides which messages are left out.
         enqueue_lag: how many records of the timer queue are not in the wheel yet.
-        quarantine: what is set aside; a message that comes from there is not in the timer.
+        quarantine: poison messages; a message that comes from there is not in the timer.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TimerFold:
         self._enqueue_lag = enqueue_lag
         self._quarantine = quarantine
         self._master_done_ms = 0
-        """The master has done the slots before it, as the log tells up to `_master_position`."""
+        """The master has done the slots before it, by the log up to `_master_position`."""
         self._master_position = 0
         self._applied_ms = 0
         self._lingering: deque[DueUnit] = deque()
@@ -57,11 +57,11 @@ class TimerFold:
 
     @property
     def now_ms(self) -> int:
-        """The time that what is put in counts from: the log's own, so that slots are those of the master."""
+        """Return the time for enqueuing: the log's own, so that slots are those of the master."""
         return max(self._state.log_time_ms, self._state.curr_read_time_ms)
 
     def apply(self, found: StoredRecord) -> None:
-        """Take one record; those that the recovery has read already are passed over."""
+        """Apply one record; those that the recovery has read already are skipped."""
         state = self._state
         if found.position < state.noted_position:
             return
@@ -76,13 +76,13 @@ class TimerFold:
                 topic, delay = kept.entry.topic, delay_of(found._replace(origin=kept.inner_origin))
                 if delay is None:
                     state.pending.is_exact = False
-                else:  # its master may have set it aside as it rolled, long before it was due
+                else:  # its master may have put it into quarantine as it rolled, long before it was due
                     due_until_ms = delay.due_ms
             self._done(timer, found, topic or None, due_until_ms)
             state.fired_until_ms = max(state.fired_until_ms, found.store_time_ms)
 
     def passed(self, found: StoredRecord) -> None:
-        """Go on behind a record that was read from the log."""
+        """Pass over a record that was read from the log."""
         state = self._state
         state.log_time_ms = max(state.log_time_ms, found.store_time_ms)
         state.noted_position = max(state.noted_position, found.position + found.length)
@@ -91,7 +91,7 @@ class TimerFold:
         state = self._state
         is_recall = found.kind == RecordKind.RECALL
         if delay.predecessor != NONE and not self._quarantine.has_timer(delay.predecessor):
-            self._done(delay.predecessor, found, None, delay.due_ms)  # it counts on
+            self._done(delay.predecessor, found, None, delay.due_ms)  # it still counts
         elif not is_recall:
             state.pending.add(delay.topic, delay.due_ms)
         elif delay.root not in state.recalled:
@@ -100,10 +100,10 @@ class TimerFold:
             state.handed.append(TimerRequest(found.queue_offset, found.position, found.length, is_recall, delay))
 
     def _done(self, timer: int, found: StoredRecord, topic: str | None, due_until_ms: int) -> None:
-        """A record says that a timer, due at a time or before, fired, rolled or was set aside."""
+        """Record that a timer, due at a time or before, fired, rolled or went to the quarantine."""
         state = self._state
         if state.unscheduled.pop(timer, None) is not None:
-            return  # a recall that has no unit was appended anew
+            return  # a recall that has no unit was appended again
         unit = state.awaited.pop(timer, None)
         if unit is None:
             slot_ms = max(state.curr_read_time_ms, state.late_slot_ms, slot_of(due_until_ms))
@@ -114,13 +114,13 @@ class TimerFold:
             state.pending.remove(topic, unit.due_ms)
         state.finish(unit.slot_ms)
 
-    def progress(self, confirmed_position: int, last_read_time_ms: int) -> None:
-        """The master has done all slots before a time, and the log up to a position tells of what fired of them."""
+    def progress(self, high_watermark: int, last_read_time_ms: int) -> None:
+        """Record that the master has done all slots before a time, with their firings in the log up to a position."""
         if last_read_time_ms > self._master_done_ms:
-            self._master_position, self._master_done_ms = confirmed_position, last_read_time_ms
+            self._master_position, self._master_done_ms = high_watermark, last_read_time_ms
 
     def step(self, count: int) -> int:
-        """Read up to `count` units of slots whose time has come, and let up to `count` go; how much was done.
+        """Read up to `count` units of due slots, and release up to `count`; return how much was done.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged.
@@ -145,10 +145,10 @@ class TimerFold:
         return len(units)
 
     def finish(self) -> None:
-        """The log is this broker's to write from now on; what is due is given out."""
+        """End following: the log is this broker's to write from now on, and due messages fire."""
         state = self._state
         state.should_running_dequeue = True
-        state.damage_mended()  # or it is met again as it is given out
+        state.damage_mended()  # still damaged records are found again as they fire
         units = list(state.awaited.values())
         state.awaited.clear()
         state.await_units(units)

@@ -1,6 +1,6 @@
-"""Counts the delayed messages of one topic by when they are due: a walk through the wheel, some units at a time.
+"""Counts the delayed messages of one topic by due time: a walk through the wheel, some units at a time.
 
-All topics together are counted by second, and need no walk. Of one topic only the units tell.
+All topics together are counted by second, and need no walk. For one topic the units have to be read.
 """
 
 from bisect import bisect_left
@@ -13,17 +13,17 @@ from popwheel_broker.delay.unit import UnitFlag, hash_topic
 from popwheel_broker.log.timer_record import NONE
 
 UNITS_MAX: Final = 50_000
-"""Units that are looked at for one answer, of all topics: about half a second of work, in steps."""
+"""Limit of units that are read for one answer, of all topics: about half a second of work, in steps."""
 _CHAIN_READ: Final = 64
 _FAR_MS: Final = 1 << 45
 
 
 class TopicHistogram:
-    """One walk.
+    """One walk through the wheel.
 
     Args:
-        timer: whose messages.
-        topic: of this topic.
+        timer: the timer.
+        topic: of the messages to count.
         now_ms: the wall clock.
         bounds_ms: times from now, in their order.
     """
@@ -44,7 +44,7 @@ class TopicHistogram:
         return not others and self._state.pending.total <= UNITS_MAX
 
     def steps(self) -> Iterator[None]:
-        """Look at all units; each step takes less than a millisecond.
+        """Read all units; each step takes less than a millisecond.
 
         Raises:
             CorruptDataError: the timer log is damaged.

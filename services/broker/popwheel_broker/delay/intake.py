@@ -8,7 +8,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from popwheel_broker.options import TimerOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.recall_handle import RecallHandle
@@ -20,10 +20,10 @@ _SECONDS_MAX = 1000
 
 
 class CrowdedSeconds:
-    """Shares of topics in the latter half of a second's limit: the first half is anybody's.
+    """Shares of topics in the second half of a second's limit: the first half is free for all.
 
-    Only that half is counted by topic, or there would be a count for each second of a year. A second that was not
-    touched for longest is forgotten past a thousand, as all are by a start: then its topics are as new ones.
+    Only that half is counted by topic, or there would be a count for each second of a year. Past a thousand seconds the
+    one unused for longest is forgotten, as all are by a start: then its topics count as new ones.
 
     Args:
         limit: how many messages may be due within one second.
@@ -32,7 +32,7 @@ class CrowdedSeconds:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free_for_all = limit // 2
-        self._held: OrderedDict[int, Counter[str]] = OrderedDict()
+        self._crowded: OrderedDict[int, Counter[str]] = OrderedDict()
 
     def has_room(self, topic: str, second: int, due: int, taken: int) -> bool:
         """Return whether one more message of a topic may be due in a second.
@@ -40,36 +40,36 @@ class CrowdedSeconds:
         Args:
             topic: the topic.
             second: since 1970.
-            due: how many are due in it, with those that `taken` counts.
-            taken: how many of them the topic is about to take.
+            due: number of messages due in it, with those that `taken` counts.
+            taken: number of those that the topic is about to take.
         """
         crowd = due - self._free_for_all
         if crowd < 0:
             return True
-        held = self._held.get(second)
-        of_topic = min(taken, crowd) if held is None else held[topic] + min(taken, crowd)
+        counts = self._crowded.get(second)
+        of_topic = min(taken, crowd) if counts is None else counts[topic] + min(taken, crowd)
         return room(self._limit - self._free_for_all, crowd, of_topic) > 0
 
     def take(self, topic: str, second: int, due: int) -> None:
-        """A message of a topic has come, in a second in which so many were due."""
+        """Count a message of a topic that came, in a second in which so many were due."""
         if due < self._free_for_all:
             return
-        self._held.setdefault(second, Counter())[topic] += 1
-        self._held.move_to_end(second)
-        if len(self._held) > _SECONDS_MAX:
-            self._held.popitem(last=False)
+        self._crowded.setdefault(second, Counter())[topic] += 1
+        self._crowded.move_to_end(second)
+        if len(self._crowded) > _SECONDS_MAX:
+            self._crowded.popitem(last=False)
 
 
 class IntakeBatch:
-    """Delayed runs that are to be appended in one write. They count for the limits of those behind them.
+    """Delayed runs that are to be appended in one write. They count in the limits of those behind them.
 
     Args:
-        intake: it says what may be taken.
+        intake: the limits.
 
     Attributes:
-        records: what is to be appended: of the timer queue, or of the topic itself where the time has come already.
-        delays: what each of them says; None for those that are not delayed any more.
-        of_topics, in_seconds, of_topics_in_seconds: how many are delayed.
+        records: records to append: of the timer queue, or of the topic itself if they are due already.
+        delays: of the records; None for those that are not delayed any more.
+        of_topics, in_seconds, of_topics_in_seconds: numbers of delayed messages.
     """
 
     def __init__(self, intake: "TimerIntake") -> None:
@@ -81,7 +81,7 @@ class IntakeBatch:
         self.delays: list[Delay | None] = []
 
     def accept(self, run: MessageRun) -> None:
-        """Take a run.
+        """Add a run.
 
         Raises:
             StatusError: ILLEGAL_DELIVERY_TIME or TOO_MANY_REQUESTS; nothing was changed.
@@ -104,7 +104,7 @@ class IntakeBatch:
                 run.payloads, run.system_properties, run.tags, delays, strict=True
             )
         ]
-        # Only now: a run that fails is none of it.
+        # Only now: a run that fails is not part of the batch.
         seconds = [delay.due_ms // SLOT_MS for delay in delays if delay is not None]
         self.of_topics[run.topic] += len(seconds)
         self.in_seconds.update(seconds)
@@ -114,7 +114,7 @@ class IntakeBatch:
 
 
 class TimerIntake:
-    """Says what is to be appended for delayed messages and recalls, within the limits.
+    """Makes the records for delayed messages and recalls, within the limits.
 
     Args:
         state: what the stages share.
@@ -122,7 +122,7 @@ class TimerIntake:
         options: limits.
         clock: the time.
         topics: which topics are known.
-        quarantine: what is set aside; it can't be recalled.
+        quarantine: poison messages, which can't be recalled.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TimerIntake:
         store: MessageStore,
         options: TimerOptions,
         clock: Clock,
-        topics: KnownNames,
+        topics: TopicRegistry,
         quarantine: QuarantineTable,
     ) -> None:
         self._state = state
@@ -147,10 +147,10 @@ class TimerIntake:
         return IntakeBatch(self)
 
     def delays(self, run: MessageRun, batch: IntakeBatch) -> list[Delay | None]:
-        """Return the delays of a run's messages in their order; None for those whose time has come already.
+        """Return the delays of a run's messages in their order; None for those that are due already.
 
         Args:
-            run: they are of one topic.
+            run: messages of one topic.
             batch: others that are about to be stored.
 
         Raises:
@@ -163,7 +163,7 @@ class TimerIntake:
         delayed = 0
         in_second: dict[int, int] = {}
         total = pending.total + batch.of_topics.total()
-        held_before = pending.of_topic(run.topic) + batch.of_topics[run.topic]
+        before = pending.of_topic(run.topic) + batch.of_topics[run.topic]
         for due_ms in run.times_ms:
             if due_ms <= now_ms:
                 delays.append(None)
@@ -171,14 +171,14 @@ class TimerIntake:
             if due_ms - now_ms > options.delay_ms_max:
                 raise StatusError(
                     Code.ILLEGAL_DELIVERY_TIME,
-                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} are possible "
+                    f"the delivery time is {due_ms - now_ms} ms ahead, at most {options.delay_ms_max} ms are possible "
                     "(broker.timer.delay_ms_max)",
                 )
-            held = held_before + delayed
-            if not room(options.timers_max, total + delayed, held):
+            of_topic = before + delayed
+            if not room(options.timers_max, total + delayed, of_topic):
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS,
-                    f"{total} delayed messages are pending, {held} of the topic {run.topic}: that is its share "
+                    f"{total} delayed messages are pending, {of_topic} of the topic {run.topic}: that is its share "
                     f"of {options.timers_max} (broker.timer.timers_max); send later",
                 )
             second = due_ms // SLOT_MS
@@ -202,7 +202,7 @@ class TimerIntake:
         return self._topics.topic_ids.get(topic, 0)
 
     def stored(self, batch: IntakeBatch) -> None:
-        """A batch was appended: its topics hold more of their seconds."""
+        """Count an appended batch in the seconds of its topics."""
         left = Counter(each.due_ms // SLOT_MS for each in batch.delays if each is not None)
         for each in batch.delays:
             if each is not None:
@@ -211,16 +211,16 @@ class TimerIntake:
                 left[second] -= 1
 
     def recall(self, topic: str, handle: RecallHandle) -> Record | None:
-        """The record that recalls a message, to be appended. None if it is recalled already.
+        """Return the record that recalls a message, to be appended. None if it is recalled already.
 
         Args:
-            topic: where it would go.
-            handle: which message.
+            topic: of the message.
+            handle: of the message.
 
         Raises:
             StatusError: PRECONDITION_FAILED: it is too late. MESSAGE_NOT_FOUND: there is no such message.
                 TOO_MANY_REQUESTS. UNSUPPORTED.
-            CorruptDataError: its first record is damaged, so it can't be told.
+            CorruptDataError: its first record is damaged, so it is unknown.
         """
         state = self._state
         root, due_ms = handle.position, handle.due_ms
@@ -237,24 +237,24 @@ class TimerIntake:
         if self._quarantine.holds_message(root):
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND,
-                "the message was set aside, as it failed by itself; popwheel admin quarantine drop takes it away",
+                "the message is in quarantine, as it always fails; popwheel admin quarantine drop removes it",
             )
         if not self._holds(topic, handle):
-            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker holds no such delayed message (any more)")
+            raise StatusError(Code.MESSAGE_NOT_FOUND, "the broker has no such delayed message (any more)")
         if not state.recalls.room(topic, self._options.recalls_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
-                "is its share of the limit (broker.timer.recalls_max); try again later",
+                f"{state.recalls.total} recalls are remembered, {state.recalls.share(topic)} of the topic {topic}: "
+                "that is its share of the limit (broker.timer.recalls_max); try again later",
             )
         return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 
     def _holds(self, topic: str, handle: RecallHandle) -> bool:
         """Return whether the message of a handle is pending.
 
-        A power loss may have taken it, with flush=async, or its topic may be gone. Its first record says so, unless
-        retention has deleted that, which nothing not durable lives to see. Then it must be of the topic that has the
-        name now: one that rolled as its topic was gone went without a trace, and what recalled it would wait for it.
+        A power loss may have taken it, with flush=async, or its topic may be gone. Its first record shows that, unless
+        retention has deleted it, which no undurable message lives to see. Then it must be of the topic that has the
+        name now: a message that rolled as its topic was gone left no trace, and its recall would wait for it.
         """
         log, root = self._store.log, handle.position
         if root < log.start_position:

@@ -1,19 +1,19 @@
-"""The timer of one broker: takes delayed messages in, fires them at their millisecond, takes recalls.
+"""The timer of one broker: accepts delayed messages, fires them at their millisecond, accepts recalls.
 
-What the articles call TimerMessageStore, without its threads: `service` waits and syncs, the stages decide.
+It is TimerMessageStore of the articles, without its threads: `service` waits and syncs, the stages decide.
 
 A timer begins as that of a slave, and a master's is one that has finished following:
 
-    begin_recovery(position)    once the store's queues hold what stands in the commit log before that position
-    apply(record), passed(..)   each record from there on, in order, as it is folded in; only memory changes
-    step()                      in between, as `service` does: puts in what was noted, gives nothing out
-    progress(...)               what the master said last (checkpoint sync)
-    finish()                    all of the log is noted and topics are settled: from now on `step` gives out what is due
-    apply(record)               each record as this broker appends it (a fold, as the state of pops)
-    cut_off(position)           before the commit log is cut there
-    close()                     before another timer is made over the same files
+        begin_recovery(position)    once the store's queues have the records of the commit log before that position
+        apply(record), passed(..)   each record from there on, in order, as it is folded in; only memory changes
+        step()                      in between, as `service` does: enqueues recorded messages, fires none
+        progress(...)               the master's latest progress (checkpoint sync)
+        finish()                    all of the log and the cluster changes are applied: `step` fires from now on
+        apply(record)               each record as this broker appends it (a fold, as the state of pops)
+        cut_off(position)           before the commit log is cut there
+        close()                     before another timer is made over the same files
 
-A slave's timer keeps counts, recalls and what has fired as it goes, so `finish` makes nothing again.
+A slave's timer tracks counts, recalls and firings as it follows, so `finish` rebuilds nothing.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import FIRED_BYTES, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
 from popwheel_common.errors import CorruptDataError, StatusError
@@ -58,8 +58,8 @@ class Step:
 
     Args:
         busy: there is more to do at once.
-        appended: something was put into the commit log.
-        refusal: why nothing could be put; it is to be tried again.
+        appended: a record was put into the commit log.
+        refusal: why a record could not be put; it is to be tried again.
     """
 
     busy: bool
@@ -76,9 +76,9 @@ class MessageTimer:
         folder: their folder.
         options: limits and sizes.
         clock: the time.
-        topics: which topics are known.
-        on_fired: told of each message that has fired: its topic, and by how many milliseconds it was late.
-        quarantine: takes messages that fail by themselves.
+        topics: the known topics.
+        on_fired: called with each message that has fired: its topic, and by how many milliseconds it was late.
+        quarantine: takes poison messages.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MessageTimer:
         folder: Path,
         options: BrokerOptions,
         clock: Clock,
-        topics: KnownNames,
+        topics: TopicRegistry,
         on_fired: Callable[[str, int], None],
         quarantine: Quarantine,
     ) -> None:
@@ -105,11 +105,11 @@ class MessageTimer:
         """True once the saved state is loaded; before that there is nothing to do, and nothing to save."""
         self._master_queue_offset = 0
         self.saved: TimerCheckpoint | None = None
-        """The checkpoint that is on the device; set by whoever saves it."""
+        """The checkpoint on the device; set by the caller that saves it."""
         self._begin()
 
     def _begin(self) -> None:
-        """Make everything fresh, with the timer log as its files are."""
+        """Reset the state, with the timer log as its files are."""
         options = self.options
         self._disk.make_folder(self.folder)
         self.state = state = TimerState(
@@ -132,7 +132,8 @@ class MessageTimer:
     # Recovery, and following
 
     def begin_recovery(self, position: int) -> None:
-        """Load what was saved, and bring it to a position of the commit log, or to where it was saved if that is later.
+        """Load the saved state, and bring it to a position of the commit log, or to where it was saved if that is
+        later.
 
         Args:
             position: where a record begins, or where the log ends; the store's queues are loaded up to there.
@@ -147,7 +148,7 @@ class MessageTimer:
         try:
             recovery.recover(self.state, self.store, checkpoint, position, now_ms)
         except TimerLogDamagedError as error:
-            _log.error("the timer log is damaged, it is made again from the commit log", why=str(error))
+            _log.error("the timer log is damaged, it is rebuilt from the commit log", why=str(error))
             self.state.log.close()
             self._begin()
             known_end = 0 if checkpoint is None else checkpoint.last_timer_log_flush_position
@@ -165,30 +166,32 @@ class MessageTimer:
         return kind not in _DONE_KINDS or len(origin) == FIRED_BYTES
 
     def apply(self, found: StoredRecord) -> None:
-        """Follow one record of the commit log, live or replayed."""
+        """Apply one record of the commit log, live or replayed."""
         self._following.apply(found)
 
     def passed(self, found: StoredRecord) -> None:
-        """Go on behind a record that was read from the log, before `finish`."""
+        """Pass over a record that was read from the log, before `finish`."""
         self._following.passed(found)
 
     def not_noted(self) -> None:
-        """A record could not be folded in, and it may have been one of a timer: the stages meet it again."""
+        """Handle a record that could not be folded in, and may have been one of a timer: the stages read it again."""
         self.state.pending.is_exact = False
 
-    def progress(self, confirmed_position: int, progress: TimerProgress) -> None:
+    def progress(self, high_watermark: int, progress: TimerProgress) -> None:
         """Release, on a slave, what the master had done when the log was committed up to a position."""
         self._master_queue_offset = max(self._master_queue_offset, progress.master_timer_queue_offset)
-        self._following.progress(confirmed_position, progress.last_read_time_ms)
+        self._following.progress(high_watermark, progress.last_read_time_ms)
 
     def finish(self) -> None:
-        """All of the commit log is noted, and this broker goes on with it: what is due fires from now on."""
+        """End following: all of the commit log is folded in, and this broker continues it. Due messages fire from now
+        on.
+        """
         self._following.finish()
 
     async def cut_off(self, position: int) -> bool:
-        """Have nothing that is saved count on the commit log from a position on, before it is cut there; durably.
+        """Make all saved state independent of the commit log from a position on, before it is cut there; durably.
 
-        Nothing does if all that was saved had been confirmed.
+        No saved state is affected if all of it had been committed.
 
         Args:
             position: where the log will end.
@@ -205,7 +208,7 @@ class MessageTimer:
         if not counts_on_less and self._disk.exists(path):
             self._disk.remove(path)
         if not counts_on_less:
-            await self._disk.sync_folder(self.folder)  # also of what a process before has removed
+            await self._disk.sync_folder(self.folder)  # also for files that an earlier process has removed
         return self.state.log_end > position
 
     def close(self) -> None:
@@ -218,7 +221,7 @@ class MessageTimer:
         """Go through all stages once, for a millisecond at the most.
 
         Args:
-            fired_at_once: how many messages may fire.
+            fired_at_once: limit of messages that may fire.
 
         Raises:
             TimerLogDamagedError: the timer log is damaged; only a recovery helps.
@@ -232,9 +235,9 @@ class MessageTimer:
         try:
             done = self._enqueue_get.step(_ENQUEUED_AT_ONCE)
         except (CorruptDataError, RecordFaultError, StatusError, OSError) as error:
-            refusals.append(f"the timer queue cannot be read: {error}")  # what was read before fires all the same
+            refusals.append(f"the timer queue cannot be read: {error}")  # messages read before fire all the same
         now_ms = self._clock.wall_ms() if leads else self._following.now_ms
-        # Before what is put in, so that it meets the slot of now.
+        # Before the enqueue stages, so that they find the slot of now.
         if leads:
             done += self._dequeue_get.step(now_ms, fired_at_once)
             done += self._get_message.step(fired_at_once)
@@ -259,12 +262,12 @@ class MessageTimer:
 
     @property
     def enqueue_lag(self) -> int:
-        """Records of the timer queue that are not in the wheel yet."""
+        """Number of records of the timer queue that are not in the wheel yet."""
         queue = self.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         return 0 if queue is None else queue.max_offset - self.state.commit_queue_offset
 
     def overdue_entries(self) -> int:
-        """Messages and recalls that are due and not dealt with."""
+        """Return the number of messages and recalls that are due and not handled."""
         state = self.state
         now_ms = self._clock.wall_ms()
         overdue = sum(unit.fire_ms <= now_ms for unit in state.due_heap)
@@ -279,8 +282,8 @@ class MessageTimer:
         oldest += [queue[0].unit.fire_ms for queue in (state.dequeue_put_queue,) if queue]
         return max(0, now_ms - min(oldest, default=now_ms))
 
-    def given_back(self, position: int, stored: StoredRecord, now_ms: int) -> Record | None:
-        """The record by which a message goes on that was set aside; None if its topic is gone.
+    def released(self, position: int, stored: StoredRecord, now_ms: int) -> Record | None:
+        """Return the record that releases a message from quarantine; None if its topic is gone.
 
         Args:
             position: of its record.
@@ -297,14 +300,16 @@ class MessageTimer:
         root = delay.root_at(position)
         return moved(stored, TIMER_TOPIC, TIMER_QUEUE, delay._replace(root=root, predecessor=position).encode())
 
-    # What is saved
+    # Saved state
 
     def recalls_wait(self) -> bool:
         """Return whether progress is better not saved now; see `TimerFaults.recalls_wait`."""
         return self._faults.recalls_wait()
 
     def append_anew(self) -> bool:
-        """Append what is due to be appended again, right before each `snapshot`; see `TimerFaults.append_anew`."""
+        """Append recalls that are due to be appended again, right before each `snapshot`; see
+        `TimerFaults.append_anew`.
+        """
         return self._faults.append_anew()
 
     def snapshot(self) -> TimerCheckpoint:
@@ -333,12 +338,12 @@ class MessageTimer:
         return state.commit_queue_offset if state.should_running_dequeue else self._master_queue_offset
 
     def needed_from(self) -> int | None:
-        """The least commit log position that a pending message, or the next recovery, needs; None for none."""
+        """Return the least commit log position that a pending message, or the next recovery, needs; None for none."""
         saved = self.saved
         queue = self.store.queue(TIMER_TOPIC, TIMER_QUEUE)
         if queue is None:
             return None
-        if saved is None:  # what the file says that is there, and what it needs, is before long known again
+        if saved is None:  # whether there is a file, and what it needs, is known long before
             return self.store.records.position_of(queue, queue.min_offset)
         positions = [saved.scan_position]
         unread = self.store.records.position_of(queue, max(queue.min_offset, saved.last_timer_queue_offset))
@@ -350,11 +355,11 @@ class MessageTimer:
         return min(positions)
 
     def clean(self) -> int:
-        """Delete the oldest file of the timer log if a checkpoint says that all its units are done; 1 if it went."""
+        """Delete the oldest file of the timer log if a checkpoint says that all its units are done; return 1 if so."""
         return 0 if self.saved is None else self.state.log.delete_done(self.saved.last_read_time_ms)
 
     def distrust(self) -> None:
-        """Have the next recovery make everything again from the commit log."""
+        """Make the next recovery rebuild everything from the commit log."""
         self._disk.remove(self.path_of_checkpoint())
 
     def path_of_checkpoint(self) -> Path:

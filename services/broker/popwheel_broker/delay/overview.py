@@ -18,7 +18,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.series import bounded
 
 _HORIZONS_MS = (60_000, 600_000, 3_600_000, 24 * 3_600_000)
-_TOPICS_TOLD_MAX = 1_000
+_TOPICS_MAX = 1_000
 _UNITS_AT_ONCE = 512
 _UNITS_OF_A_SLOT = 8
 """Cost of finding the next slot, in units read."""
@@ -29,13 +29,13 @@ _BODY_SHOWN_BYTES = 1024
 
 
 class TimerPlace(NamedTuple):
-    """Place where a list in the wheel continues. Of a slot the latest unit comes first: so they are chained.
+    """Place where a list in the wheel continues. Within a slot the latest unit comes first, as they are chained.
 
     Args:
-        slot_ms: at this slot, or the first behind it that holds units.
-        unit_position: of that very slot only what stands before this unit of the timer log; `NONE` for all of it.
-        record_position: of that unit's record in the commit log. Timer logs of replicas differ, and so may that which
-            is read on from this one.
+        slot_ms: at this slot, or the first behind it that has units.
+        unit_position: of that very slot only units before this one of the timer log; `NONE` for all of it.
+        record_position: of that unit's record in the commit log. Timer logs of replicas differ, and so may the one
+            where the list continues.
     """
 
     slot_ms: int = 0
@@ -50,9 +50,9 @@ class PendingMessage(NamedTuple):
         delay: where it goes and when.
         root: by which it is known.
         properties: its system properties.
-        place: where one goes on behind it.
-        body: its beginning.
-        body_bytes: how long all of it is.
+        place: where the list continues behind it.
+        body: the beginning of it.
+        body_bytes: length of all of it.
     """
 
     delay: Delay
@@ -77,7 +77,7 @@ def stats(timer: MessageTimer, now_ms: int) -> pb.TimerStatsResponse:
     for within_ms, count in zip((*_HORIZONS_MS, 0), pending.histogram(now_ms, _HORIZONS_MS), strict=True):
         answer.horizons.add(within_ms=within_ms, count=count)
     by_topic: dict[tuple[str, ...], int] = {(topic,): count for topic, count in pending.by_topic().items()}
-    for (topic,), count in sorted(bounded(by_topic, _TOPICS_TOLD_MAX).items()):
+    for (topic,), count in sorted(bounded(by_topic, _TOPICS_MAX).items()):
         answer.topics.add(topic=topic, count=count)
     return answer
 
@@ -91,17 +91,17 @@ def pending_messages(
     begin: TimerPlace,
     messages_max: int = _MESSAGES_AT_ONCE,
 ) -> tuple[list[PendingMessage], TimerPlace | None]:
-    """Some delayed messages in the order of their places, and where there may be more; None if these are the last.
+    """Return some delayed messages in the order of their places, and where there may be more; None if that is all.
 
-    It is over within a few milliseconds, so it may find none and say where to go on.
+    It takes a few milliseconds, so it may find none and still return a place.
 
     Args:
         timer: whose they are.
         store: where their records are.
-        topic: whose messages; empty for those of all topics.
-        now_ms: wall clock; what is due by now is none of them.
-        until_ms: nor is what is due later than this.
-        begin: the first place that is looked at.
+        topic: of the messages; empty for all topics.
+        now_ms: wall clock; messages due by now are left out.
+        until_ms: messages due later are left out.
+        begin: the first place to return.
         messages_max: so many at the most.
 
     Raises:
@@ -142,7 +142,9 @@ def pending_messages(
 
 
 def _head(state: TimerState, slot_ms: int, begin: TimerPlace) -> tuple[int, int]:
-    """The unit with which reading a slot begins, and before which record of the log its units have to stand."""
+    """Return the unit with which reading a slot begins, and the record of the log before which its units have to
+    stand.
+    """
     slot = state.wheel.slot(slot_ms)
     head = NONE if slot is None else slot.last
     if head == NONE or begin.unit_position == NONE or slot_ms != begin.slot_ms:
@@ -150,7 +152,7 @@ def _head(state: TimerState, slot_ms: int, begin: TimerPlace) -> tuple[int, int]
     try:
         units, rest = state.log.read_chain(begin.unit_position, 1)
     except CorruptDataError:
-        return head, begin.record_position  # it is of another replica's timer log, or of one that was made anew
+        return head, begin.record_position  # it is of another replica's timer log, or of a rebuilt one
     _, unit = units[0]
     if unit.slot_ms == slot_ms and unit.position == begin.record_position:
         return rest, NONE
@@ -160,7 +162,7 @@ def _head(state: TimerState, slot_ms: int, begin: TimerPlace) -> tuple[int, int]
 def _read(
     state: TimerState, store: MessageStore, topic: str, found: list[tuple[TimerPlace, int]]
 ) -> list[PendingMessage]:
-    """The messages at places, which come with the lengths of their records; without those that were recalled."""
+    """Return the messages at places, which have the lengths of their records; without those that were recalled."""
     places = sorted(found, key=lambda each: each[0].record_position)  # so that neighbours are read together
     records = store.records.read_many([Entry(place.record_position, length, 0) for place, length in places])
     stored_at = {stored.position: stored for stored in records}
@@ -177,7 +179,7 @@ def _read(
 
 
 def _body(payload: bytes) -> bytes:
-    """The body of a stored message; an empty one if that cannot be read."""
+    """Return the body of a stored message; an empty one if that cannot be read."""
     try:
         return Message.FromString(payload).body
     except DecodeError:
@@ -185,7 +187,7 @@ def _body(payload: bytes) -> bytes:
 
 
 def system_properties(data: bytes) -> SystemProperties:
-    """System properties of a stored message; empty ones if they cannot be read."""
+    """Return the system properties of a stored message; empty ones if they cannot be read."""
     try:
         return SystemProperties.FromString(data)
     except DecodeError:
@@ -193,7 +195,7 @@ def system_properties(data: bytes) -> SystemProperties:
 
 
 def _slots(state: TimerState, from_ms: int, until_ms: int) -> Iterator[int]:
-    """The slots that are not done, from one time up to another."""
+    """Yield the slots that are not done, from one time up to another."""
     yield from [slot_ms for slot_ms in state.opened_slots if slot_ms >= from_ms]
     slot_ms = state.wheel.next_occupied(max(from_ms, state.curr_read_time_ms + SLOT_MS), until_ms + SLOT_MS)
     while slot_ms is not None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from popwheel_broker.delay.unit import hash_topic
 
 UNREADABLE = "(unreadable)"
-"""Counted as the topic of messages whose records cannot be read."""
+"""Topic for counting messages whose records cannot be read."""
 _MARGIN_S = 24 * 3600
 _ONE = np.int32(1)
 """One of the column's own type: with another `np.add.at` takes forty times as long."""
@@ -16,9 +16,9 @@ _INT32_END = 1 << 31
 
 
 class PendingTimers:
-    """Counts that are kept up with every timer that comes and goes, so that there is nothing to revise.
+    """Counts that are updated with every timer that comes and goes, so that they need no revision.
 
-    Seconds stand in a ring as long as the longest delay and a day. Those that the ring has left behind, because a timer
+    Seconds are in a ring as long as the longest delay and a day. Those that the ring has left behind, because a timer
     came that is due later than it reaches, are counted together as overdue.
 
     Args:
@@ -39,7 +39,7 @@ class PendingTimers:
         """True if each timer that goes was counted as it came; not if one was unreadable."""
 
     def add(self, topic: str, due_ms: int) -> None:
-        """A timer has come."""
+        """Count a timer that has come."""
         second = due_ms // 1000
         if second >= self._begin + self._size or not self.total:
             self._reach(second)
@@ -51,11 +51,11 @@ class PendingTimers:
         self.total += 1
 
     def add_many(self, topic: str, count: int, due_ms: npt.NDArray[np.int64]) -> None:
-        """Many timers of one topic have come.
+        """Count many timers of one topic that have come.
 
         Args:
-            topic: theirs.
-            count: how many.
+            topic: of the timers.
+            count: their number.
             due_ms: when each is due.
 
         Raises:
@@ -69,9 +69,9 @@ class PendingTimers:
         latest = int(seconds.max())
         if latest >= self._begin + self._size or not self.total:
             self._reach(latest)
-        held = seconds[seconds >= self._begin]
-        np.add.at(self._counts, held % self._size, _ONE)
-        self._overdue += count - len(held)
+        in_ring = seconds[seconds >= self._begin]
+        np.add.at(self._counts, in_ring % self._size, _ONE)
+        self._overdue += count - len(in_ring)
         self._topics[topic] = self._topics.get(topic, 0) + count
         self.total += count
 
@@ -80,10 +80,10 @@ class PendingTimers:
         return not self.is_exact or bool(self._in_second(due_ms) and self._topics.get(self._counted_as(topic)))
 
     def remove(self, topic: str, due_ms: int) -> None:
-        """A timer has gone.
+        """Subtract a timer that has gone.
 
         Raises:
-            ValueError: there was none such, though the counts are exact.
+            ValueError: there was no such timer, though the counts are exact.
         """
         second, in_second = due_ms // 1000, self._in_second(due_ms)
         topic = self._counted_as(topic)
@@ -108,8 +108,8 @@ class PendingTimers:
         return self.at(due_ms) if due_ms // 1000 >= self._begin else self._overdue
 
     def _counted_as(self, topic: str) -> str:
-        """The name under which a topic's timers are counted. One that has none left gives them off another's count:
-        after a recovery, two topics whose names have the same hash are counted as one.
+        """Return the name under which a topic's timers are counted. A topic without any is counted under another's
+        name: after a recovery, two topics whose names have the same hash are counted as one.
         """
         if topic in self._topics:
             return topic

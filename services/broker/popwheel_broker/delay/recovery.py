@@ -1,12 +1,13 @@
-"""Brings the timer back to where it was, from its own files and the commit log's tail (the articles' `recover`).
+"""Recovers the timer from its own files and the commit log's tail (the articles' `recover`).
 
-The wheel is made anew from the units of the timer log, in bulk. Units behind the position that was saved are cut off
-and made again from the timer queue: nothing tells which of them a power loss, or a sync that failed, has left. What
-fired, or was rolled, since the slots that are not done were begun stands in the commit log behind the checkpoint's scan
-position. If the timer's files are missing or damaged, all of it is made again from the timer queue (S6).
+The wheel is rebuilt from the units of the timer log, in bulk. Units behind the saved position are cut off and made
+again from the timer queue: it is unknown which of them a power loss, or a failed sync, has left. The commit log has,
+behind the checkpoint's scan position, all that fired or rolled of slots that are not done. If the timer's files are
+missing or damaged, all of it is rebuilt from the timer queue (S6).
 
-The timer may have been saved after the broker's own checkpoint. So it is brought to where the commit log ended when it
-was saved, or to where the broker's checkpoint has it, whichever is later; from there on `following` takes the records.
+The timer may have been saved after the broker's own checkpoint. So it is recovered up to where the commit log ended
+when it was saved, or to where the broker's checkpoint has it, whichever is later; from there on the fold takes the
+records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,20 +34,20 @@ _READ_AT_ONCE = 1024
 
 
 class DoneTimers:
-    """Collects what fired and what was rolled from records of the commit log, as they are read in a recovery.
+    """Collects fired and rolled timers from records of the commit log, as they are read in a recovery.
 
     Args:
-        scan_position: records before it say nothing that is needed.
+        scan_position: records before it are not needed.
     """
 
     def __init__(self, scan_position: int) -> None:
         self.scan_position = scan_position
         self.positions: set[int] = set()
         self.fired_until_ms = 0
-        """Time when the last of them was due that fired: all were due until then."""
+        """Due time of the last of them that fired: all were due until then."""
 
     def note(self, found: StoredRecord) -> None:
-        """Look at one record."""
+        """Collect from one record."""
         if found.position < self.scan_position:
             return
         try:
@@ -61,7 +62,7 @@ class DoneTimers:
 
 
 def done_timer(found: StoredRecord) -> int:
-    """Position of the timer that a record says has fired or was rolled, `NONE` if it says that of none."""
+    """Return the position of the timer that a record says has fired or rolled; `NONE` if there is none."""
     if found.kind in (RecordKind.MESSAGE, RecordKind.QUARANTINE):
         return fired_timer(found)
     if found.kind in (RecordKind.TIMER, RecordKind.RECALL):
@@ -72,7 +73,7 @@ def done_timer(found: StoredRecord) -> int:
 def delay_of(found: StoredRecord) -> Delay | None:
     """Return the delay of a record of the timer queue;
 
-    None if it is unreadable: the stages handle it when they meet it.
+    None if it is unreadable: the stages handle it when they read it.
     """
     try:
         with RECORD_STEP:
@@ -92,12 +93,12 @@ def recover(
     """Bring the stages' state to where it was saved, or to a position of the commit log; nothing is written.
 
     Args:
-        state: fresh, with the timer log as its files are. Its `noted_position` then says how far it knows the log.
-        store: its queues hold what stands in the commit log before `position`, and may hold more.
-        checkpoint: what was saved last; None if there is none, then the whole commit log is read.
+        state: fresh, with the timer log as its files are. Its `noted_position` is set to the recovered end of the log.
+        store: its queues have the records of the commit log before `position`, and maybe more.
+        checkpoint: the last one; None if there is none, then the whole commit log is read.
         position: where a record of the commit log begins, or where it ends.
         now_ms: wall clock.
-        known_end: without a checkpoint: up to where the one that is not used knew the timer log.
+        known_end: without a checkpoint: the timer log's end by the checkpoint that is not used.
 
     Raises:
         TimerLogDamagedError: the timer log is damaged before the position that was saved, or was saved for another
@@ -108,8 +109,8 @@ def recover(
     done = DoneTimers(0 if checkpoint is None else checkpoint.scan_position)
     scan(store, done, done.scan_position, position)
     if checkpoint is None:
-        # Behind all that was there: as long as a checkpoint is on the device that counts on what was there, it must not
-        # take for that what comes now.
+        # Behind all that was there: while a checkpoint on the device counts on those positions, nothing new may
+        # have them.
         former_end = max(known_end, state.log.end_position)
         state.log.reset(former_end + UNIT_BYTES if former_end else 0)
         saved = TimerCheckpoint(last_timer_log_flush_position=state.log.end_position)
@@ -118,7 +119,7 @@ def recover(
     else:
         saved, newer = checkpoint, _newer(store, done, checkpoint, position)
         if state.log.is_empty and saved.first_unit_position == NONE:
-            state.log.reset(saved.last_timer_log_flush_position)  # it was made again, and nothing has come since
+            state.log.reset(saved.last_timer_log_flush_position)  # it was rebuilt, and nothing has come since
         state.curr_read_time_ms = checkpoint.last_read_time_ms
     state.noted_position = newer.end
     state.commit_read_time_ms = state.curr_read_time_ms
@@ -133,7 +134,7 @@ def recover(
     if queue is not None:
         recalls += waiting.take(_records(store, queue, first_offset, position))
     recalls += waiting.take(found for found in newer.records if found.queue_offset >= first_offset)
-    # Only these will be met: what else has fired is of slots that are done.
+    # Only these will be read: other firings are of slots that are done.
     state.done.update((timer, Done(done.scan_position)) for timer in sorted(units.met | waiting.met))
     for recall in recalls:
         state.remember(recall.root, Recall(recall.due_ms, recall.topic, is_dropped=True))
@@ -163,12 +164,12 @@ class _Newer(NamedTuple):
 
 
 def _newer(store: MessageStore, done: DoneTimers, checkpoint: TimerCheckpoint, position: int) -> _Newer:
-    """Read it, and note what is done.
+    """Read it, and collect finished timers.
 
     Raises:
         TimerLogDamagedError: the commit log does not reach as far as it did when the timer was saved.
     """
-    # An earlier release did not say how far. What it left was a master's alone, so all of it counts.
+    # An earlier release did not save its end. Its checkpoint was a master's alone, so all of it counts.
     end = checkpoint.log_position or store.log.end_position
     records: list[StoredRecord] = []
     reached = position
@@ -179,8 +180,8 @@ def _newer(store: MessageStore, done: DoneTimers, checkpoint: TimerCheckpoint, p
                 records.append(found)
             reached = found.position + found.length
     except CorruptDataError as error:
-        # A torn tail, or damage: whoever reads the log for the queues finds out, and deals with it.
-        _log.info("the timer counts on the commit log as far as it can be read", position=reached, why=str(error))
+        # A torn tail, or damage: recovery of the queues finds it, and handles it.
+        _log.info("the timer uses the commit log as far as it can be read", position=reached, why=str(error))
     queue = store.queue(TIMER_TOPIC, TIMER_QUEUE)
     max_offset = 0 if queue is None else queue.max_offset
     if records:
@@ -197,9 +198,9 @@ class _Units:
     """The units of the timer log that the checkpoint counts on.
 
     Args:
-        state: what they are taken into.
+        state: the state to recover.
         store: for the records that they lead to.
-        checkpoint: how far they are good, and which slots are done.
+        checkpoint: their valid end, and the slots that are done.
         done: timers that have fired or rolled.
     """
 
@@ -212,13 +213,13 @@ class _Units:
         self._done = np.fromiter(done, np.int64, len(done))
         self._done.sort()
         self.met: set[int] = set()
-        """Those of them whose units are held."""
+        """Those of them with units."""
 
     def take(self) -> list[Delay]:
-        """Chain all of slots that are not done into the wheel, and count them; what the recalls among them say.
+        """Chain all units of slots that are not done into the wheel, and count them; return the delays of the recalls.
 
         Raises:
-            TimerLogDamagedError: they do not reach as far as they were known to, or lead to nowhere.
+            TimerLogDamagedError: they end before their known end, or lead to nowhere.
         """
         state, log = self._state, self._state.log
         recalls: list[Delay] = []
@@ -247,13 +248,13 @@ class _Units:
         return recalls
 
     def recalled(self, recalls: list[Delay]) -> Iterator["_Pending"]:
-        """The messages among the units that some of these recall."""
+        """Yield the messages among the units that some of these recall."""
         if not recalls:
             return
         dues = np.array(sorted({recall.due_ms for recall in recalls}), np.int64)
         hashes = np.array(sorted({hash_topic(recall.topic) for recall in recalls}), np.int64)
         for _, units, is_done in self._kept():
-            # A unit does not tell its root: its record is read, of those that may be meant.
+            # A unit does not have its root: the records of possible ones are read.
             wanted = ~is_done & (units["flags"] & UnitFlag.TIMER != 0)
             wanted &= np.isin(units["due_ms"], dues) & np.isin(units["topic_hash"], hashes)
             for unit in units[wanted]:
@@ -265,7 +266,7 @@ class _Units:
                     yield _Pending(root, delay.topic, delay.due_ms)
 
     def _kept(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.bool_]]]:
-        """Positions and units, and which of them are done."""
+        """Yield positions and units, and which of them are done."""
         for positions, units in self._state.log.scan():
             kept = (positions < self._end) & (units["slot_ms"] >= self._read_from_ms)
             kept &= units["position"] >= self._store.log.start_position
@@ -289,7 +290,7 @@ class _Units:
         return UNREADABLE
 
     def _delay(self, unit: np.void) -> Delay | None:
-        """Return the delay of a unit's record; None if it fails by itself."""
+        """Return the delay of a unit's record; None if it is poison."""
         try:
             with RECORD_STEP:
                 return delay_of(self._store.records.read(Entry(int(unit["position"]), int(unit["length"]), 0)))
@@ -301,9 +302,9 @@ class _Pending(NamedTuple):
     """A message that is pending.
 
     Args:
-        root: by which it is known.
-        topic: where it goes.
-        due_ms: when.
+        root: of the message, its name.
+        topic: of the message.
+        due_ms: its due time.
     """
 
     root: int
@@ -315,7 +316,7 @@ class _Waiting:
     """Timers in the timer queue that have no unit yet.
 
     Args:
-        state: what it is taken into.
+        state: the state to recover.
         done: timers that have fired or rolled.
     """
 
@@ -323,11 +324,11 @@ class _Waiting:
         self._state = state
         self._done = done
         self.met: set[int] = set()
-        """Those of them that stand there."""
+        """Those of them in the timer queue."""
         self._timers: list[_Pending] = []
 
     def take(self, records: Iterable[StoredRecord]) -> list[Delay]:
-        """Count records of it; what the recalls in it say.
+        """Count its records; return the delays of the recalls in it.
 
         Raises:
             CorruptDataError: the commit log is damaged.
@@ -350,15 +351,15 @@ class _Waiting:
         return recalls
 
     def recalled(self) -> Iterator["_Pending"]:
-        """Those that are recalled."""
+        """Yield the recalled ones."""
         return (timer for timer in self._timers if timer.root in self._state.recalled)
 
 
 def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, position: int) -> Iterator[StoredRecord]:
-    """The records of the timer queue from an offset on that stand before a position of the commit log.
+    """Yield the records of the timer queue from an offset on that stand before a position of the commit log.
 
     Raises:
-        CorruptDataError: one of them, or the queue, is damaged; a queue can be made again from the commit log.
+        CorruptDataError: one of them, or the queue, is damaged; a queue can be rebuilt from the commit log.
     """
     offset = first_offset
     while offset < queue.max_offset:
@@ -371,7 +372,7 @@ def _records(store: MessageStore, queue: ConsumeQueue, first_offset: int, positi
 
 
 def scan(store: MessageStore, done: DoneTimers, begin: int, end: int) -> None:
-    """Note what a part of the commit log says.
+    """Collect from a part of the commit log.
 
     Raises:
         CorruptDataError: a record is damaged.

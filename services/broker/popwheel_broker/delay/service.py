@@ -1,7 +1,7 @@
-"""Waits for the timer: fires at the millisecond, saves every second (TimerFlushService), deletes what is done.
+"""Waits for the timer: fires at the millisecond, saves every second (TimerFlushService), deletes finished files.
 
-On a slave it does the same, but for firing: it is told that something has `arrived` when records were noted. It is
-stopped before the timer finishes following, and started again when the topics are settled.
+On a slave it does the same, but for firing: `arrived` notifies it of recorded messages. It is stopped before the timer
+finishes following, and started again when the cluster's changes are applied.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class TimerService:
     """Runs the timer of a broker.
 
     Args:
-        timer: what it runs.
+        timer: the timer.
         disk: where its files are.
         clock: the time.
-        sync: returns when the commit log is on the device, and what it holds now will not be cut off any more. A
-            StatusError says that this broker leads no more.
-        confirm_later: makes what was appended readable.
-        on_failure: told if it can't go on.
+        sync: returns when the commit log is on the device, and its content will not be cut off any more. A StatusError
+            says that this broker leads no more.
+        confirm_later: makes appended records readable.
+        on_failure: called if it can't continue.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TimerService:
         self.failing: str | None = None
 
     def start(self) -> None:
-        """Begin to fire and to save, unless that is done already."""
+        """Begin to fire and to save, if not begun yet."""
         if self._tasks:
             return
         self._tasks = [
@@ -78,7 +78,7 @@ class TimerService:
         ]
 
     async def stop(self) -> None:
-        """End; what is not saved is made again from the commit log."""
+        """End; unsaved progress is rebuilt from the commit log."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -87,7 +87,7 @@ class TimerService:
             self._tasks = []  # also when this was cancelled: that, too, is raised when all have ended
 
     def arrived(self) -> None:
-        """There is something new in the timer queue."""
+        """Wake up: there are new records in the timer queue."""
         self._arrived.set()
 
     async def _run(self) -> None:
@@ -98,7 +98,7 @@ class TimerService:
             try:
                 step = await self._disk.reads.run(partial(self._timer.step, fired_at_once))
             except TimerLogDamagedError as error:
-                self._fails(f"{error}; the broker ends, and makes the timer log again as it starts")
+                self._fails(f"{error}; the broker ends, and rebuilds the timer log as it starts")
                 self._timer.distrust()
                 self._on_failure(error)
                 return
@@ -107,10 +107,10 @@ class TimerService:
             if step.refusal is not None:
                 self._fails(step.refusal)
             elif self.failing is not None and step.appended:
-                _log.info("the timer goes on")
+                _log.info("the timer continues")
                 self.failing = None
             if step.busy:
-                took_s = self._clock.monotonic() - began_s  # and if it waited for the device, that was left to others
+                took_s = self._clock.monotonic() - began_s  # a wait for the device left the time to others
                 # Where a turn of the loop is long, a step may be longer, too: else it fires less than its share.
                 fired_at_once = _FIRED_AT_ONCE if await self._pace.let_others(took_s) else 2 * _FIRED_AT_ONCE
                 continue
@@ -152,8 +152,8 @@ class TimerService:
             await self.save()
 
     async def save(self) -> None:
-        """Bring timer log, wheel and checkpoint to the device, if anything has changed, in an order that a crash at
-        any point leaves sound: units before slots that lead to them, what fired before the time that says so.
+        """Write timer log, wheel and checkpoint to the device, if anything has changed, in an order that is valid after
+        a crash at any point: units before slots that lead to them, firings before the time that covers them.
 
         Raises:
             OSError: the device refused; for good, if the timer log could not be synced.
@@ -199,8 +199,8 @@ class TimerService:
             for file in files:
                 await file.sync()
         except OSError as error:
-            # What is on the device can't be told any more, whatever a later sync says: no checkpoint may count on it.
-            # The next process makes it again from where the last checkpoint says that it was good.
+            # The content of the device is unknown now, whatever a later sync returns: no checkpoint may count on it.
+            # The next process rebuilds it from the valid end in the last checkpoint.
             self._log_failed = error
             self._on_failure(error)
             raise

@@ -1,4 +1,4 @@
-"""The timer checkpoint: 4 KiB that say how far the timers' progress is on disk (DESIGN 5).
+"""The timer checkpoint: 4 KiB with the timers' progress on disk (DESIGN 5).
 
 Magic `PWTC`, version 2 bytes, CRC-32C 4 bytes of all that follows; then eleven numbers of 8 bytes, signed,
 big-endian, and zeros; the last two are zero where an earlier release wrote it.
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """Checkpoint of the timer: the articles' TimerCheckPoint, and the position from which the commit log is to be read.
+    """Checkpoint of the timer, as in the articles, and the position from which the commit log is to be read.
 
     Args:
         last_read_time_ms: all slots before this time are done.
@@ -35,10 +35,10 @@ class TimerCheckpoint:
         state_version: counts the broker's changes of role.
         timestamp_ms: when this was written, wall clock.
         counter: how many checkpoints were written before.
-        scan_position: position of the commit log from which on records tell what has fired of the slots not done.
+        scan_position: position of the commit log from which on records have the firings of slots that are not done.
         first_unit_position: position of the oldest unit of slots not done in the timer log, -1 if there is none.
-        log_position: the commit log up to here is what all this was taken from; 0 if that is not known.
-        fired_until_ms: nothing that is due at this time or before can be recalled any more.
+        log_position: end of the commit log that all this was taken from; 0 if unknown.
+        fired_until_ms: no message due at this time or before can be recalled any more.
     """
 
     last_read_time_ms: int = 0
@@ -55,7 +55,7 @@ class TimerCheckpoint:
 
 
 def encode(checkpoint: TimerCheckpoint) -> bytes:
-    """The contents of the file."""
+    """Return the contents of the file."""
     body = _FIELDS.pack(*astuple(checkpoint)).ljust(CHECKPOINT_BYTES - _PREFIX.size, b"\0")
     return _PREFIX.pack(_MAGIC, _VERSION, value(body)) + body
 
@@ -90,7 +90,7 @@ def load(disk: Disk, path: Path) -> TimerCheckpoint | None:
     try:
         return decode(file.read(0, file.size()))
     except CorruptDataError as error:
-        _log.error("the timer's checkpoint is damaged, it is made again from the commit log", why=str(error))
+        _log.error("the timer's checkpoint is damaged, it is rebuilt from the commit log", why=str(error))
         return None
     finally:
         file.close()

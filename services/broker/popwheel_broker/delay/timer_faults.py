@@ -1,4 +1,4 @@
-"""Sets delayed messages aside that fail by themselves, has recalls tried again, and keeps the timer's account."""
+"""Handles delayed messages that always fail: puts them into quarantine, retries recalls, updates the timer's counts."""
 
 from functools import partial
 
@@ -15,16 +15,16 @@ from popwheel_common.errors import CorruptDataError, StatusError
 
 _TRY_AGAIN_MS = 1000
 _TRY_AGAIN_MS_MAX = 30_000
-"""Recalls that fail again and again are appended so seldom; progress is saved no more often meanwhile."""
+"""Pause between appends of recalls that fail repeatedly; progress is saved no more often meanwhile."""
 
 
 class TimerFaults:
-    """Faults of timers: the handling of one that a stage fails for.
+    """Faults of timers: handles those for which a stage fails.
 
     Args:
         state: what the stages share.
         store: where the messages are.
-        quarantine: takes them.
+        quarantine: takes poison messages.
         clock: the time.
     """
 
@@ -39,21 +39,21 @@ class TimerFaults:
         """Time when they may be appended again, by `Clock.steady_ms`."""
 
     def of_request(self, queue_offset: int, position: int, length: int, fault: RecordFaultError) -> None:
-        """A record of the timer queue could not be brought into the wheel; the caller goes on behind it.
+        """Handle a record of the timer queue that could not be brought into the wheel; the caller continues behind it.
 
         Args:
-            queue_offset, position, length: the record's.
-            fault: how it failed.
+            queue_offset, position, length: of the record.
+            fault: its error.
 
         Raises:
-            RecordFaultError: this is a slave: it waits for what the master says of it, or until it leads itself.
+            RecordFaultError: this is a slave: it waits for its master's record of it, or until it leads itself.
             StatusError: the quarantine or the disk is full; it is to be tried again.
-            CorruptDataError, OSError: whether it recalls can't be read; likewise.
+            CorruptDataError, OSError: it can't be read whether it recalls; likewise.
         """
         state = self._state
         stored, delay = self._read(position, length)
         is_recall = stored is not None and stored.kind == RecordKind.RECALL
-        if position in state.done:  # the log tells what has become of it
+        if position in state.done:  # the log has its outcome
             if state.done.pop(position).topic is not None:
                 self._uncount(delay)
         elif delay is not None and not is_recall and (root := delay.root_at(position)) in state.recalled:
@@ -61,13 +61,13 @@ class TimerFaults:
         elif not state.should_running_dequeue and not (delay is not None and is_recall and self._is_past(delay)):
             raise fault
         elif delay is not None and is_recall:
-            # Once for all its records: it is known by its message.
+            # Once for all its records: its message names it.
             self._quarantine.note(Step.SCHEDULING, delay.root, delay.topic, 0, queue_offset, fault)
             state.unscheduled[position] = delay
         else:
             if not self._quarantine.table.has_timer(position):
-                self._quarantine.set_aside_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
-                state.done.pop(position, None)  # it is met here
+                self._quarantine.quarantine_timer(position, stored, delay, queue_offset, Step.SCHEDULING, fault)
+                state.done.pop(position, None)  # it is counted here
             if not is_recall:
                 self._uncount(delay)
 
@@ -80,12 +80,12 @@ class TimerFaults:
         return has_failed and now_ms < self._anew_at_ms
 
     def append_anew(self) -> bool:
-        """Append recalls that are not in the wheel to the timer queue again; then what is saved leads to them.
+        """Append recalls that are not in the wheel to the timer queue again; then the saved state leads to them.
 
-        So a recall that fails goes on recalling after a start (T4), and needs none of the log but its latest record.
+        So a recall that fails still recalls after a start (T4), and needs only its latest record of the log.
 
         Returns:
-            Whether something was appended.
+            Whether a record was appended.
 
         Raises:
             RecordFaultError, StatusError: they could not be appended, so nothing is to be saved; as on a slave.
@@ -95,19 +95,21 @@ class TimerFaults:
         if not state.unscheduled:
             return False
         if not state.should_running_dequeue:
-            raise RecordFaultError("a recall that fails here is not done with at the master, either")
+            raise RecordFaultError("a recall that fails here is not finished on the master, either")
         with RECORD_STEP:
             anew = [
                 recall_record(delay._replace(predecessor=position)) for position, delay in state.unscheduled.items()
             ]
             self._store.put(anew)
-        assert not state.unscheduled, "a recall that was appended anew is not known"
+        assert not state.unscheduled, "a recall that was appended again is not known"
         self._pause_ms = min(2 * self._pause_ms or _TRY_AGAIN_MS, _TRY_AGAIN_MS_MAX)
         self._anew_at_ms = self._clock.steady_ms() + self._pause_ms
         return True
 
     def of_unit(self, unit: DueUnit, fault: RecordFaultError) -> None:
-        """A message could not be fired or rolled. If it can't be read or set aside, it is tried again soon."""
+        """Handle a message that could not be fired or rolled. If it can't be read or quarantined, it is retried
+        soon.
+        """
         state = self._state
         try:
             stored, delay = self._read(unit.position, unit.length)
@@ -122,13 +124,13 @@ class TimerFaults:
             state.drop_recalled(root, unit.slot_ms)
             return
         try:
-            set_aside = partial(self._quarantine.set_aside_timer, unit.position, stored, delay, 0, Step.FIRING, fault)
-            state.append_for([unit], set_aside)
+            quarantine = partial(self._quarantine.quarantine_timer, unit.position, stored, delay, 0, Step.FIRING, fault)
+            state.append_for([unit], quarantine)
         except StatusError:
             self._try_again(unit)
 
     def _drop_past(self) -> None:
-        """Let go of recalls that are not in the wheel and whose time has passed."""
+        """Drop recalls that are not in the wheel and whose time has passed."""
         state = self._state
         for position, delay in list(state.unscheduled.items()):
             if self._is_past(delay) and state.forget_dropped(delay.root):
@@ -143,8 +145,9 @@ class TimerFaults:
         self._state.await_unit(unit._replace(fire_ms=self._clock.wall_ms() + _TRY_AGAIN_MS))
 
     def _of_recall(self, unit: DueUnit, delay: Delay | None, fault: RecordFaultError) -> None:
-        """A recall is not set aside, for then its message would come after the next start (T4). It is appended anew, as
-        its slot may not stay open: the wheel would come round to it, and all others wait.
+        """Handle a failing recall. It never goes to the quarantine, for then its message would be delivered after the
+        next start (T4). It is appended again, as its slot may not stay open: the wheel would come round to it, and all
+        others wait.
         """
         state, now_ms = self._state, self._clock.wall_ms()
         topic, root = ("", unit.position) if delay is None else (delay.topic, unit.root_of(delay))
@@ -163,10 +166,10 @@ class TimerFaults:
             pending.remove(delay.topic, delay.due_ms)
 
     def _read(self, position: int, length: int) -> tuple[StoredRecord | None, Delay | None]:
-        """The record and what it says, as far as its own faults leave that to be told.
+        """Return the record and its delay, as far as its own faults let them be read.
 
         Raises:
-            CorruptDataError, OSError: it can't be read now: it may be a recall, which is never set aside.
+            CorruptDataError, OSError: it can't be read now: it may be a recall, which never goes to the quarantine.
         """
         stored = None
         try:

@@ -1,7 +1,7 @@
 """The timer log: units of 52 bytes, chained backwards by slot of the wheel, in files named by their first position.
 
-Positions run on from one file to the next. A file's end is a blank unit, so that no unit spans two files
-(`popwheel_broker.delay.unit`). All of it can be made again from the commit log.
+Positions continue from one file to the next. A file's end is a blank unit, so that no unit spans two files
+(`popwheel_broker.delay.unit`). All of it can be rebuilt from the commit log.
 """
 
 from bisect import bisect_right
@@ -29,13 +29,13 @@ _BYTES_PER_UNIT_MAX = 64 * UNIT_BYTES
 class TimerLog:
     """Appends units, follows their chains and reads all of them in bulk.
 
-    One that found files is to be scanned and cut before anything is appended: what stands behind the first damaged unit
-    is not to be trusted.
+    A log with files is to be scanned and cut before anything is appended: units behind the first damaged one are not
+    valid.
 
     Args:
         disk: where its files are.
-        folder: their folder; it is made if need be.
-        file_bytes: how long a file gets.
+        folder: their folder; it is made if necessary.
+        file_bytes: length of a file.
     """
 
     def __init__(self, disk: Disk, folder: Path, file_bytes: int) -> None:
@@ -65,13 +65,13 @@ class TimerLog:
         self.names_changed = bool(self._files)
         """True if names of files came or went.
 
-        Whoever syncs the folder sets it to False before, and to True again if that fails. At first it is True for names
-        that a process made which died before it synced them.
+        The caller that syncs the folder sets it to False before, and to True again if that fails. At first it is True
+        for names that a process made which died before it synced them.
         """
 
     @property
     def start_position(self) -> int:
-        """Position of the oldest unit that is held."""
+        """Position of the oldest unit in its files."""
         return self._starts[0] if self._starts else self._written
 
     @property
@@ -99,7 +99,7 @@ class TimerLog:
         self.end_position = place + UNIT_BYTES
         return place
 
-    def take_back(self) -> None:
+    def undo_append(self) -> None:
         """Remove the unit that was appended last; only right after it was."""
         del self._tail[-UNIT_BYTES:]
         self.end_position -= UNIT_BYTES
@@ -138,11 +138,11 @@ class TimerLog:
             self._tail.clear()
 
     def write(self) -> list[File]:
-        """Write what is in memory only.
+        """Write the part that is in memory only.
 
         Returns:
             The files that the caller is to sync, and not to close; then the folder, if `names_changed`; then it calls
-            `synced` with what `end_position` is now.
+                `synced` with the present `end_position`.
 
         Raises:
             OSError: nothing is lost: all is in memory still.
@@ -156,7 +156,7 @@ class TimerLog:
         ]
 
     def synced(self, position: int) -> None:
-        """Take note that all before `position` is on the device: after a sync, or as a checkpoint says."""
+        """Record that all before `position` is on the device: after a sync, or by a checkpoint."""
         self.flushed_position = max(self.flushed_position, min(position, self._written))
         self._cut.clear()
 
@@ -164,14 +164,14 @@ class TimerLog:
         """Follow a chain backwards.
 
         Args:
-            position: of the unit to begin with; -1 gives nothing.
+            position: of the first unit; -1 returns nothing.
             count: how many units to read at the most.
 
         Returns:
-            Position and unit of each, newest first; and where to go on, -1 at the chain's end.
+            Position and unit of each, newest first; and where the chain continues, -1 at its end.
 
         Raises:
-            CorruptDataError: a unit is damaged, is not held or follows itself.
+            CorruptDataError: a unit is damaged, missing, or follows itself.
         """
         found: list[tuple[int, Unit]] = []
         data, data_start, window = b"", 0, _WINDOW_BYTES_MIN
@@ -191,7 +191,7 @@ class TimerLog:
         return found, position
 
     def _window(self, position: int, length: int) -> tuple[int, bytes]:
-        """The unit at a position and what stands before it in its file, `length` bytes at the most."""
+        """Return the unit at a position and the bytes before it in its file, `length` bytes at the most."""
         index = bisect_right(self._starts, position) - 1
         if index < 0:
             raise CorruptDataError(
@@ -201,7 +201,7 @@ class TimerLog:
         return start, self._read(index, start, position + UNIT_BYTES - start)
 
     def _read(self, index: int, position: int, length: int) -> bytes:
-        """Bytes of one file, or of what will be in it."""
+        """Return bytes of one file, or of its future content."""
         written = min(length, self._written - position)
         data = self._files[index].read(position - self._starts[index], written) if written > 0 else b""
         if written < length and index + 1 == len(self._files):
@@ -210,11 +210,12 @@ class TimerLog:
         return data
 
     def scan(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]]:
-        """All units from the oldest to the first that is not whole, in chunks of 8 MiB: recovery reads them in bulk.
+        """Yield all units from the oldest to the first that is not whole, in chunks of 8 MiB: recovery reads them in
+        bulk.
 
-        Afterwards `valid_end` says where the first damaged one stands, or where the log ends. A file that is missing
-        ends it, too: a power loss can leave such a hole where nothing was synced. Whether that is a torn tail or
-        damage, the position known to be synced tells.
+        Afterwards `valid_end` is where the first damaged one stands, or where the log ends. A missing file ends it,
+        too: a power loss can leave such a hole where nothing was synced. The position known to be synced distinguishes
+        a torn tail from damage.
 
         Yields:
             Positions, and units as `unit.COLUMNS_DTYPE`.
@@ -244,8 +245,8 @@ class TimerLog:
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, which is where a unit begins or `valid_end`.
 
-        It is to be synced (see `write`) before more is appended: else a power loss may bring back what was cut off
-        behind what was appended.
+        It is to be synced (see `write`) before more is appended: else after a power loss the part that was cut off may
+        reappear behind newer units.
 
         Raises:
             ValueError: the log does not reach so far.
@@ -274,7 +275,7 @@ class TimerLog:
         return not self._files
 
     def reset(self, position: int) -> None:
-        """Drop everything and begin anew at `position`."""
+        """Drop everything and begin again at `position`."""
         while self._starts:
             self._drop(len(self._starts) - 1)
         self._tail.clear()
@@ -284,10 +285,10 @@ class TimerLog:
         self.end_position = self._written = self.flushed_position = self.valid_end = position
 
     def delete_before(self, position: int) -> int:
-        """Remove the oldest file if it ends at or before `position` and is synced; how many went.
+        """Remove the oldest file if it ends at or before `position` and is synced; return how many were removed.
 
-        One at a time, and the next one only after the folder was synced: a power loss may bring removed files back, and
-        of two just the older one, which would leave a hole between it and the rest.
+        One at a time, and the next one only after the folder was synced: after a power loss removed files may reappear,
+        and of two just the older one, which would leave a hole between it and the rest.
         """
         if len(self._starts) < 2 or self._starts[1] > min(position, self.flushed_position) or self.names_changed:
             return 0
@@ -295,7 +296,7 @@ class TimerLog:
         return 1
 
     def delete_done(self, slot_ms: int) -> int:
-        """Like `delete_before`, of the oldest file if all its units are in slots before `slot_ms`."""
+        """Delete the oldest file, as `delete_before`, if all its units are in slots before `slot_ms`."""
         if len(self._starts) < 2 or self._latest_slots[0] >= slot_ms:
             return 0
         return self.delete_before(self._starts[1])

@@ -16,7 +16,7 @@ LATENESS_BOUNDS_MS = (1, 2, 5, 10, 15, 20, 50, 100, 200, 500, 1000, 5000, 60_000
 
 
 class Count:
-    """A number that goes up."""
+    """A counter."""
 
     __slots__ = ("total",)
 
@@ -35,7 +35,7 @@ class TimerStatistics:
         self.recalls = 0
 
     def fire(self, topic: str, late_ms: int) -> None:
-        """A delayed message was put into its topic, `late_ms` after it was due."""
+        """Count a delayed message that was put into its topic, `late_ms` after it was due."""
         self.fired.row(topic).total += 1
         self.lateness_counts[bisect_left(LATENESS_BOUNDS_MS, late_ms)] += 1
         self.lateness_sum_ms += late_ms
@@ -47,7 +47,7 @@ class TimerCollector(SlicedCollector):
     Args:
         registry: where it registers itself.
         options: for limits.
-        timer: gives the timer whose state it is.
+        timer: returns the timer.
         statistics: its counts.
         knows_topic: whether there is a topic of that name.
     """
@@ -78,12 +78,12 @@ class TimerCollector(SlicedCollector):
         ):
             family = CounterMetricFamily(name, text, labels=("topic",))
             yield from filled(family, ((labels, count.total) for labels, count in list(series)))
-        pending = GaugeMetricFamily("rocketmq_timing_messages", "Delayed messages that are pending.", labels=("topic",))
+        pending = GaugeMetricFamily("rocketmq_timing_messages", "Pending delayed messages.", labels=("topic",))
         counts = state.pending.by_topic()
         shown = yield from bounded_in_steps((((topic,), count) for topic, count in counts.items()), lambda topic: True)
         yield from filled(pending, shown.items())
         lateness = HistogramMetricFamily(
-            "popwheel_timer_lateness_seconds", "By how much delayed messages were put late."
+            "popwheel_timer_lateness_seconds", "Time from due time to delivery of delayed messages."
         )
         buckets, below = [], 0
         for bound, number in zip((*map(str, LATENESS_BOUNDS_MS), "+Inf"), statistics.lateness_counts, strict=True):
@@ -94,14 +94,14 @@ class TimerCollector(SlicedCollector):
         yield CounterMetricFamily("popwheel_timer_recalls", "Delayed messages recalled.", value=statistics.recalls)
         for name, text, value in (
             ("rocketmq_timer_enqueue_lag", "Records of the timer queue not in the wheel yet.", timer.enqueue_lag),
-            ("rocketmq_timer_dequeue_lag", "Messages that are due and not put yet.", timer.overdue_entries()),
+            ("rocketmq_timer_dequeue_lag", "Due messages not delivered yet.", timer.overdue_entries()),
             (
                 "rocketmq_timer_dequeue_latency",
-                "Milliseconds by which the oldest message that is due is late.",
+                "Milliseconds by which the oldest due message is late.",
                 timer.dequeue_behind_ms(),
             ),
-            ("popwheel_timers_pending", "Delayed messages pending, of broker.timer.timers_max.", state.pending.total),
-            ("popwheel_timers_max", "Delayed messages that may be pending.", self._options.timers_max),
+            ("popwheel_timers_pending", "Pending delayed messages, of broker.timer.timers_max.", state.pending.total),
+            ("popwheel_timers_max", "Limit of pending delayed messages.", self._options.timers_max),
             ("popwheel_timer_recalled", "Recalls not due yet, of broker.timer.recalls_max.", len(state.recalled)),
             (
                 "popwheel_timer_slot_entries",
@@ -109,8 +109,12 @@ class TimerCollector(SlicedCollector):
                 sum(slot.outstanding for slot in state.opened_slots.values()),
             ),
             ("popwheel_timer_put_bytes", "Bytes of messages that wait for the last stage, of 64 MiB.", state.put_bytes),
-            ("popwheel_timer_open_slots", "Slots that are begun and not done.", len(state.opened_slots)),
-            ("popwheel_timer_damaged", "Delayed messages that stand still at a damaged record.", len(state.damaged)),
+            ("popwheel_timer_open_slots", "Slots begun and not finished.", len(state.opened_slots)),
+            (
+                "popwheel_timer_damaged",
+                "Delayed messages that wait for the repair of a damaged record.",
+                len(state.damaged),
+            ),
             (
                 "popwheel_timer_log_bytes",
                 "Bytes of the timer log.",
@@ -120,7 +124,7 @@ class TimerCollector(SlicedCollector):
             yield GaugeMetricFamily(name, text, value=value)
         stages = GaugeMetricFamily(
             "popwheel_timer_stage_entries",
-            "Entries that wait between two stages, of broker.timer.stage_entries_max.",
+            "Entries waiting between two stages, of broker.timer.stage_entries_max.",
             labels=("queue",),
         )
         for queue, entries in (

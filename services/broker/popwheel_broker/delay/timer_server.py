@@ -1,4 +1,4 @@
-"""Requests of proxies and operators to the timer: taking delayed messages, recalling them, listing them."""
+"""Requests of proxies and operators to the timer: storing delayed messages, recalling them, listing them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ from popwheel_rpc.service import Call, Service
 
 _LIST_MAX = 1000
 _LIST_STEPS_MAX = 16
-"""Limit of steps of a list, each of a few milliseconds; others have their turn in between."""
+"""Limit of steps of a list, each of a few milliseconds; other calls run in between."""
 _NOT_DELAYED = ""
 _BOUNDS_MAX = 100
 _HISTOGRAM_STEPS = 4
@@ -42,13 +42,13 @@ class TimerServer:
     """Serves the timer's part of popwheel.v1.Broker.
 
     Args:
-        timer: decides.
+        timer: the timer.
         flusher: makes durable.
         view: the key that recall handles are signed with.
-        broker_name: goes into recall handles.
+        broker_name: for recall handles.
         clock: the time.
-        statistics: what is counted.
-        repair: has a damaged record at a position of the log mended; whether it was.
+        statistics: counts.
+        repair: mends a damaged record at a position of the log; returns whether it is mended.
     """
 
     kind: Final = PutKind.AT_TIME
@@ -85,7 +85,7 @@ class TimerServer:
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
         """Append delayed runs (`RunWriter.put`)."""
         timer = self._timer
-        key = self._view.receipt_key  # without it nothing may be stored that is to have a recall handle
+        key = self._view.receipt_key  # without it no message may be stored that needs a recall handle
         batch, taken = RunBatch(), timer.intake.batch()
         for run in runs:
             batch.take(run, taken.accept)
@@ -110,7 +110,9 @@ class TimerServer:
         return batch.results
 
     def reference(self, run: MessageRun, index: int, position: int) -> str:
-        """The recall handle of a message of a run whose TIMER record stands at `position`; none if it is negative."""
+        """Return the recall handle of a message of a run whose TIMER record stands at `position`; none if it is
+        negative.
+        """
         if position < 0:
             return _NOT_DELAYED
         delay = Delay(run.topic, run.queue_id, self._timer.intake.topic_id(run.topic), run.times_ms[index])
@@ -129,13 +131,13 @@ class TimerServer:
         return recall_handle.encode(key, delay.topic, message)
 
     async def recall(self, call: Call, request: pb.RecallRequest) -> pb.RecallResponse:
-        """Take a message back that is not due yet; durably, when this is answered (T4)."""
+        """Recall a message that is not due yet; the answer is durable (T4)."""
         names.topic(request.topic, Use.SEND)
         handle = recall_handle.decode(self._view.receipt_key, request.topic, request.recall_handle)
         if handle.epoch > self._store.epoch:
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
-                f"a later master of {self._broker_name} gave this handle out, so this one leads no more; ask again",
+                f"a later master of {self._broker_name} issued this handle, so this one leads no more; try again",
             )
         recall = partial(self._recall_once, request.topic, handle)
         try:
@@ -151,7 +153,7 @@ class TimerServer:
         return pb.RecallResponse(message_id=handle.message_id)
 
     def _recall_once(self, topic: str, handle: RecallHandle) -> StatusError | None:
-        """Append the record that takes a message back; why it could not be. Raises as `TimerIntake.recall` does."""
+        """Append the record that recalls a message; return why it could not be. Raises as `TimerIntake.recall` does."""
         record = self._timer.intake.recall(topic, handle)
         if record is not None:
             try:
@@ -162,7 +164,7 @@ class TimerServer:
         return None
 
     async def _is_mended(self, position: int) -> bool:
-        """Have a damaged record mended; whether it is good then."""
+        """Mend a damaged record; return whether it is mended."""
         try:
             return await self._repair(position)
         except OSError as error:
@@ -175,7 +177,7 @@ class TimerServer:
     async def histogram(self, call: Call, request: pb.TimerHistogramRequest) -> pb.TimerHistogramResponse:
         """Return how many messages are due within given times from now.
 
-        Those of one topic are counted as far as its units can be.
+        Messages of one topic are counted as far as its units can be.
 
         Raises:
             StatusError: ILLEGAL_TOPIC; BAD_REQUEST, the times are too many or out of order.
@@ -186,7 +188,7 @@ class TimerServer:
         if len(bounds_ms) > _BOUNDS_MAX or sorted({*bounds_ms}) != bounds_ms or (bounds_ms and bounds_ms[0] <= 0):
             raise StatusError(
                 Code.BAD_REQUEST,
-                f"bounds_ms: give at most {_BOUNDS_MAX} times above 0, each greater than the one before",
+                f"bounds_ms: pass at most {_BOUNDS_MAX} times above 0, each greater than the one before",
             )
         pending, now_ms = self._timer.state.pending, self._clock.wall_ms()
         of_topic = pending.of_topic(request.topic) if request.topic else pending.total
@@ -208,7 +210,7 @@ class TimerServer:
         return answer
 
     async def list(self, call: Call, request: pb.TimerListRequest) -> pb.TimerListResponse:
-        """Some delayed messages of a topic, or of all, and where to go on."""
+        """Return some delayed messages of a topic, or of all, and where the list continues."""
         if request.topic:
             names.topic(request.topic, Use.QUERY)
         limit = min(max(1, request.limit), _LIST_MAX)

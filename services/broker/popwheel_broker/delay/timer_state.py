@@ -22,11 +22,11 @@ _NEVER_MS = 1 << 62
 
 
 class TimerLogDamagedError(CorruptDataError):
-    """The timer log is not what it was known to be; all of it is to be made again from the commit log."""
+    """Error: the timer log does not have its known content; all of it is to be rebuilt from the commit log."""
 
 
 def slot_of(time_ms: int) -> int:
-    """The slot that a time falls into, by its first millisecond."""
+    """Return the slot that a time falls into, by its first millisecond."""
     return time_ms - time_ms % SLOT_MS
 
 
@@ -34,11 +34,11 @@ class TimerRequest(NamedTuple):
     """A record of the timer queue on its way into the wheel.
 
     Args:
-        queue_offset: its own, in the timer queue.
-        position: its own, in the commit log; this is what a timer is known by.
+        queue_offset: of the record, in the timer queue.
+        position: of the record, in the commit log; it names the timer.
         length: of the record.
         is_recall: whether it recalls a message.
-        delay: what it says.
+        delay: of the record.
     """
 
     queue_offset: int
@@ -49,10 +49,10 @@ class TimerRequest(NamedTuple):
 
 
 class DueUnit(NamedTuple):
-    """A unit of the timer log whose slot was read; they sort in the order in which they are dealt with.
+    """A unit of the timer log whose slot was read; they sort in the order in which they are handled.
 
     Args:
-        fire_ms: when.
+        fire_ms: when it is handled.
         is_recall: whether it recalls a message.
         position: of its record in the commit log.
         length: of that record.
@@ -85,12 +85,12 @@ class DueUnit(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """A message that is to be put where it belongs.
+    """A message that is to be put into its topic or the timer queue.
 
     Args:
-        unit: what it comes from.
-        delay: what its record says.
-        record: what is put.
+        unit: its unit.
+        delay: its delay.
+        record: the record to put.
     """
 
     unit: DueUnit
@@ -99,12 +99,12 @@ class Firing(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A timer that the log says is done with, and whose unit was not met yet.
+    """A timer that is finished by the log, and whose unit was not read yet.
 
     Args:
-        scan_position: where in the commit log to read from on to learn of it again.
+        scan_position: position of the commit log from which a recovery finds its end again.
         topic: of its message, which counts as pending until the unit is met; None if it does not count any more.
-        queue_offset: of the timer queue: what stands before it may be its record.
+        queue_offset: of the timer queue: a record before it may be its own.
         slot_ms: the latest slot that its unit may be in.
     """
 
@@ -119,8 +119,8 @@ class OpenSlot:
     """A slot that is begun and not done.
 
     Args:
-        begin_position: where the commit log ended when it was begun: what fired of it stands behind.
-        outstanding: units that are not dealt with.
+        begin_position: end of the commit log when it was begun: its firings stand behind.
+        outstanding: units that are not handled.
         next_position: where to read on in its chain; -1 if all is read.
         units: read so far, while the chain is being read.
         keeps_open: earlier slots that wait for this one to be done, as often as for a unit of their own.
@@ -135,16 +135,16 @@ class OpenSlot:
 
 @dataclass(slots=True)
 class Recall:
-    """A message that is not to be delivered, until both its own record and that which recalls it are dealt with.
+    """A message that is not to be delivered, until both its own record and that which recalls it are handled.
 
     Either may come first: a message that rolls late comes behind the record that recalls it.
 
     Args:
-        due_ms: when it would have been.
-        topic: where it would have gone.
-        is_dropped: whether the message's own record was met, and left out.
+        due_ms: its due time.
+        topic: of the message.
+        is_dropped: whether the message's own record was read, and left out.
         unit: of the record that recalls it, if its time has come before that; its slot stays open.
-        slot_ms: where the message's own record was met, or -1.
+        slot_ms: where the message's own record was read, or -1.
     """
 
     due_ms: int
@@ -189,15 +189,15 @@ class TimerState:
         self.commit_queue_offset = 0
         """Offset of the timer queue before which everything is in the timer log, or done."""
         self.curr_write_time_ms = 0
-        """The second that entries are put in now."""
+        """The second in which entries are enqueued now."""
         self.curr_read_time_ms = 0
-        """The slot that is being read; what is due in it, or was before, is put into it as it comes."""
+        """The slot that is being read; new messages that are due in it, or before, are put into it."""
         self.late_slot_ms = 0
-        """The latest slot into which an earlier life put what was due before it, as it was being read then."""
+        """The latest slot into which an earlier process put overdue messages, as it was being read then."""
         self.commit_read_time_ms = 0
         """The oldest slot that is not done."""
         self.handed: deque[TimerRequest] = deque()
-        """Records just appended to the timer queue: they need not be read again if their turn comes soon."""
+        """Records just appended to the timer queue: they need not be read again if they are enqueued soon."""
         self.enqueue_put_queue: deque[TimerRequest] = deque()
         self.dequeue_get_queue: deque[DueUnit] = deque()
         self.dequeue_put_queue: deque[Firing] = deque()
@@ -205,9 +205,9 @@ class TimerState:
         self.loading: deque[int] = deque()
         self.opened_slots: dict[int, OpenSlot] = {}
         self.recalled: dict[int, Recall] = {}
-        """Recalled messages that are not done with, by their roots."""
+        """Recalled messages that are not finished, by their roots."""
         self.unscheduled: dict[int, Delay] = {}
-        """Recalls that failed as they were scheduled or rolled, by position: appended anew before progress is saved.
+        """Recalls that failed as they were scheduled or rolled, by position: appended again before progress is saved.
         All are of messages in `recalled`, which has a limit.
         """
         self.recalls = Shares()
@@ -215,16 +215,16 @@ class TimerState:
         self.put_bytes = 0
         """Size of the records in `dequeue_put_queue`."""
         self.damaged: dict[int, str] = {}
-        """Position of each record that is damaged -> what is wrong. Its slot stays open."""
+        """Position of each damaged record -> its error. Its slot stays open."""
         self.stood_still: list[DueUnit] = []
-        """Units whose time had come, and whose records are damaged."""
+        """Units that are due, and whose records are damaged."""
         self.fired_until_ms = 0
-        """Nothing that is due at this time or before can be recalled any more."""
+        """No message due at this time or before can be recalled any more."""
         self.done: OrderedDict[int, Done] = OrderedDict()
-        """Timers that fired or rolled by the log, by their positions, until their units are met."""
+        """Timers that fired or rolled by the log, by their positions, until their units are read."""
         self.awaited: dict[int, DueUnit] = {}
-        """Units until the log says what became of them: on a slave, in place of the heap, those of slots that were
-        read; on a master those whose records are being written."""
+        """Units until the log has their outcome: on a slave, in place of the heap, those of slots that were read; on a
+        master those whose records are being written."""
 
     @property
     def log_end(self) -> int:
@@ -232,11 +232,11 @@ class TimerState:
         return self._log_end() if self.should_running_dequeue else self.noted_position
 
     def begin_position(self) -> int:
-        """Return where in the commit log the records may begin of the timers fired of a slot that is begun now."""
+        """Return the position of the commit log behind which the firings of a slot stand that is begun now."""
         return next(iter(self.done.values())).scan_position if self.done else self.log_end
 
     def is_done(self, position: int, due_ms: int) -> bool:
-        """Return whether the timer whose unit, or record, is met here fired or rolled; it is met only once."""
+        """Return whether the timer whose unit, or record, is read here fired or rolled; it is read only once."""
         if position not in self.done:
             return False
         topic = self.done.pop(position).topic
@@ -245,7 +245,7 @@ class TimerState:
         return True
 
     def forget_unmet(self) -> None:
-        """Give up the oldest of those whose units would have been met by now.
+        """Drop the oldest of those whose units would have been read by now.
 
         One broker may have ended a recall by its clock before another, whose clock was set back, rolled it.
         """
@@ -256,7 +256,7 @@ class TimerState:
             self.done.popitem(last=False)
 
     def await_units(self, units: list[DueUnit]) -> None:
-        """These are given out when they are due, or by the master."""
+        """Wait for units: they fire when they are due, or the master fires them."""
         if self.should_running_dequeue:
             self.due_heap += units
             heapq.heapify(self.due_heap)
@@ -264,14 +264,14 @@ class TimerState:
             self.awaited.update((unit.position, unit) for unit in units)
 
     def await_unit(self, unit: DueUnit) -> None:
-        """Likewise of a single one."""
+        """Wait for a single unit, likewise."""
         if self.should_running_dequeue:
             heapq.heappush(self.due_heap, unit)
         else:
             self.awaited[unit.position] = unit
 
     def append_for(self, units: Sequence[DueUnit], append: Callable[[], object]) -> None:
-        """Append what says that these units fired, rolled or were set aside; on the master.
+        """Append the records by which these units fired, rolled or went to the quarantine; on the master.
 
         Raises:
             StatusError, RecordFaultError: as `append` does; then they are as before.
@@ -284,29 +284,29 @@ class TimerState:
                 self.awaited.pop(unit.position, None)
 
     def damage_mended(self) -> None:
-        """Records were mended: what stood still is tried again; what is damaged still is met again."""
+        """Retry units that stood still at records which are mended; those that are damaged still are found again."""
         self.damaged.clear()
         self.due_heap += self.stood_still
         heapq.heapify(self.due_heap)
         self.stood_still.clear()
 
     def opened(self, slot_ms: int) -> OpenSlot:
-        """A slot that is open, or is opened by what has just been put into it."""
+        """Return an open slot; open it for a unit that has just been put into it."""
         slot = self.opened_slots.get(slot_ms)
         if slot is None:
             slot = self.opened_slots[slot_ms] = OpenSlot(self.begin_position())
         return slot
 
     def finish(self, slot_ms: int) -> None:
-        """One unit of a slot is dealt with."""
+        """Count one unit of a slot as handled."""
         slot = self.opened_slots[slot_ms]
         slot.outstanding -= 1
-        assert slot.outstanding >= 0, "a unit is dealt with twice (T2)"
+        assert slot.outstanding >= 0, "a unit is handled twice (T2)"
         if not slot.outstanding:
             self.close_if_done(slot_ms)
 
     def close_if_done(self, slot_ms: int) -> None:
-        """Let go of a slot that is done. The one being read stays open: more may be put into it."""
+        """Close a slot that is done. The one being read stays open: more may be put into it."""
         slot = self.opened_slots.get(slot_ms)
         if slot_ms == self.curr_read_time_ms or (slot is not None and (slot.outstanding or slot.next_position >= 0)):
             return
@@ -318,24 +318,24 @@ class TimerState:
         self.advance_commit()
 
     def advance_commit(self) -> None:
-        """Move on the time up to which all is done."""
+        """Advance the time up to which all is done."""
         oldest_ms = next(iter(self.opened_slots), self.curr_read_time_ms)  # they are opened in their order
         self.commit_read_time_ms = max(self.commit_read_time_ms, oldest_ms)
 
     @property
     def scan_position(self) -> int:
-        """Position of the commit log from which on the records have all that fired of the slots that are not done."""
+        """Return the position of the log from which the records have all firings of slots that are not done."""
         oldest = next(iter(self.opened_slots.values()), None)
         begin = self.log_end if oldest is None else oldest.begin_position
         return min(begin, self.begin_position())
 
     def recall(self, root: int, topic: str, due_ms: int) -> None:
-        """A message is not to be delivered."""
+        """Record that a message is not to be delivered."""
         self.remember(root, Recall(due_ms, topic))
         self.pending.remove(topic, due_ms)
 
     def remember(self, root: int, recall: Recall) -> None:
-        """A message is recalled; what was known of that before goes."""
+        """Record a recall in place of an earlier one of the message."""
         self._forget(root)
         self.recalled[root] = recall
         self.recalls.take(recall.topic)
@@ -347,7 +347,7 @@ class TimerState:
         return recall
 
     def drop_recalled(self, root: int, slot_ms: int | None) -> None:
-        """The record of a recalled message was met, in a slot or, None, on its way there."""
+        """Drop the record of a recalled message, from a slot or, None, on its way there."""
         recall = self.recalled[root]
         recall.is_dropped = True
         if slot_ms is not None:
@@ -357,7 +357,7 @@ class TimerState:
             self._forget_recall(root, recall.unit)
 
     def drop_homeless(self, unit: DueUnit, delay: Delay) -> None:
-        """The topic of a message is gone."""
+        """Drop a message whose topic is gone."""
         root = unit.root_of(delay)
         if root in self.recalled:
             self.drop_recalled(root, unit.slot_ms)
@@ -366,7 +366,7 @@ class TimerState:
             self.finish(unit.slot_ms)
 
     def end_recall(self, root: int, unit: DueUnit) -> None:
-        """The time of a recalled message has come, as its recall says; is it done with?"""
+        """End a recall when the time of its message has come; return whether it is finished."""
         recall = self.recalled.get(root)
         if recall is not None and not recall.is_dropped:
             recall.unit = unit
@@ -374,7 +374,7 @@ class TimerState:
         self._forget_recall(root, unit)
 
     def forget_dropped(self, root: int) -> bool:
-        """Let go of a recall that has no unit, if no start finds its message any more; whether it is gone."""
+        """Forget a recall without a unit, if no start finds its message any more; return whether it is gone."""
         recall = self.recalled.get(root)
         if recall is not None and not (recall.is_dropped and recall.slot_ms < self.commit_read_time_ms):
             return False
@@ -382,7 +382,7 @@ class TimerState:
         return True
 
     def _forget_recall(self, root: int, unit: DueUnit) -> None:
-        """Both are dealt with; but the next start must not find the message without what recalls it."""
+        """End both the message and its recall; but the next start must not find the message without its recall."""
         recall = self._forget(root)
         slot = None if recall is None or recall.slot_ms <= unit.slot_ms else self.opened_slots.get(recall.slot_ms)
         if slot is None:

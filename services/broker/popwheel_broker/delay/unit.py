@@ -1,7 +1,7 @@
 """Format of one unit of the timer log, and its 52 bytes (DESIGN 5).
 
-A unit says of one TIMER or RECALL record where it stands in the commit log, when it is due and which unit came before
-it in its slot of the wheel. All numbers are big-endian.
+A unit has, of one TIMER or RECALL record, its position in the commit log, its due time, and the unit before it in its
+slot of the wheel. All numbers are big-endian.
 
 | field | bytes | meaning |
 | --- | --- | --- |
@@ -60,7 +60,7 @@ UNIT_DTYPE = np.dtype(
         ("checksum", ">u4"),
     ]
 )
-"""Units as they are on disk, for numpy; `columns` makes of them what they mean."""
+"""Units as they are on disk, for numpy; `columns` converts them."""
 
 COLUMNS_DTYPE = np.dtype(
     [
@@ -85,7 +85,7 @@ class UnitFlag:
 
     TIMER: Final = 1
     ROLL: Final = 2
-    """Its slot is not that of its due time but where it is looked at again."""
+    """Its slot is not that of its due time but the one where it rolls."""
     DELETE: Final = 4
     """It stands for a RECALL record."""
 
@@ -116,7 +116,7 @@ class Unit(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def hash_topic(name: str) -> int:
-    """The 32 bits of a topic's name in a unit."""
+    """Return the 32 bits of a topic's name in a unit."""
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
 
 
@@ -130,11 +130,11 @@ def encode(
     length: int,
     topic_hash: int,
 ) -> bytes:
-    """The bytes of a unit; the arguments are those of `Unit`, in its order.
+    """Return the bytes of a unit; the arguments are those of `Unit`, in its order.
 
     Raises:
-        struct.error: the due time is before the write time or more than 49 days after it, or another number is beyond
-            what the format can say.
+        struct.error: the due time is before the write time or more than 49 days after it, or another number does not
+            fit in the format.
     """
     assert previous >= -1 and 0 <= flags <= _FLAGS, "a unit that would be read as none"
     checked = _CHECKED.pack(
@@ -165,7 +165,7 @@ def decode(data: bytes, offset: int) -> Unit:
     if int.from_bytes(data[offset : offset + CHECKED_BYTES], "big") % _PRIME != checksum:
         raise CorruptDataError("a unit of the timer log has a wrong checksum")
     if size != UNIT_BYTES or magic & ~_FLAGS != _MAGIC or previous < -1:
-        raise CorruptDataError("a unit of the timer log is none")
+        raise CorruptDataError("a unit of the timer log has an invalid header")
     # As `Unit(...)`, whose way through Python takes thrice as long.
     return tuple.__new__(
         Unit,
@@ -183,7 +183,7 @@ def decode(data: bytes, offset: int) -> Unit:
 
 
 def encode_blank(size: int) -> bytes:
-    """The blank unit that ends a file, and zeros: all of the `size` bytes that are left of it, 16 at the least."""
+    """Return the blank unit that ends a file, and zeros: all of the remaining `size` bytes, 16 at the least."""
     return _BLANK.pack(size, -1, _MAGIC_BLANK) + bytes(size - BLANK_BYTES)
 
 
@@ -208,7 +208,7 @@ def valid_units(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def columns(units: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Valid units of `UNIT_DTYPE` as `COLUMNS_DTYPE`, as `decode` has them."""
+    """Return valid units of `UNIT_DTYPE` as `COLUMNS_DTYPE`, as `decode` has them."""
     found = np.empty(len(units), COLUMNS_DTYPE)
     for name in ("previous", "write_time_ms", "position", "length", "topic_hash"):
         found[name] = units[name]

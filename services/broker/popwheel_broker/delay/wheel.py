@@ -1,7 +1,7 @@
 """The timer wheel: for each second, where the chain of its units in the timer log begins and ends (DESIGN 5).
 
-It is held in memory, in columns that numpy handles in bulk. The file of it, slots of 32 bytes (time 8, first 8, last 8,
-count 4, magic 4; big-endian; an empty slot is zeros), is for comparing: recovery makes the wheel from the timer log.
+It is in memory, in columns that numpy handles in bulk. Its file, slots of 32 bytes (time 8, first 8, last 8, count 4,
+magic 4; big-endian; an empty slot is zeros), is for comparing: recovery rebuilds the wheel from the timer log.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Slot:
     Args:
         first: position of its oldest unit in the timer log.
         last: of its newest, where reading begins.
-        count: how many there are.
+        count: number of units.
     """
 
     first: int
@@ -39,10 +39,10 @@ class Slot:
 
 
 class TimerWheel:
-    """Slots that the seconds share in turn: one holds the units of one second at a time.
+    """Slots that the seconds share in turn: a slot has the units of one second at a time.
 
     Args:
-        slots: how many there are.
+        slots: their number.
         precision_ms: what one slot spans. Slot times are multiples of it, and not negative.
     """
 
@@ -80,14 +80,14 @@ class TimerWheel:
             Position of the unit before it in the slot, -1 for none.
 
         Raises:
-            ValueError: the slot holds units of another time.
+            ValueError: the slot has units of another time.
         """
-        assert slot_ms >= 0 and not slot_ms % self._precision_ms, "that is not the time of a slot"
+        assert slot_ms >= 0 and not slot_ms % self._precision_ms, "not the time of a slot"
         index = slot_ms // self._precision_ms % self.slots
         count = self._count[index]
         if count:
             if self._time[index] != slot_ms:
-                raise ValueError(f"the slot of {slot_ms} holds units of {self._time[index]}")
+                raise ValueError(f"the slot of {slot_ms} has units of {self._time[index]}")
             previous: int = self._last[index]
             assert previous < position, "the chain of a slot goes back in the timer log"
         else:
@@ -114,17 +114,17 @@ class TimerWheel:
         return self._count[index] > 0 and self._time[index] == slot_ms
 
     def slot(self, slot_ms: int) -> Slot | None:
-        """The chain of a time, None if it has no units."""
+        """Return the chain of a time, None if it has no units."""
         index = slot_ms // self._precision_ms % self.slots
         if self._count[index] and self._time[index] == slot_ms:
             return Slot(self._first[index], self._last[index], self._count[index])
         return None
 
     def clear(self, slot_ms: int) -> None:
-        """Forget the units of a time, which are done with.
+        """Forget the units of a time, which are finished.
 
-        A unit that is added to this time afterwards begins a chain of its own, and the wheel that is made from the
-        timer log later has both, of which `previous` leads only through the newer: clear no slot that may get more.
+        A unit that is added to this time afterwards begins a chain of its own, and a wheel rebuilt from the timer log
+        has both, of which `previous` leads only through the newer: clear no slot that may get more.
         """
         if self.holds(slot_ms):
             index = slot_ms // self._precision_ms % self.slots
@@ -143,7 +143,7 @@ class TimerWheel:
         self.occupied_total = self.units_total = 0
 
     def next_occupied(self, from_ms: int, before_ms: int) -> int | None:
-        """The earliest slot time that has units, of those from `from_ms` on and before `before_ms`."""
+        """Return the earliest slot time that has units, of those from `from_ms` on and before `before_ms`."""
         if not self.occupied_total:
             return None
         precision = self._precision_ms
@@ -206,7 +206,7 @@ class TimerWheel:
         self.units_total = int(self._counts.sum(dtype=np.int64))
 
     def write(self, file: File) -> None:
-        """Write the blocks that have changed since the last time; the caller syncs. At first the file begins anew.
+        """Write the blocks that have changed since the last time; the caller syncs. At first the file begins empty.
 
         Raises:
             OSError: some or none were written; those that were not are written the next time.
@@ -235,24 +235,24 @@ class TimerWheel:
         return slots.tobytes()
 
     def read(self, file: File) -> bool:
-        """Take up what a file holds, in place of what is there; False, and empty, if the file is not whole."""
+        """Replace the wheel by a file's content; return False, and leave it empty, if the file is not whole."""
         self.clear_all()
         data = file.read(0, self.slots * SLOT_BYTES)
         if len(data) != self.slots * SLOT_BYTES:
             return False
         slots = np.frombuffer(data, _SLOT_DTYPE)
         occupied = slots["count"] > 0
-        held = slots[occupied]
+        stored = slots[occupied]
         whole = (
             not (np.frombuffer(data, np.uint8).reshape(-1, SLOT_BYTES)[~occupied]).any()
-            and bool((held["magic"] == _MAGIC).all())
-            and bool((held["time"] // self._precision_ms % self.slots == np.flatnonzero(occupied)).all())
-            and bool((held["first"] <= held["last"]).all())
+            and bool((stored["magic"] == _MAGIC).all())
+            and bool((stored["time"] // self._precision_ms % self.slots == np.flatnonzero(occupied)).all())
+            and bool((stored["first"] <= stored["last"]).all())
         )
         if whole:
             self._times[:], self._firsts[:], self._lasts[:] = slots["time"], slots["first"], slots["last"]
             self._counts[:] = slots["count"]
             self._file_known = True
-            self.occupied_total = len(held)
-            self.units_total = int(held["count"].sum(dtype=np.int64))
+            self.occupied_total = len(stored)
+            self.units_total = int(stored["count"].sum(dtype=np.int64))
         return whole

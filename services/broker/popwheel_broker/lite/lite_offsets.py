@@ -1,4 +1,4 @@
-"""Offsets of a group in lite topics, as a client asks for them when it subscribes."""
+"""Offsets of a group in lite topics, as a client sets them when it subscribes."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
@@ -19,14 +19,14 @@ class LiteOffsets:
 
     Args:
         store: the messages.
-        state: who has what.
-        topics: where a reset is written down.
-        pops: knows whether there is room for more progress.
-        lite_pops: knows what is given out.
+        state: messages in flight.
+        topics: where a reset is recorded.
+        pops: limits progress.
+        lite_pops: deliveries of lite topics.
     """
 
     def __init__(
-        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, lite_pops: LitePops
+        self, store: MessageStore, state: PopState, topics: SystemTopics, pops: Pops, lite_pops: LitePops
     ) -> None:
         self._store = store
         self._state = state
@@ -40,7 +40,7 @@ class LiteOffsets:
         """Return the group's wanted offsets in the existing lite topics, where they differ from its present ones.
 
         Raises:
-            CorruptDataError: a message is damaged whose time is asked for.
+            CorruptDataError: a message is damaged whose time is needed.
         """
         offset_in = self._rule(option)
         if offset_in is None:
@@ -70,7 +70,7 @@ class LiteOffsets:
         return None
 
     def set(self, group: str, offsets: dict[ConsumeQueue, int]) -> None:
-        """Have a group go on at these offsets, as if it had never read the lite topics; what it has of them is void.
+        """Set a group's offsets, as if it had never read the lite topics; its deliveries of them become void.
 
         Raises:
             StatusError: the disk is full, or there is no room for more progress; nothing has changed.
@@ -82,11 +82,11 @@ class LiteOffsets:
             raise self._pops.progress_full(group)
         revive = self._topics.revive
         commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
-        given_out: dict[Delivery, int] = {}
+        in_flight: dict[Delivery, int] = {}
         for queue in offsets:
             for line in self._lite_pops.lines.of_queue(group, queue.topic, 0).values():
                 for delivery, index in line.members.values():
-                    given_out[delivery] = given_out.get(delivery, 0) | 1 << index
+                    in_flight[delivery] = in_flight.get(delivery, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]
-        records += [close_record(revive, each.id, bits) for each, bits in given_out.items()]
+        records += [close_record(revive, each.id, bits) for each, bits in in_flight.items()]
         self._store.put(records)

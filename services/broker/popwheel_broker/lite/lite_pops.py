@@ -1,6 +1,6 @@
-"""Pops from lite topics: of each that has something for the client one message, in order (P6).
+"""Pops from lite topics: one message of each that is ready for the client, in order (P6).
 
-The line of a lite topic is the lite topic itself, so nothing of it is read while a message of it is given out.
+A lite topic is its own message-group queue, so nothing of it is read while a message of it is in flight.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from popwheel_common.contract.pop_answer import PopAnswer
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 
 LINE = 1
-"""Every message of a lite topic stands in this line."""
+"""The message-group queue of every message of a lite topic."""
 
 _LOOKS_MAX = 1024
 """Limit of lite topics that one pop reads."""
@@ -29,9 +29,9 @@ class LitePops:
 
     Args:
         store: the messages.
-        state: who has what.
-        pops: reads, writes down and hands out.
-        subscriptions: what clients read.
+        state: messages in flight.
+        pops: reads, records and delivers.
+        subscriptions: of clients.
         response_bytes_max: of messages in one answer.
     """
 
@@ -55,11 +55,11 @@ class LitePops:
         return self._pops.ordered.lines
 
     def pop(self, request: PopRequest, now_ms: int) -> PopAnswer:
-        """Give messages out; never waits. As `Pops.pop`, for a client that reads lite topics.
+        """Deliver messages; never waits. As `Pops.pop`, for a client that reads lite topics.
 
         Args:
-            request: what is wanted.
-            now_ms: when the client is heard of.
+            request: the pop.
+            now_ms: when the client is seen.
 
         Raises:
             StatusError: as `Pops.pop` does.
@@ -74,11 +74,11 @@ class LitePops:
         found = client.group.ready_for(client)
         if not answer.messages:
             budget = Budget(min(request.max_messages, room), _LOOKS_MAX, self._response_bytes_max)
-            self._give_out(request, client, found[:_LOOKS_MAX], budget, answer)
+            self._deliver(request, client, found[:_LOOKS_MAX], budget, answer)
         answer.waiting = sum(each in client.group.ready for each in found)
         return answer
 
-    def _give_out(
+    def _deliver(
         self, request: PopRequest, client: LiteClient, found: Sequence[str], budget: Budget, answer: PopAnswer
     ) -> None:
         taken: list[Taken] = []
@@ -91,9 +91,9 @@ class LitePops:
                 looked_at[lite_topic] = self._subscriptions.taken(client.group, lite_topic)
                 self._take(client, lite_topic, budget, taken, barred)
             if taken:
-                self._pops.give_out(request, taken, answer)
+                self._pops.deliver(request, taken, answer)
                 return
-        except BaseException:  # also NotInMemory: what was noted is to be looked at again
+        except BaseException:  # also NotInMemory: these lite topics are to be popped again
             self._subscriptions.put_back(client.group, looked_at)
             raise
         self._pops.check_standstill((), barred)
@@ -103,13 +103,14 @@ class LitePops:
     def _take(
         self, client: LiteClient, lite_topic: str, budget: Budget, taken: list[Taken], barred: list[QueueProgress]
     ) -> None:
-        """Take the next message of a lite topic, if there is one and its group has none.
+        """Take the next message of a lite topic, if there is one and its group has none in flight.
 
         Args:
-            client, lite_topic: for whom, and of what.
-            budget: what may still be taken.
-            taken: it goes there.
-            barred: what can't be read goes there: it stands still, or there is no room for more progress.
+            client, lite_topic: which client, of which lite topic.
+            budget: of the pop.
+            taken: the message is added to it.
+            barred: the lite topic is added to it if it can't be read: it stands still, or there is no room for more
+                progress.
         """
         group, topic = client.key.group, names.lite_topic(client.key.topic, lite_topic)
         queue, lines = self._store.queue(topic, 0), self.lines
@@ -135,7 +136,7 @@ class LitePops:
         budget.messages = messages - (len(taken) - before)
 
     def waits(self, group: str, topic: str, lite_topic: str) -> bool:
-        """Return whether a lite topic has a message that a group may have now. Nothing is read for it."""
+        """Return whether a lite topic has a message that a group may have now, without a read."""
         stored, lines = names.lite_topic(topic, lite_topic), self.lines
         if lines.has(group, stored):
             return lines.ready(group, stored) > 0

@@ -22,22 +22,22 @@ from popwheel_rpc.service import Call
 _LIST_MAX = 1000
 _CLIENT_ID_MAX = 1024
 _OFFSETS_AT_ONCE = 64
-"""The number of lite topics for which it is looked up at once where a group is to go on.
+"""The number of lite topics whose offsets are looked up at once.
 
-It takes some milliseconds, if that is by a time.
+It takes some milliseconds, if they are looked up by time.
 """
 
 
 class LiteServer:
-    """Answers what is asked about lite topics.
+    """Serves requests about lite topics.
 
     Args:
         lite: the lite topics.
         offsets: sets groups back or forward.
         store: the messages.
-        buffer: how far groups are.
+        buffer: progress of groups.
         flusher: makes durable.
-        settle: takes in what the controllers changed of topics and groups.
+        apply_changes: applies the controller's changes of topics and groups.
         clock: the time.
     """
 
@@ -48,7 +48,7 @@ class LiteServer:
         store: MessageStore,
         buffer: MergeBuffer,
         flusher: Flusher,
-        settle: Callable[[Iterable[str], Iterable[str]], None],
+        apply_changes: Callable[[Iterable[str], Iterable[str]], None],
         clock: Clock,
     ) -> None:
         self._lite = lite
@@ -56,7 +56,7 @@ class LiteServer:
         self._store = store
         self._buffer = buffer
         self._flusher = flusher
-        self._settle = settle
+        self._apply_changes = apply_changes
         self._clock = clock
         self._pace = Pace(clock)
 
@@ -65,10 +65,10 @@ class LiteServer:
         names.group(request.group)
         names.topic(request.topic, Use.RECEIVE)
         if not request.client_id or len(request.client_id) > _CLIENT_ID_MAX:
-            raise StatusError(Code.BAD_REQUEST, f"a client's id has between 1 and {_CLIENT_ID_MAX} characters")
+            raise StatusError(Code.BAD_REQUEST, f"a client id has 1 to {_CLIENT_ID_MAX} characters")
         for each in request.lite_topics:
             names.checked_lite_topic(each)
-        self._settle((request.topic,), (request.group,))
+        self._apply_changes((request.topic,), (request.group,))
         key = ClientKey(request.group, request.topic, request.client_id)
         subscriptions, now_ms = self._lite.subscriptions, self._clock.steady_ms()
         if request.action == pb.LITE_END:
@@ -77,14 +77,14 @@ class LiteServer:
         known = subscriptions.seen(key, now_ms)
         if request.action == pb.LITE_SET:
             if known is not None and request.is_repeat and request.said_ms < known.said_ms:
-                return pb.SyncLiteResponse()  # by a proxy that the client has left
+                return pb.SyncLiteResponse()  # from a proxy that the client has left
             client, new = subscriptions.begin(key, request.lite_topics, now_ms)
             client.said_ms = request.said_ms
             self._lite.look_at(client, new)
             return pb.SyncLiteResponse()
         if known is None:
             return pb.SyncLiteResponse(unknown_client=True)
-        if request.said_ms:  # else it is no word of the client
+        if request.said_ms:  # else the proxy repeats it, and not the client
             known.said_ms = request.said_ms
         if request.action == pb.LITE_REMOVE:
             subscriptions.remove(known, request.lite_topics)
@@ -98,7 +98,7 @@ class LiteServer:
         return pb.SyncLiteResponse()
 
     async def _set_offsets(self, request: pb.SyncLiteRequest) -> None:
-        """Move a group to other offsets in lite topics. The offsets are looked up for some of them at a time."""
+        """Set a group's offsets in lite topics. They are looked up for some lite topics at a time."""
         wanted: dict[ConsumeQueue, int] = {}
         lite_topics = request.lite_topics
         for first in range(0, len(lite_topics), _OFFSETS_AT_ONCE):
@@ -113,11 +113,11 @@ class LiteServer:
         )
 
     async def list(self, call: Call, request: pb.LiteTopicListRequest) -> pb.LiteTopicListResponse:
-        """Some lite topics of a topic."""
+        """Return some lite topics of a topic."""
         names.topic(request.topic, Use.QUERY)
         if request.group:
             names.group(request.group)
-        self._settle((request.topic,), (request.group,) if request.group else ())
+        self._apply_changes((request.topic,), (request.group,) if request.group else ())
         queues = self._store.queues
         limit = min(max(1, request.limit), _LIST_MAX)
         found = queues.lite_names(request.topic, names.lite_topic(request.topic, request.begin), limit + 1)

@@ -1,6 +1,6 @@
-"""The lite topics of a broker: what comes in them, who reads them, and which of them have ended.
+"""The lite topics of a broker: arrivals in them, their readers, and their end.
 
-A lite topic is a topic of the store's that nobody made, with one queue. It comes about with its first message.
+A lite topic is a topic of the store that nobody created, with one queue. It begins with its first message.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from popwheel_common.errors import CorruptDataError
 _LOOKS_AT_ONCE = 500
 """Number of lite topics that one step checks: a millisecond."""
 _UNKNOWN_LOOKS = 20
-"""One of which something has to be read counts as so many."""
+"""Count of a lite topic that has to be read for it."""
 _GROUPS_AT_ONCE = 500
-"""The number of groups reading lite topics of a topic that its message is noted for at once: half a millisecond."""
+"""The number of groups, reading lite topics of a topic, that a message is recorded for at once: half a millisecond."""
 
 
 class LiteTopics:
@@ -31,11 +31,11 @@ class LiteTopics:
     Args:
         store: the messages.
         view: topics, and when their lite topics end.
-        subscriptions: what clients read.
-        pops: give messages out.
-        end: drops lite topics by their stored names, and says so in the log.
-        ends_max: how many may be dropped at once.
-        tell_end: tells a client that a lite topic has ended.
+        subscriptions: of clients.
+        pops: delivers messages.
+        end: drops lite topics by their stored names, and records it in the log.
+        ends_max: returns how many may be dropped at once.
+        notify_end: notifies a client that a lite topic has ended.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LiteTopics:
         pops: LitePops,
         end: Callable[[Sequence[str]], None],
         ends_max: Callable[[], int],
-        tell_end: Callable[[ClientKey, str], None],
+        notify_end: Callable[[ClientKey, str], None],
     ) -> None:
         self._store = store
         self._view = view
@@ -54,23 +54,23 @@ class LiteTopics:
         self.pops = pops
         self._end = end
         self._ends_max = ends_max
-        self._tell_end = tell_end
+        self._notify_end = notify_end
         self._rest: Iterator[LiteQueue] = iter(())
         self._arrived: dict[str, None] = {}
         """Lite topics with a new message that many groups are yet to be notified of, by their stored names."""
-        self._untold: deque[str] = deque()
+        self._to_notify: deque[str] = deque()
         """Lite topics that have expired and of which clients are yet to be notified, by their stored names."""
-        self._untold_clients: list[LiteClient] = []
-        """The clients that are left of the first of these."""
+        self._clients_to_notify: list[LiteClient] = []
+        """The clients of the first of these that are left to notify."""
         self.expired = 0
         """Number of lite topics that have ended because no message came for too long."""
         self.emptied = 0
         """Number of lite topics that have ended because retention took their last message."""
 
-    # What comes in
+    # Arrivals
 
     def arrived(self, queue: LiteQueue) -> None:
-        """A message has become readable in a lite topic."""
+        """Record that a message has become readable in a lite topic."""
         topic = queue.topic
         queue.last_ms = self._store.latest_ms or 0
         parent = names.lite_parent(topic)
@@ -85,7 +85,7 @@ class LiteTopics:
         self._arrived[topic] = None
 
     def _note_arrival(self, topic: str) -> int:
-        """Note a message of a lite topic for all groups that may have it; how many groups were looked at."""
+        """Record a message of a lite topic for all groups that may have it; return how many groups were checked."""
         subscriptions, lines = self.subscriptions, self.pops.lines
         groups, lite_topic = subscriptions.groups_of(names.lite_parent(topic)), names.lite_of(topic)
         for group in groups.values():
@@ -94,7 +94,7 @@ class LiteTopics:
         return len(groups)
 
     def _note_arrivals(self) -> None:
-        """Note some of the messages that many groups may have: all groups of one lite topic at the least."""
+        """Record some of the messages that many groups may have: for all groups of one lite topic at the least."""
         looks = 0
         while self._arrived and looks < _GROUPS_AT_ONCE:
             topic = next(iter(self._arrived))
@@ -104,38 +104,40 @@ class LiteTopics:
             self.subscriptions.later(0, self._note_arrivals)
 
     def became_ready(self, group: str, topic: str) -> None:
-        """A message that came long ago can be had, or the line is free in which others wait."""
+        """Record that an earlier message has become ready, or that no message of the lite topic is in flight any
+        more.
+        """
         lite_topic, parent = names.lite_of(topic), names.lite_parent(topic)
         found = self.subscriptions.groups_of(parent).get(group)
         if found is not None and lite_topic in found.readers and self.pops.waits(group, parent, lite_topic):
             self.subscriptions.note(found, lite_topic)
 
     def look_at(self, client: LiteClient, lite_topics: Sequence[str]) -> None:
-        """A client reads these lite topics from now on, or its group goes on elsewhere in them."""
+        """Record waiting messages, as a client reads these lite topics from now on, or its group's offsets were set."""
         group, topic, _ = client.key
         for each in lite_topics:
             if self.pops.waits(group, topic, each):
                 self.subscriptions.note(client.group, each)
 
-    # What has ended
+    # The end of lite topics
 
     @property
     def ended(self) -> int:
-        """Number of lite topics that have ended, for whatever reason."""
+        """Number of lite topics that have ended, for any reason."""
         return self.expired + self.emptied
 
     def step(self, now_ms: int, looks_max: int = _LOOKS_AT_ONCE) -> bool:
-        """Look at some lite topics, and end those that are over; whether a round over all of them is through.
+        """Check some lite topics, and end expired and empty ones; return whether a round over all of them is complete.
 
         Args:
             now_ms: wall clock.
-            looks_max: how many at the most; one of which something has to be read counts as several.
+            looks_max: limit of checks; a lite topic that has to be read counts as several.
 
         Raises:
-            StatusError: the disk is full; they are looked at again in the next round.
-            NotInMemory: what was not looked at is looked at again.
+            StatusError: the disk is full; they are checked again in the next round.
+            NotInMemory: unchecked ones are checked again.
         """
-        if self._tell_some(looks_max):
+        if self._notify_some(looks_max):
             return False
         over: list[LiteQueue] = []
         expired: list[str] = []
@@ -153,7 +155,7 @@ class LiteTopics:
                         over.append(queue)
                         expired.append(queue.topic)
             except CorruptDataError:
-                continue  # it stands still, which is shown elsewhere
+                continue  # it stands still, which the metrics show
             except NotInMemory:
                 self._rest = chain((queue,), self._rest)
                 if not over:
@@ -166,18 +168,18 @@ class LiteTopics:
             self._end([queue.topic for queue in over])
             self.expired += len(expired)
             self.emptied += len(over) - len(expired)
-            self._untold += expired
+            self._to_notify += expired
         if is_through:
             self._rest = self._all()
-        return is_through and not self._untold
+        return is_through and not self._to_notify
 
     def _all(self) -> Iterator[LiteQueue]:
-        """All lite topics there are; those of one topic as they are when it is its turn."""
+        """Yield all lite topics; those of one topic as they are in its turn."""
         for parent in self._store.queues.lite_parents:
             yield from self._store.queues.lite_of(parent)
 
     def _is_idle(self, queue: LiteQueue) -> bool:
-        """Return whether it still exists, and no message is just being stored in it."""
+        """Return whether it still exists, and no message is being stored in it."""
         store = self._store
         return store.queue(queue.topic, 0) is queue and store.next_offset(queue.topic, 0) == queue.max_offset
 
@@ -188,7 +190,7 @@ class LiteTopics:
         before_ms = now_ms - topic.lite_expiration_ms
         if self.last_ms(queue) > before_ms:
             return False
-        # What is to be deleted must not hang on bytes that nobody has checked.
+        # A deletion must not depend on bytes that were never checked.
         offset = queue.max_offset - 1
         records = self._store.records.read_checked(queue, (offset,), queue.read(offset, 1))
         return records[0].store_time_ms <= before_ms
@@ -197,27 +199,27 @@ class LiteTopics:
         """Return the wall-clock time of a lite topic's last message, as its header has it; 0 if it is unknown.
 
         Raises:
-            CorruptDataError: what leads to it is damaged.
+            CorruptDataError: its header, or its queue, is damaged.
         """
         if not queue.last_ms:
             entries = queue.read(queue.max_offset - 1, 1)
             queue.last_ms = (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
         return queue.last_ms
 
-    def _tell_some(self, looks_max: int) -> bool:
+    def _notify_some(self, looks_max: int) -> bool:
         """Notify some clients that they read a lite topic no more. Return whether there are more of them."""
         looks = 0
-        while self._untold and looks < looks_max:
-            parent, lite_topic = names.lite_parent(self._untold[0]), names.lite_of(self._untold[0])
-            if not self._untold_clients:
+        while self._to_notify and looks < looks_max:
+            parent, lite_topic = names.lite_parent(self._to_notify[0]), names.lite_of(self._to_notify[0])
+            if not self._clients_to_notify:
                 groups = self.subscriptions.groups_of(parent)
                 looks += 1 + len(groups)
-                self._untold_clients = [each for group in groups.values() for each in group.readers_of(lite_topic)]
-            while self._untold_clients and looks < looks_max:
+                self._clients_to_notify = [each for group in groups.values() for each in group.readers_of(lite_topic)]
+            while self._clients_to_notify and looks < looks_max:
                 looks += 1
-                client = self._untold_clients.pop()
+                client = self._clients_to_notify.pop()
                 self.subscriptions.remove(client, (lite_topic,))
-                self._tell_end(client.key, lite_topic)
-            if not self._untold_clients:
-                self._untold.popleft()
-        return bool(self._untold)
+                self._notify_end(client.key, lite_topic)
+            if not self._clients_to_notify:
+                self._to_notify.popleft()
+        return bool(self._to_notify)

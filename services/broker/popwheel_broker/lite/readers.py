@@ -1,7 +1,7 @@
-"""The clients of one group that read lite topics of one topic, and what may wait there for them (pure).
+"""The clients of one group that read lite topics of one topic, and the lite topics ready for them (pure).
 
-What a lite topic has for a group is the same for all of the group's clients, so it is noted once, however many they
-are. What a message costs depends on those of them that poll, and not on the others.
+A lite topic is ready for all of the group's clients alike, so it is recorded once, however many they are. The cost of a
+message depends on the clients that poll, and not on the others.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ class ClientKey(NamedTuple):
 
 
 class LiteClient:
-    """A client and what it reads.
+    """A client and its lite topics.
 
     Args:
         key: its name.
@@ -32,7 +32,7 @@ class LiteClient:
         polls: whether a poll of it waits here.
 
     Attributes:
-        said_ms: when it said to a proxy what it reads, by the wall clock there; 0 if that is not known.
+        said_ms: when it reported its lite topics to a proxy, by the wall clock there; 0 if unknown.
     """
 
     __slots__ = ("group", "key", "lite_topics", "polls", "said_ms", "seen_ms")
@@ -54,21 +54,21 @@ class Readers:
     def __init__(self) -> None:
         self.clients: dict[LiteClient, None] = {}
         self.polling: OrderedDict[LiteClient, None] = OrderedDict()
-        """Those of which a poll waits; the next to be notified comes first."""
+        """Those with a waiting poll; the next to be notified comes first."""
 
     def add(self, client: LiteClient) -> None:
-        """One more."""
+        """Add a client."""
         self.clients[client] = None
         if client.polls:
             self.polling[client] = None
 
     def remove(self, client: LiteClient) -> None:
-        """One less."""
+        """Remove a client."""
         del self.clients[client]
         self.polling.pop(client, None)
 
     def next(self) -> LiteClient:
-        """One that polls, in turn; there must be one."""
+        """Return the polling client in turn; there must be one."""
         client = next(iter(self.polling))
         self.polling.move_to_end(client)
         return client
@@ -79,7 +79,7 @@ class LiteGroup:
 
     Args:
         topic: the topic.
-        name: the group's.
+        name: of the group.
     """
 
     __slots__ = ("clients", "is_gone", "name", "readers", "ready", "topic")
@@ -91,12 +91,14 @@ class LiteGroup:
         self.readers: dict[str, LiteClient | Readers] = {}
         """The readers of each lite topic: mostly it is one client."""
         self.ready: dict[str, int] = {}
-        """Lite topics that may have something for the group, each with a number that says since when: they grow."""
+        """Lite topics that may have a message for the group, each with an ascending number: the longest-waiting
+        first.
+        """
         self.is_gone = False
         """True if its topic or group was deleted: its clients are not known any more."""
 
     def add(self, client: LiteClient, lite_topic: str) -> None:
-        """A client reads a lite topic, too."""
+        """Add a client of a lite topic."""
         before = self.readers.get(lite_topic)
         if before is None:
             self.readers[lite_topic] = client
@@ -108,7 +110,7 @@ class LiteGroup:
             several.add(client)
 
     def remove(self, client: LiteClient, lite_topic: str) -> bool:
-        """A client reads a lite topic no more; whether nobody does."""
+        """Remove a client of a lite topic; return whether none is left."""
         before = self.readers[lite_topic]
         if isinstance(before, Readers):
             before.remove(client)
@@ -118,21 +120,21 @@ class LiteGroup:
         return True
 
     def count(self, lite_topic: str) -> int:
-        """The number of clients that read a lite topic."""
+        """Return the number of clients that read a lite topic."""
         readers = self.readers.get(lite_topic)
         if readers is None:
             return 0
         return len(readers.clients) if isinstance(readers, Readers) else 1
 
     def readers_of(self, lite_topic: str) -> list[LiteClient]:
-        """The clients that read a lite topic."""
+        """Return the clients that read a lite topic."""
         readers = self.readers.get(lite_topic)
         if readers is None:
             return []
         return list(readers.clients) if isinstance(readers, Readers) else [readers]
 
     def ready_for(self, client: LiteClient) -> list[str]:
-        """Return the lite topics that may have something for a client, the longest-waiting first."""
+        """Return the lite topics that may have a message for a client, the longest-waiting first."""
         ready = self.ready
         if not ready:
             return []

@@ -1,9 +1,9 @@
 """The lite topics that each client reads, and those that may have a message for its group now (pure).
 
-Soft state: it comes from proxies, who know it from their clients, and is not in the log. A lite topic that has
-something for a group is noted, and a client that reads it and polls is notified. So a pop looks at these alone, and an
-idle lite topic costs nothing. What is noted may be out of date, since another client has taken it: then the pop finds
-nothing there, and forgets the note.
+Soft state: it comes from proxies, who know it from their clients, and is not in the log. A lite topic with a message
+for a group is recorded as ready, and a client that reads it and polls is notified. So a pop reads ready lite topics
+alone, and an idle lite topic costs nothing. The record may be stale, since another client has taken the message: then
+the pop finds none, and removes it.
 """
 
 from collections import OrderedDict, deque
@@ -20,46 +20,46 @@ WHILE_S = 0.02
 Then others are notified: twice as many each time.
 """
 
-_TELL_AT_ONCE = 1_000
-"""The number of clients that are notified at once of what nobody has taken: some milliseconds."""
+_NOTIFIED_AT_ONCE = 1_000
+"""The number of clients that are notified at once of messages that nobody has taken: some milliseconds."""
 _PAIRS_AT_ONCE = 1_000
-"""The number of pairs of a client and a lite topic that go at once, and those of one client more: milliseconds."""
+"""The number of pairs of a client and a lite topic that are dropped at once, and those of one client more."""
 
 
 class LiteSubscriptions:
     """All clients that read lite topics.
 
     Args:
-        limit: how many pairs of a client and a lite topic there may be; groups share it. A client counts as one, too.
-        tell: notifies a client that it may have a message; it has a poll that waits here.
-        waits: whether a client has such a poll; `polls` says when that changes.
-        later: calls back after that many seconds; None: all that poll are notified at once.
+        limit: of pairs of a client and a lite topic; groups share it. A client counts as one, too.
+        notify: notifies a client with a waiting poll here that it may have a message.
+        waits: whether a client has such a poll; `polls` is called when that changes.
+        later: calls back after that many seconds; None: all polling clients are notified at once.
     """
 
     def __init__(
         self,
         limit: int,
-        tell: Callable[[ClientKey], object],
+        notify: Callable[[ClientKey], object],
         waits: Callable[[ClientKey], bool],
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._limit = limit
-        self._tell = tell
+        self._notify = notify
         self._waits = waits
         self.later = later
         self._clients: OrderedDict[ClientKey, LiteClient] = OrderedDict()
-        """Clients, with those that were seen longest ago first."""
+        """Clients, the longest unseen first."""
         self._groups: dict[str, dict[str, LiteGroup]] = {}
         """Groups by topic and group."""
         self._leaving: deque[LiteGroup] = deque()
-        """Their topic or group was deleted, and some of their clients are still counted."""
-        self._told: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
-        """Lite topics of which some clients of several were notified within the last while, and how many."""
+        """Groups whose topic or which were deleted themselves, with clients that still count."""
+        self._notified: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
+        """Lite topics of which some clients of several were notified within the last period, and how many."""
         self._looks_later = False
         self._counts = Shares()
         self._number = 0
         self.ready = 0
-        """The number of lite topics that may have something for a group, counted for each."""
+        """The number of lite topics that may have a message for a group, counted for each."""
 
     def __len__(self) -> int:
         """Return the number of pairs and clients."""
@@ -71,28 +71,28 @@ class LiteSubscriptions:
         return len(self._clients)
 
     def get(self, key: ClientKey) -> LiteClient | None:
-        """A client; None if it is not known."""
+        """Return a client; None if it is unknown."""
         client = self._clients.get(key)
         return None if client is None or client.group.is_gone else client
 
     def count_ready(self, key: ClientKey) -> int:
-        """Return the number of lite topics that may have something for a client; 0 if it is not known."""
+        """Return the number of lite topics that may have a message for a client; 0 if it is unknown."""
         client = self.get(key)
         return 0 if client is None else len(client.group.ready_for(client))
 
     def groups_of(self, topic: str) -> Mapping[str, LiteGroup]:
-        """The groups of which clients read lite topics of a topic, by name."""
+        """Return the groups whose clients read lite topics of a topic, by name."""
         return self._groups.get(topic, _NO_GROUPS)
 
     def lite_topics_of(self, group: str, topic: str) -> Iterable[str]:
-        """The lite topics of a topic that clients of a group read."""
+        """Return the lite topics of a topic that clients of a group read."""
         clients = self.groups_of(topic).get(group)
         return () if clients is None else clients.readers
 
-    # What clients say
+    # Subscriptions
 
     def seen(self, key: ClientKey, now_ms: int) -> LiteClient | None:
-        """A client was heard of; None if it is not known."""
+        """Record that a client was seen, and return it; None if it is unknown."""
         client = self.get(key)
         if client is not None:
             client.seen_ms = now_ms
@@ -100,7 +100,7 @@ class LiteSubscriptions:
         return client
 
     def polls(self, key: ClientKey, is_waiting: bool) -> int:
-        """A poll of a client waits here from now on, or does so no more; how many lite topics were looked at."""
+        """Record whether a poll of a client waits here; return how many lite topics had to be checked."""
         client = self.get(key)
         if client is None or client.polls == is_waiting:
             return 0
@@ -117,7 +117,7 @@ class LiteSubscriptions:
         return len(client.lite_topics)
 
     def add(self, client: LiteClient, lite_topics: Iterable[str]) -> list[str]:
-        """A client reads these, too; those of them that it has not read before.
+        """Add lite topics to a client; return the new ones among them.
 
         Raises:
             StatusError: LITE_SUBSCRIPTION_QUOTA_EXCEEDED; nothing has changed.
@@ -130,7 +130,7 @@ class LiteSubscriptions:
         return new
 
     def begin(self, key: ClientKey, lite_topics: Iterable[str], now_ms: int) -> tuple[LiteClient, list[str]]:
-        """A client reads these and no others; it, and those of them that it has not read before.
+        """Set a client's lite topics; return it, and the new ones among them.
 
         Raises:
             StatusError: LITE_SUBSCRIPTION_QUOTA_EXCEEDED; nothing has changed.
@@ -138,7 +138,7 @@ class LiteSubscriptions:
         wanted = dict.fromkeys(lite_topics)
         client = self.seen(key, now_ms)
         if client is None:
-            self.end(key)  # one of a topic or group of the same name that is gone
+            self.end(key)  # a client of a deleted topic or group of the same name
             self._take(key.group, 1 + len(wanted))
             self._counts.give(key.group, len(wanted))
             groups = self._groups.setdefault(key.topic, {})
@@ -153,7 +153,7 @@ class LiteSubscriptions:
         return client, new
 
     def remove(self, client: LiteClient, lite_topics: Iterable[str]) -> None:
-        """A client reads these no more."""
+        """Remove lite topics from a client."""
         group = client.group
         for each in lite_topics:
             if each not in client.lite_topics:
@@ -166,7 +166,7 @@ class LiteSubscriptions:
                 self._has_left(group, each)
 
     def end(self, key: ClientKey) -> None:
-        """A client reads nothing any more, and is gone."""
+        """Remove a client with all its lite topics."""
         client = self._clients.pop(key, None)
         if client is None:
             return
@@ -181,8 +181,8 @@ class LiteSubscriptions:
                 del self._groups[group.topic]
 
     def forget(self, topic: str = "", group: str = "") -> None:
-        """A topic, or a group, was deleted: its clients are not known any more. Many are counted for a while longer,
-        until `end_idle` has gone through them.
+        """Forget the clients of a deleted topic or group. Many still count for a while, until `end_idle` has removed
+        them.
         """
         gone = list(self._groups.pop(topic, _NO_GROUPS).values())
         for name in [name for name, groups in self._groups.items() if group in groups]:
@@ -196,11 +196,11 @@ class LiteSubscriptions:
         self._let_go(_PAIRS_AT_ONCE)
 
     def end_idle(self, before_ms: int, now_ms: int) -> bool:
-        """Forget clients that were not seen since a time and of which no poll waits, some at a time.
+        """Forget clients without a waiting poll that were not seen since a time, some at a time.
 
         Args:
             before_ms: that time.
-            now_ms: when a client whose poll waits is seen.
+            now_ms: time for clients with a waiting poll, which count as seen.
 
         Returns:
             Whether there may be more.
@@ -218,7 +218,7 @@ class LiteSubscriptions:
         return left <= 0
 
     def _let_go(self, pairs: int) -> int:
-        """Count some of those no more whose topic or group was deleted; how many pairs more could go at once."""
+        """Remove some clients whose topic or group was deleted; return how many pairs more could be removed at once."""
         while self._leaving and pairs > 0:
             clients = self._leaving[0].clients
             if clients:
@@ -233,18 +233,18 @@ class LiteSubscriptions:
         if count and self._counts.room(group, self._limit) < count:
             raise StatusError(
                 Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
-                f"{self._counts.total} lite subscriptions are kept here, {self._counts.held(group)} of them for the "
+                f"{self._counts.total} lite subscriptions are stored here, {self._counts.share(group)} of them for the "
                 f"group {group}, and {count} more do not fit into its share of the limit "
                 "(broker.lite.subscriptions_max); subscribe to fewer",
             )
         self._counts.take(group, count)
 
-    # What comes
+    # Arrivals
 
     def note(self, group: LiteGroup, lite_topic: str) -> None:
-        """Notify one client of those who read a lite topic and poll, in turn: it may have something for a group.
+        """Notify one polling client of a lite topic, in turn, that it may have a message for its group.
 
-        If it has taken nothing a while later, others are notified.
+        If the message is still there a period later, others are notified.
         """
         readers = group.readers.get(lite_topic)
         if readers is None:
@@ -252,46 +252,46 @@ class LiteSubscriptions:
         self.again(group, lite_topic)
         if not isinstance(readers, Readers):
             if readers.polls:
-                self._tell(readers.key)
+                self._notify(readers.key)
         elif self.later is None or len(readers.polling) == 1:
             for client in readers.polling:
-                self._tell(client.key)
+                self._notify(client.key)
         elif readers.polling:
-            self._tell(readers.next().key)
-            self._told.setdefault((group, lite_topic), 1)
+            self._notify(readers.next().key)
+            self._notified.setdefault((group, lite_topic), 1)
             self._look_later()
 
     def again(self, group: LiteGroup, lite_topic: str) -> None:
-        """Note that a lite topic may have something for a group, after all others that do; nobody is notified."""
+        """Record that a lite topic may have a message for a group, after all others that do; notifies nobody."""
         self._number += 1
         self.ready += lite_topic not in group.ready
         group.ready[lite_topic] = self._number
 
     def put_back(self, group: LiteGroup, taken: Mapping[str, int]) -> None:
-        """Lite topics are as they were before `taken`, but for those that nobody reads any more."""
+        """Restore lite topics as they were before `taken`, but for those that nobody reads any more."""
         for lite_topic, number in taken.items():
             if lite_topic in group.readers:
                 self.ready += lite_topic not in group.ready
                 group.ready[lite_topic] = number
 
     def taken(self, group: LiteGroup, lite_topic: str) -> int:
-        """There is nothing more in a lite topic for a group for now: a client has taken a message, or found none. The
-        number that it had.
+        """Record that a lite topic has no message for a group for now: a client has taken one, or found none. Return
+        its number.
         """
         number = group.ready.pop(lite_topic, 0)
         self.ready -= number > 0
-        if self._told:
-            self._told.pop((group, lite_topic), None)
+        if self._notified:
+            self._notified.pop((group, lite_topic), None)
         return number
 
     def _has_left(self, group: LiteGroup, lite_topic: str) -> None:
-        """Note that a client that polled does so no more.
+        """Record that a polling client polls no more.
 
-        It may be one that was notified, so another is notified when the while is over. If it was not, one is notified
+        It may be the notified one, so another is notified when the period is over. If it was not, one is notified
         twice.
         """
-        if self._told and (told := self._told.get((group, lite_topic))):
-            self._told[group, lite_topic] = told - 1
+        if self._notified and (notified := self._notified.get((group, lite_topic))):
+            self._notified[group, lite_topic] = notified - 1
 
     def _look_later(self) -> None:
         if not self._looks_later and self.later is not None:
@@ -299,24 +299,24 @@ class LiteSubscriptions:
             self.later(WHILE_S, self._look)
 
     def _look(self) -> None:
-        """The while is over: notify others of what was not taken."""
+        """End the period: notify others of messages that were not taken."""
         self._looks_later = False
-        left = _TELL_AT_ONCE
-        for _ in range(len(self._told)):
+        left = _NOTIFIED_AT_ONCE
+        for _ in range(len(self._notified)):
             if left <= 0:
                 break
-            (group, lite_topic), told = self._told.popitem(last=False)
+            (group, lite_topic), notified = self._notified.popitem(last=False)
             left -= 1
             readers = group.readers.get(lite_topic)
             if lite_topic not in group.ready or not isinstance(readers, Readers):
                 continue
-            more = min(max(1, told), len(readers.polling) - told, left)
+            more = min(max(1, notified), len(readers.polling) - notified, left)
             for _ in range(more):
-                self._tell(readers.next().key)
+                self._notify(readers.next().key)
             left -= max(0, more)
-            if told + more < len(readers.polling):
-                self._told[group, lite_topic] = told + max(0, more)
-        if self._told:
+            if notified + more < len(readers.polling):
+                self._notified[group, lite_topic] = notified + max(0, more)
+        if self._notified:
             self._look_later()
 
 

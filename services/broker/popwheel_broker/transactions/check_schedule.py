@@ -10,14 +10,14 @@ _STALE_MAX = 1000
 
 
 class CheckSchedule:
-    """The times at which open half messages are looked at. Told the time; those that have ended are passed over.
+    """Due times of the checks of open half messages; those that have ended are passed over.
 
-    How long is still to be waited is counted from the wall clock of who stored the half message, or asked last, but is
-    never more than the whole wait. From then on a clock counts that nobody sets.
+    The remaining wait is computed by the wall clock of the replica that stored the half message, or checked it last,
+    but is never more than the whole wait. From then on a steady clock counts.
 
     Args:
         table: the open half messages.
-        options: how often, and how many times.
+        options: intervals and limits.
     """
 
     def __init__(self, table: TransactionTable, options: TransactionOptions) -> None:
@@ -26,7 +26,7 @@ class CheckSchedule:
         self._due: list[tuple[int, int]] = []
 
     def begin(self, wall_ms: int, steady_ms: int) -> None:
-        """Take up all half messages that are open, as a broker begins to lead."""
+        """Add all open half messages, as a broker begins to lead."""
         self._due = []
         for half in self._table:
             wait_ms = self.wait_ms(half)
@@ -41,7 +41,7 @@ class CheckSchedule:
         return half.target.first_check_ms or self._options.first_check_ms
 
     def add(self, halves: Iterable[OpenHalf], steady_ms: int) -> None:
-        """Half messages were stored, or asked about, just now."""
+        """Add half messages that were stored, or checked, just now."""
         for half in halves:
             heapq.heappush(self._due, (steady_ms + self.wait_ms(half), half.position))
         if len(self._due) > 2 * len(self._table) + _STALE_MAX:
@@ -49,7 +49,7 @@ class CheckSchedule:
             heapq.heapify(self._due)
 
     def take_due(self, steady_ms: int, count: int) -> list[OpenHalf]:
-        """Take up to `count` half messages whose time has come; the caller adds those again that stay open."""
+        """Take up to `count` half messages that are due; the caller adds those again that stay open."""
         due: list[OpenHalf] = []
         while self._due and len(due) < count and self._due[0][0] <= steady_ms:
             half = self._table.get(heapq.heappop(self._due)[1])
@@ -63,5 +63,5 @@ class CheckSchedule:
             heapq.heappush(self._due, (steady_ms, half.position))
 
     def is_last(self, half: OpenHalf) -> bool:
-        """Return whether its producers were asked as often as they may be."""
+        """Return whether its producers were asked as often as the limit allows."""
         return half.checks >= self._options.checks_max

@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 TOPICS_MAX = 200_000
-"""Limit of topics that proxies may report, all together; of further ones no check is sent."""
+"""Limit of topics that proxies may report, all together; no check is sent for further ones."""
 WAITING_MAX = 1_000
-"""Limit of half messages that wait for one proxy; others have their turn at their next time."""
+"""Limit of half messages that wait for one proxy; others wait for their next check."""
 
 
 class Checker:
     """One proxy.
 
     Args:
-        wake: told when something is to be asked.
+        wake: called when there is something to check.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Checker:
         """Positions of half messages."""
 
     def ask(self, position: int) -> bool:
-        """Have it ask about a half message; False if too many wait."""
+        """Add a half message to check; return False if too many wait."""
         if len(self.waiting) >= WAITING_MAX:
             return False
         self.waiting.append(position)
@@ -37,12 +37,12 @@ class Checkers:
     def __init__(self) -> None:
         self._by_topic: dict[str, deque[Checker]] = {}
         self.topics = 0
-        """Topics that proxies have told of, of `TOPICS_MAX`."""
+        """Topics that proxies have reported, of `TOPICS_MAX`."""
         self.refused = 0
-        """Number of topics refused as one too many."""
+        """Number of topics refused as there were too many."""
 
     def change(self, checker: Checker, topics: Iterable[str], gone: Iterable[str]) -> None:
-        """A proxy has producers for some topics, and none any more for others."""
+        """Add topics for which a proxy has producers, and remove those for which it has none any more."""
         for topic in gone:
             if topic in checker.topics:
                 self._remove(checker, topic)
@@ -57,7 +57,7 @@ class Checkers:
             self.topics += 1
 
     def remove(self, checker: Checker) -> None:
-        """A proxy has gone."""
+        """Remove a proxy that has gone."""
         for topic in list(checker.topics):
             self._remove(checker, topic)
 
@@ -70,7 +70,7 @@ class Checkers:
         self.topics -= 1
 
     def ask(self, topic: str, position: int) -> bool:
-        """Have one proxy ask about a half message, each in turn; False if there is none that can."""
+        """Send the check of a half message to one proxy, in turn; return False if there is none that can."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return False

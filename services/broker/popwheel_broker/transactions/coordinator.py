@@ -1,4 +1,4 @@
-"""Decides about transactions: takes half messages in, within a limit; ends them; says who is to be asked about them."""
+"""Decides about transactions: accepts half messages, within a limit; ends them; chooses those to check."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -38,10 +38,10 @@ class Coordinator:
         store: where records are.
         options: limits.
         clock: the time.
-        names: which topics are known.
+        names: known topics.
     """
 
-    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: KnownNames) -> None:
+    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: TopicRegistry) -> None:
         self.store = store
         self._options = options
         self._clock = clock
@@ -54,25 +54,25 @@ class Coordinator:
         """Number of checks of producers."""
 
     def begin_to_lead(self) -> None:
-        """This broker writes the log from now on."""
+        """Begin to write the log."""
         self.schedule.begin(self._clock.wall_ms(), self._clock.steady_ms())
 
     def accept(self, run: MessageRun, taken: Counter[str]) -> list[Record]:
-        """The records of a run of half messages, to be appended; then `schedule_checks` is to be called.
+        """Return the records of a run of half messages, to be appended; then `schedule_checks` is to be called.
 
         Args:
-            run: what is sent.
+            run: the half messages.
             taken: by topic, how many half messages were accepted that are not appended yet; those of the run are added.
 
         Raises:
             StatusError: TOO_MANY_REQUESTS: too many transactions are open.
         """
-        held, count = self.table.shares.held(run.topic) + taken[run.topic], len(run.payloads)
+        open_of_topic, count = self.table.shares.share(run.topic) + taken[run.topic], len(run.payloads)
         total = self.table.shares.total + taken.total()
-        if room(self._options.open_max, total, held) < count:
+        if room(self._options.open_max, total, open_of_topic) < count:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{total} transactions are open, {held} of the topic {run.topic}: that is its share of "
+                f"{total} transactions are open, {open_of_topic} of the topic {run.topic}: that is its share of "
                 f"{self._options.open_max} (broker.transaction.open_max); commit or roll back some, or send later",
             )
         taken[run.topic] += count
@@ -93,19 +93,19 @@ class Coordinator:
         ]
 
     def schedule_checks(self, positions: Iterable[int]) -> None:
-        """Have senders asked about half messages that were appended at these positions, when it is time."""
+        """Schedule checks of half messages that were appended at these positions."""
         self.schedule.add(filter(None, map(self.table.get, positions)), self._clock.steady_ms())
 
     def end(self, position: int, epoch: int, resolution: Resolution) -> Record | None:
-        """The record that commits a half message, or rolls it back, to be appended. None if it has ended just so
-        before.
+        """Return the record that commits a half message, or rolls it back, to be appended. None if it has ended that
+        way before.
 
         Args:
             position, epoch: name the half message.
-            resolution: how its transaction ends.
+            resolution: of its transaction.
 
         Raises:
-            StatusError: INVALID_TRANSACTION_ID: it is not known (any more), or was rolled back as nobody ended it.
+            StatusError: INVALID_TRANSACTION_ID: it is unknown (any more), or was rolled back as nobody ended it.
                 PRECONDITION_FAILED: it has ended the other way.
             CorruptDataError: its record is damaged.
             NotInMemory: its record is to be read first.
@@ -119,7 +119,7 @@ class Coordinator:
         return end_record(position, resolution)
 
     def read(self, position: int) -> StoredRecord:
-        """The record of a half message.
+        """Return the record of a half message.
 
         Raises:
             CorruptDataError: it is damaged.
@@ -132,38 +132,38 @@ class Coordinator:
             raise
 
     def _check_ended(self, position: int, epoch: int, resolution: Resolution) -> None:
-        """Find out whether a half message that is not open has ended just so."""
+        """Raise unless a half message that is not open has ended in this way."""
         ended = self.table.ended(position)
         if ended is None or ended.epoch != epoch:
             raise StatusError(
                 Code.INVALID_TRANSACTION_ID,
-                "no such transaction is open, and none is remembered: it ended long ago, or its topic was deleted",
+                "no such transaction is open, and no outcome is known: it ended long ago, or its topic was deleted",
             )
         if ended.resolution == Resolution.EXPIRED:
             raise StatusError(
                 Code.INVALID_TRANSACTION_ID,
-                "the transaction was rolled back by the broker, as nobody told how it ended when its senders were "
-                "asked (broker.transaction.checks_max); send the message again",
+                "the transaction was rolled back: no producer answered the broker's checks "
+                "(broker.transaction.checks_max); send the message again",
             )
         if ended.resolution != resolution:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 "the transaction was "
                 + ("committed" if ended.resolution == Resolution.COMMITTED else "rolled back")
-                + " before, and stays so",
+                + " before, and that is final",
             )
 
     def ask(self, count: int) -> tuple[bool, list[OpenHalf]]:
-        """Look at up to `count` half messages whose time has come.
+        """Check up to `count` half messages that are due.
 
-        That senders are asked is written down first, so that it counts wherever the log goes on. A half message about
-        which they were asked often enough is rolled back.
+        A check is recorded first, so that it counts wherever the log continues. A half message that was checked as
+        often as the limit allows is rolled back.
 
         Returns:
-            Whether any was due, and about which senders are to be asked now.
+            Whether any was due, and the half messages to check now.
 
         Raises:
-            StatusError: the disk is full, or another replica leads: they are looked at again after a while.
+            StatusError: the disk is full, or another replica leads: they are tried again after a while.
             NotInMemory: something is to be read first.
         """
         now_ms = self._clock.steady_ms()
@@ -189,7 +189,7 @@ class Coordinator:
         for half, message_id in zip(expired, message_ids, strict=True):
             self.resolved[Resolution.EXPIRED] += 1
             _log.warning(
-                "a half message is rolled back, as nobody told how its transaction ended",
+                "a half message is rolled back, as no producer answered the broker's checks",
                 topic=half.target.topic,
                 message_id=message_id,
                 position=half.position,

@@ -1,8 +1,8 @@
 """Headers of transactions' records besides their message, byte by byte.
 
-A half message is a record HALF in queue 0 of `rmq_sys_trans_half`, with all the sender's bytes. Its `origin` says where
-the message goes once it is committed. The MESSAGE that it becomes then has `committed_origin` as its own: one record
-both ends the transaction and puts the message into its queue, so a crash can neither lose nor double it (X2).
+A half message is a record HALF in queue 0 of `rmq_sys_trans_half`, with all the sender's bytes. Its `origin` has its
+target once it is committed. The MESSAGE that it becomes then has `committed_origin` as its own: one record both ends
+the transaction and puts the message into its queue, so a crash can neither lose nor double it (X2).
 
 | what | bytes |
 | --- | --- |
@@ -37,17 +37,17 @@ class Resolution(IntEnum):
     COMMITTED = 1
     ROLLED_BACK = 2
     EXPIRED = 3
-    """Nobody said how it ended, however often its senders were asked: it is rolled back."""
+    """No producer reported an outcome in all checks: it is rolled back."""
 
 
 class HalfTarget(NamedTuple):
     """Target of a half message once it is committed.
 
     Args:
-        topic: which topic.
-        queue_id: which of its queues.
-        topic_id: which topic of that name.
-        first_check_ms: after how many milliseconds its sender is first asked; 0: as the broker's settings say.
+        topic: the topic.
+        queue_id: its queue.
+        topic_id: id of the topic.
+        first_check_ms: time to the first check in milliseconds; 0: as the broker's settings have it.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class HalfTarget(NamedTuple):
     first_check_ms: int
 
     def encode(self) -> bytes:
-        """The origin of its record."""
+        """Return the origin of its record."""
         return _HALF.pack(_VERSION, self.first_check_ms, self.topic_id, self.queue_id) + self.topic.encode()
 
 
@@ -72,7 +72,7 @@ def decode_half(origin: bytes) -> HalfTarget:
 
 
 def committed_record(target: HalfTarget, half: StoredRecord) -> Record:
-    """The message that a half message becomes as it is committed."""
+    """Return the message that a half message becomes as it is committed."""
     return Record(
         RecordKind.MESSAGE,
         target.topic,
@@ -90,7 +90,7 @@ def is_committed(origin: bytes) -> bool:
 
 
 def committed_half(found: StoredRecord) -> int:
-    """Position of the half message that a message was before it was committed, `NONE` if it was none.
+    """Return the position of the half message that a message was before it was committed, `NONE` if it was none.
 
     Raises:
         UnknownFormatError: it was written by a newer release.
@@ -103,24 +103,24 @@ def committed_half(found: StoredRecord) -> int:
 
 
 def check_record(position: int, checks: int) -> Record:
-    """The record that says how often senders were asked about the half message at a position."""
+    """Return the record of the number of checks of the half message at a position."""
     return Record(RecordKind.HALF_CHECK, HALF_TOPIC, STEP_QUEUE, _CHECK.pack(_VERSION, checks, position))
 
 
 def decode_check(payload: bytes) -> tuple[int, int]:
-    """Position and number of checks. Raises UnknownFormatError: it was written by a newer release."""
+    """Return position and number of checks. Raises UnknownFormatError: it was written by a newer release."""
     version, checks, position = _CHECK.unpack(payload)
     _check_version(version)
     return position, checks
 
 
 def end_record(position: int, resolution: Resolution) -> Record:
-    """The record by which a transaction ends without a message."""
+    """Return the record by which a transaction ends without a message."""
     return Record(RecordKind.HALF_END, HALF_TOPIC, STEP_QUEUE, _END.pack(_VERSION, resolution, position))
 
 
 def decode_end(payload: bytes) -> tuple[int, Resolution]:
-    """Position and resolution. Raises UnknownFormatError: it was written by a newer release."""
+    """Return position and resolution. Raises UnknownFormatError: it was written by a newer release."""
     version, resolution, position = _END.unpack(payload)
     _check_version(version)
     return position, Resolution(resolution)

@@ -27,11 +27,11 @@ class OpenHalf(NamedTuple):
 
     Args:
         position: of its record in the commit log.
-        epoch: of the master that wrote it: after a loss of power another record may stand at its position.
-        target: where it goes.
+        epoch: of the master that wrote it: after a power loss another record may stand at its position.
+        target: of the message.
         stored_ms: when it was stored, wall clock.
-        checks: how often its senders were asked.
-        asked_ms: when they were asked last, or it was stored, wall clock.
+        checks: number of checks.
+        asked_ms: time of the last check, or when it was stored, wall clock.
     """
 
     position: int
@@ -47,7 +47,7 @@ class EndedHalf(NamedTuple):
 
     Args:
         epoch: of its half message.
-        resolution: how it ended.
+        resolution: of the transaction.
     """
 
     epoch: int
@@ -55,7 +55,7 @@ class EndedHalf(NamedTuple):
 
 
 class TransactionTable:
-    """All open half messages, by their positions, the oldest first; and the transactions that ended last."""
+    """All open half messages, by their positions, the oldest first; and the outcomes of the latest transactions."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenHalf] = {}
@@ -71,7 +71,7 @@ class TransactionTable:
         return iter(self._open.values())
 
     def get(self, position: int) -> OpenHalf | None:
-        """The open half message whose record stands at a position."""
+        """Return the open half message whose record stands at a position."""
         return self._open.get(position)
 
     def ended(self, position: int) -> EndedHalf | None:
@@ -80,30 +80,30 @@ class TransactionTable:
 
     @property
     def oldest(self) -> OpenHalf | None:
-        """The open half message that was stored first."""
+        """Return the open half message that was stored first."""
         return next(iter(self._open.values()), None)
 
     def needed_from(self) -> int | None:
-        """The least position of the log that an open transaction needs; None if none is open."""
+        """Return the least position of the log that an open transaction needs; None if none is open."""
         oldest = self.oldest
         return None if oldest is None else oldest.position
 
     def _take_up(self, half: OpenHalf) -> None:
-        """A half message was stored."""
+        """Add a stored half message."""
         if half.position not in self._open:
             self.shares.take(half.target.topic)
         self._open[half.position] = half
         self._changed[half.position] = None
 
     def _checked(self, position: int, checks: int, asked_ms: int) -> None:
-        """The senders of a half message are asked for the so many-th time."""
+        """Record the number of checks of a half message."""
         half = self._open.get(position)
         if half is not None:
             self._open[position] = half._replace(checks=checks, asked_ms=asked_ms)
             self._changed[position] = None
 
     def _end(self, position: int, resolution: Resolution) -> None:
-        """A transaction has ended. Of one that is not open, nothing is changed."""
+        """Record the end of a transaction. One that is not open does not change."""
         half = self._open.pop(position, None)
         if half is None:
             return
@@ -119,7 +119,7 @@ class TransactionTable:
             self._note(forgotten)
 
     def _note(self, position: int) -> None:
-        """Something is to be saved of a position, behind all that changed before."""
+        """Record that a position has changed, behind all changes before."""
         self._changed.pop(position, None)
         self._changed[position] = None
 
@@ -148,18 +148,18 @@ class TransactionTable:
             self._forget(found.payload.decode())
 
     def _forget(self, topic: str) -> None:
-        """A topic was deleted: its half messages are gone, too."""
-        if not self.shares.held(topic):
+        """Drop the half messages of a deleted topic."""
+        if not self.shares.share(topic):
             return
         for half in [each for each in self if each.target.topic == topic]:
             del self._open[half.position]
             self.shares.give(topic)
             self._note(half.position)
 
-    # What a checkpoint holds
+    # Rows of a checkpoint
 
     def rows(self) -> Iterator[tuple[int, list[Any] | None]]:
-        """All that there is, each as it is when it is reached."""
+        """Yield all rows, each as it is when it is reached."""
         for position in [*self._open, *self._ended]:
             yield position, self._saved(position)
 
@@ -176,7 +176,7 @@ class TransactionTable:
         return None if ended is None else [ended.epoch, int(ended.resolution)]
 
     def restore(self, rows: dict[int, list[Any]]) -> None:
-        """Take up what rows say, in the order in which they were told."""
+        """Restore rows, in the order in which they were yielded."""
         self._open, self._ended, self._changed, self.shares = {}, {}, {}, Shares()
         ended: list[tuple[int, EndedHalf]] = []
         for position in sorted(rows):

@@ -1,4 +1,4 @@
-"""The transaction ids that a broker gives out."""
+"""The transaction ids that a broker issues."""
 
 from popwheel_common.contract import transaction_id
 from popwheel_common.contract.cluster_view import ClusterView
@@ -10,7 +10,7 @@ class TransactionIds:
 
     Args:
         view: has the key.
-        broker_name: goes into the ids.
+        broker_name: for the ids.
     """
 
     def __init__(self, view: ClusterView, broker_name: str) -> None:
@@ -18,13 +18,13 @@ class TransactionIds:
         self.broker_name = broker_name
 
     def key(self) -> bytes:
-        """The key; raises StatusError while it is not known."""
+        """Return the key; raises StatusError while it is unknown."""
         return self._view.receipt_key
 
     def encode(self, key: bytes, topic: str, position: int, epoch: int, message_id: str) -> str:
-        """The id of a half message whose record stands at a position of the log, written in an epoch."""
+        """Return the id of a half message whose record stands at a position of the log, written in an epoch."""
         return transaction_id.encode(key, topic, TransactionId(self.broker_name, position, epoch, message_id))
 
     def decode(self, topic: str, text: str) -> TransactionId:
-        """Read what an id says. Raises StatusError: INVALID_TRANSACTION_ID."""
+        """Decode an id. Raises StatusError: INVALID_TRANSACTION_ID."""
         return transaction_id.decode(self._view.receipt_key, topic, text)

@@ -34,13 +34,13 @@ class TransactionServer:
     """Serves the transactions' part of popwheel.v1.Broker.
 
     Args:
-        coordinator: decides.
+        coordinator: the transactions.
         flusher: makes durable.
         ids: makes transaction ids.
-        checkers: which proxies have producers.
-        settle: drops a topic that was deleted.
-        refusal_of_commits: why no commit may be taken now; None if it may.
-        repair: has a damaged record at a position of the log mended; whether it was.
+        checkers: proxies with producers.
+        apply_changes: drops deleted topics.
+        refusal_of_commits: why no commit may be accepted now; None if it may.
+        repair: mends a damaged record at a position of the log; returns whether it is mended.
     """
 
     kind: Final = PutKind.HALF
@@ -53,7 +53,7 @@ class TransactionServer:
         flusher: Flusher,
         ids: TransactionIds,
         checkers: Checkers,
-        settle: Callable[[Sequence[str]], None],
+        apply_changes: Callable[[Sequence[str]], None],
         refusal_of_commits: Callable[[], StatusError | None],
         repair: Callable[[int], Awaitable[bool]],
     ) -> None:
@@ -62,7 +62,7 @@ class TransactionServer:
         self._flusher = flusher
         self._ids = ids
         self._checkers = checkers
-        self._settle = settle
+        self._apply_changes = apply_changes
         self._refusal_of_commits = refusal_of_commits
         self._repair = repair
 
@@ -73,7 +73,7 @@ class TransactionServer:
 
     def put(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
         """Append runs of half messages (`RunWriter.put`)."""
-        key = self._ids.key()  # without it nothing may be stored that is to have a transaction id
+        key = self._ids.key()  # without it no message may be stored that needs a transaction id
         taken: Counter[str] = Counter()
         batch, records = RunBatch(), list[Record]()
         for run in runs:
@@ -100,7 +100,7 @@ class TransactionServer:
         return Sent(target.topic, target.topic_id, found.position)
 
     def reference(self, run: MessageRun, index: int, position: int) -> str:
-        """The transaction id of a message of a run that is stored already, its HALF record at `position`."""
+        """Return the transaction id of a message of a run that is stored already, its HALF record at `position`."""
         table = self._coordinator.table
         half = table.get(position) or table.ended(position)
         epoch = self._store.epoch if half is None else half.epoch
@@ -108,13 +108,13 @@ class TransactionServer:
         return self._ids.encode(self._ids.key(), run.topic, position, epoch, message_id)
 
     async def end(self, call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit a half message, or roll it back; durably, when this is answered (X2)."""
+        """Commit a half message, or roll it back; the answer is durable (X2)."""
         names.topic(request.topic, Use.SEND)
         half = self._ids.decode(request.topic, request.transaction_id)
         if half.epoch > self._store.epoch:
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
-                f"a later master of {self._ids.broker_name} gave this id out, so this one leads no more; ask again",
+                f"a later master of {self._ids.broker_name} issued this id, so this one leads no more; try again",
             )
         resolution = Resolution.COMMITTED if request.commit else Resolution.ROLLED_BACK
         end = partial(self._end_once, request.topic, half, resolution)
@@ -125,7 +125,7 @@ class TransactionServer:
                 raise
             refusal = await self._store.reads.run(end)
         if refusal is None or refusal.code in _ENDED:
-            # How it ended is durable before a client acts on it: what it sends again must not be committed, too.
+            # The outcome is durable before a client acts on it: a message sent again must not be committed, too.
             await self._flusher.durable(self._store.log.end_position)
         else:
             await self._flusher.keep_refused(refusal)
@@ -134,10 +134,10 @@ class TransactionServer:
         return pb.EndTransactionResponse()
 
     def _end_once(self, topic: str, half: TransactionId, resolution: Resolution) -> StatusError | None:
-        """Append the record that ends a transaction; why it could not be, or that it has ended otherwise. Raises as
-        `Coordinator.end` does.
+        """Append the record that ends a transaction; return why it could not be, or that it has ended otherwise. Raises
+        as `Coordinator.end` does.
         """
-        self._settle((topic,))
+        self._apply_changes((topic,))
         try:
             try:
                 with RECORD_STEP:
@@ -148,7 +148,7 @@ class TransactionServer:
                 return None
             refusal = self._refusal_of_commits() if resolution == Resolution.COMMITTED else None
             if refusal is not None:
-                raise refusal  # it is open still, and can be committed later
+                raise refusal  # it is still open, and can be committed later
             try:
                 with RECORD_STEP:
                     self._store.put([record])
@@ -160,28 +160,28 @@ class TransactionServer:
         return None
 
     async def _is_mended(self, position: int) -> bool:
-        """Have a damaged record mended; whether it is good then."""
+        """Mend a damaged record; return whether it is mended."""
         try:
             return await self._repair(position)
         except OSError as error:
             raise disk_refusal(error) from error
 
-    # Asking senders
+    # Checks
 
     async def check(self, call: Call, stream: Stream[pb.TransactionProducers, pb.TransactionCheck]) -> None:
-        """Have a proxy ask its producers, for as long as its stream lives."""
+        """Send checks to a proxy, for as long as its stream lives."""
         changed = asyncio.Event()
         checker = Checker(changed.set)
-        teller = asyncio.create_task(self._tell(checker, changed, stream), name="check-transactions")
+        sender = asyncio.create_task(self._send_checks(checker, changed, stream), name="check-transactions")
         try:
-            while (told := await stream.receive()) is not None:
-                self._checkers.change(checker, filter(names.is_topic, told.topics), told.gone_topics)
+            while (received := await stream.receive()) is not None:
+                self._checkers.change(checker, filter(names.is_topic, received.topics), received.gone_topics)
         finally:
             self._checkers.remove(checker)
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
 
-    async def _tell(
+    async def _send_checks(
         self,
         checker: Checker,
         changed: asyncio.Event,
@@ -195,7 +195,7 @@ class TransactionServer:
                 try:
                     check = await self._store.reads.run(partial(self._check_of, position))
                 except (CorruptDataError, RecordFaultError, OSError):
-                    continue  # damage is noted, and mended if it can be; it is asked about again
+                    continue  # damage is recorded, and mended if it can be; the check is repeated
                 if check is not None:
                     await stream.send((check,))
 

@@ -1,4 +1,4 @@
-"""Has senders asked about half messages when it is time."""
+"""Checks half messages at their producers when they are due."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,15 +18,15 @@ _AT_ONCE = 64
 
 
 class TransactionService:
-    """Looks what is due several times a second, as long as a broker leads.
+    """Checks due half messages several times a second, while a broker leads.
 
     Args:
-        coordinator: decides.
+        coordinator: the transactions.
         store: reads in threads what is not in memory.
         checkers: which proxies have producers.
-        takes_commits: whether commits are taken now; while they are not, nobody is asked and nothing is rolled back.
-        confirm_later: makes what was appended readable.
-        on_failure: told if it can't go on.
+        takes_commits: whether commits are accepted now; while they are not, nothing is checked or rolled back.
+        confirm_later: makes appended records readable.
+        on_failure: called if it can't continue.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class TransactionService:
                     self._confirm_later()
                     await asyncio.sleep(0)
             except (StatusError, OSError, CorruptDataError) as error:
-                _log.error("senders can't be asked about their half messages, trying again", error=str(error))
+                _log.error("half messages can't be checked, trying again", error=str(error))
 
     def _ask_some(self) -> bool:
-        """Have senders asked about some half messages; whether any was due."""
+        """Check some half messages; return whether any was due."""
         due, asked = self._coordinator.ask(_AT_ONCE)
         for half in asked:
             self._checkers.ask(half.target.topic, half.position)

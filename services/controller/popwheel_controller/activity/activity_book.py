@@ -142,7 +142,7 @@ class ActivityBook:
             *self.rates(),
             sum(lags) if len(lags) == len(totals) else None,
             max(ages) if len(ages) == len(totals) else None,
-            sum(each.held for each in totals),
+            sum(each.in_flight for each in totals),
             sum(each.delayed for each in totals),
         )
 
@@ -210,7 +210,7 @@ class _Sum:
         )
         if activity.HasField("waiting_ms"):
             self.waiting_ms = max(activity.waiting_ms, self.waiting_ms or 0)
-        self.held += activity.held
+        self.held += activity.in_flight
 
     def _add(self, broker: str, messages_in: int | None, messages_out: int, interval_ms: int) -> None:
         self.brokers.add(broker)

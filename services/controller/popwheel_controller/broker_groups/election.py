@@ -28,7 +28,7 @@ def elect(state: GroupState, reports: Reports) -> int | None:
     present and suspect: then each has reported since its start, and the longest log has everything.
     """
     may = candidates(state, reports)
-    certain = {number: report for number, report in may.items() if not report.doubtful}
+    certain = {number: report for number, report in may.items() if not report.suspect}
     if certain:
         return most_complete(certain)
     return most_complete(may) if may.keys() == state.sync_state_set else None
@@ -61,7 +61,7 @@ def found(name: str, reports: Reports) -> GroupState | None:
     if not members <= holders.keys():
         return None
     version = max(report.version for report in holders.values())
-    certain = {number: holders[number] for number in members if not holders[number].doubtful}
+    certain = {number: holders[number] for number in members if not holders[number].suspect}
     master = most_complete(certain or {number: holders[number] for number in members} or holders)
     assert master is not None, "no replica has the most complete log"
     epoch = max(max(report.epoch, report.last_epoch) for report in holders.values()) + 1

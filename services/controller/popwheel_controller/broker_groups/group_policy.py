@@ -92,7 +92,7 @@ def route(name: str, state: GroupState | None, views: ReplicaViews) -> BrokerInf
     members = {number: views.get(number, _NOT_SEEN) for number in state.sync_state_set}
     one_is_dead = any(seen.liveness is Liveness.DEAD for seen in members.values())
     for number, seen in members.items():
-        waits = one_is_dead and seen.report is not None and seen.report.doubtful
+        waits = one_is_dead and seen.report is not None and seen.report.suspect
         if seen.liveness is not Liveness.DEAD and not waits and _may_come_back(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None

@@ -141,7 +141,7 @@ class LeadershipTransfers:
             )
         report = reports[chosen]
         members = latest_set(reports) if state is None else state.sync_state_set
-        if report.doubtful and chosen in members:
+        if report.suspect and chosen in members:
             sentence = _cost_of_a_suspect(report, members - {chosen})
         else:
             sentence = (
@@ -248,7 +248,7 @@ class LeadershipTransfers:
 
     def _why_nobody(self, state: GroupState, to: int | None, reports: Reports) -> str:
         others = sorted(state.sync_state_set - {state.master})
-        suspects = [n for n in others if to in (None, n) and n in reports and reports[n].doubtful]
+        suspects = [n for n in others if to in (None, n) and n in reports and reports[n].suspect]
         if suspects:
             return (
                 f"replica {_list(suspects)} of {state.name} had to cut off the end of its log when it started, and has "

@@ -273,7 +273,7 @@ class Overseer:
         if old is not None and new is not None and new.epoch > old.epoch:
             chosen = self.replicas.session(group, new.master)
             sessions = [chosen]
-            if chosen is not None and chosen.report.doubtful:  # its election depends on all their reports
+            if chosen is not None and chosen.report.suspect:  # its election depends on all their reports
                 sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
             if len(old.sync_state_set) > 1 and not await self._are_there(sessions):
                 return

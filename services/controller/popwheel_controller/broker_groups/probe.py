@@ -66,13 +66,13 @@ class ReplicaProbe:
         except (StatusError, RpcError) as error:
             is_late = isinstance(error, RpcError) and error.status is GrpcStatus.DEADLINE_EXCEEDED
             raise AnotherThereError(str(error), is_late=is_late) from error
-        same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
+        same = (answer.group, answer.replica, answer.identity, answer.suspect) == (
             report.group,
             report.replica,
             report.identity,
-            report.doubtful,
+            report.suspect,
         )
-        if report.doubtful:
+        if report.suspect:
             same &= (answer.last_epoch, answer.end_position) == (report.last_epoch, report.end_position)
         if not same:
             raise AnotherThereError("another process is there, or its log has changed")

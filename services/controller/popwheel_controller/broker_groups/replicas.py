@@ -194,4 +194,4 @@ def check_report(report: ReplicaReport) -> None:
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
     """Return the fields of a report that matter for decisions; the log's length, which always grows, does not."""
-    return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful
+    return report.address, report.identity, report.leaving, report.epoch, report.version, report.suspect

@@ -113,7 +113,7 @@ def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> Cluste
     altered.CopyFrom(topic)
     altered.type, altered.queues, altered.lite_expiration_ms = kind, queues, expiration_ms
     if queues != topic.queues and topic.type in (TopicType.MIXED, TopicType.FIFO):
-        altered.lane_queues = topic.lane_queues or topic.queues
+        altered.message_group_queues = topic.message_group_queues or topic.queues
     if altered == topic:
         return None
     version = state.version + 1

@@ -211,7 +211,7 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
                 "queues": topic.queues,
                 "id": topic.id,
                 **({"lite_expiration_ms": topic.lite_expiration_ms} if topic.lite_expiration_ms else {}),
-                **({"lane_queues": topic.lane_queues} if topic.lane_queues else {}),
+                **({"lane_queues": topic.message_group_queues} if topic.message_group_queues else {}),
                 **({"paused_ms": topic.paused_ms} if topic.paused_ms else {}),
             }
             for topic in topics
@@ -258,7 +258,7 @@ def entries_of(document: Document, source: str) -> dict[int, Entry]:
                 queues=topic["queues"],
                 id=topic["id"],
                 lite_expiration_ms=topic.get("lite_expiration_ms", 0),
-                lane_queues=topic.get("lane_queues", 0),
+                message_group_queues=topic.get("lane_queues", 0),
                 paused_ms=topic.get("paused_ms", 0),
             )
             for topic in document["topics"]

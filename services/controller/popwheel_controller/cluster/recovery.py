@@ -11,11 +11,11 @@ from typing import Final, Generic, Literal
 
 from google.protobuf.message import DecodeError
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, SeenStore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
 from popwheel_controller.cluster.name_map import NameMap
@@ -38,16 +38,16 @@ class BrokerNames:
 
     topics: Mapping[str, ListedName] = field(default_factory=dict)
     groups: Mapping[str, ListedName] = field(default_factory=dict)
-    states: Sequence[HeardState] = ()
+    states: Sequence[SeenStore] = ()
 
     def lost(self, ours: int) -> set[int]:
         """Return the store ids that it saw before ours. One that reappears in between was recovered."""
-        seen = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
+        seen = list(dict.fromkeys(store_id_of(state.version) for state in self.states))
         return {*seen[: seen.index(ours)]} if ours in seen else {*seen}
 
     def seen_version_of(self, store_id: int) -> int:
         """Return the version up to which it knows all names of a store; 0 if it saw none."""
-        return max((each.heard for each in self.states if incarnation_of(each.version) == store_id), default=0)
+        return max((each.applied_version for each in self.states if store_id_of(each.version) == store_id), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan_recovery(
         StatusError: PRECONDITION_FAILED, topics or groups exist under other ids; TOO_MANY_REQUESTS, there were more
             than the limits allow.
     """
-    ours = incarnation_of(state.named)
+    ours = store_id_of(state.named)
     lost = {broker: known.lost(ours) for broker, known in brokers.items()}
     target = _target(brokers, lost, ours)
     topics = _Kind("topic", state.topics, {name: known.topics for name, known in brokers.items()})
@@ -226,9 +226,7 @@ def _target(brokers: Mapping[str, BrokerNames], lost: Mapping[str, set[int]], ou
     counts: Counter[int] = Counter()
     for broker, known in brokers.items():
         for each in (*known.topics.values(), *known.groups.values()):
-            before = [
-                incarnation_of(id_) for id_ in each.ids if _is_lost(incarnation_of(id_), lost[broker], known, ours)
-            ]
+            before = [store_id_of(id_) for id_ in each.ids if _is_lost(store_id_of(id_), lost[broker], known, ours)]
             if before:
                 counts[before[-1]] += 1
     return max(counts, key=lambda store_id: (counts[store_id], store_id), default=ours)
@@ -238,7 +236,7 @@ def _is_lost(store_id: int, lost: set[int], known: BrokerNames, ours: int) -> bo
     """Return whether a store id was before ours. Logs of older releases do not list the store ids."""
     if store_id == ours:
         return False
-    return store_id in lost or all(incarnation_of(state.version) != store_id for state in known.states)
+    return store_id in lost or all(store_id_of(state.version) != store_id for state in known.states)
 
 
 def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Found]:
@@ -251,12 +249,12 @@ def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Foun
         if world.target == world.ours:
             if every or exists:
                 continue  # it belongs, or belonged, to this state
-        elif not exists and any(incarnation_of(id_) == world.ours for id_ in every):
+        elif not exists and any(store_id_of(id_) == world.ours for id_ in every):
             continue  # it was created again since, and deleted
         ids = {
             broker: max(of_target)
             for broker, each in by_broker.items()
-            if (of_target := [id_ for id_ in each.ids if incarnation_of(id_) == world.target])
+            if (of_target := [id_ for id_ in each.ids if store_id_of(id_) == world.target])
         }
         if exists and not ids:
             continue  # it was created since
@@ -292,7 +290,7 @@ def _last_version(brokers: Mapping[str, BrokerNames], target: int) -> int:
         for each in (*known.topics.values(), *known.groups.values())
         for id_ in each.ids
     ]
-    return max(each for each in (*versions, *ids) if incarnation_of(each) == target)
+    return max(each for each in (*versions, *ids) if store_id_of(each) == target)
 
 
 def _entries(
@@ -328,7 +326,7 @@ def _entries(
 def _renumbered(existing: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
     """Return the entries created since; those with ids of the restored store get new ones."""
     return [
-        each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
+        each if store_id_of(each.id) == target else _with_id(each, numbers.next())
         for name, each in existing.items()
         if name not in but
     ]
@@ -382,7 +380,7 @@ def _kept_topic(found: _Found, existing: Topic) -> Topic:
     topic.CopyFrom(existing)
     queues = min(max(each.queues for each in found.by_broker.values()), QUEUES_MAX)
     if existing.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > existing.queues:
-        topic.queues, topic.lane_queues = queues, existing.lane_queues or existing.queues
+        topic.queues, topic.message_group_queues = queues, existing.message_group_queues or existing.queues
     return topic
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
@@ -232,9 +232,7 @@ class StateKeeper:
     def _take_in(self, stored: ClusterState) -> None:
         """Apply the stored state; watchers are notified if it differs."""
         ours = self.state
-        if incarnation_of(stored.version) != incarnation_of(
-            ours.version
-        ):  # versions of another store are not comparable
+        if store_id_of(stored.version) != store_id_of(ours.version):  # versions of another store are not comparable
             self.state = replace(stored, brokers=ours.brokers, away=ours.away)
             self._renew()
             return

@@ -11,7 +11,7 @@ from itertools import islice
 import structlog
 
 from popwheel_common.clock import Clock
-from popwheel_common.contract.cluster_view import INCARNATIONS, VERSIONS_PER_INCARNATION
+from popwheel_common.contract.cluster_view import STORE_IDS, VERSIONS_PER_STORE
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic
@@ -91,7 +91,7 @@ class StoredCluster:
             state = await self.load(self._known_at_first)
             self._spare.update(dict.fromkeys(await self._store.pages()))
             return state
-        begin = self._random_source.randrange(1, INCARNATIONS) * VERSIONS_PER_INCARNATION
+        begin = self._random_source.randrange(1, STORE_IDS) * VERSIONS_PER_STORE
         state = ClusterState(name, self._random_source.randbytes(_RECEIPT_KEY_BYTES), begin, named=begin)
         try:
             await self._store.write(CLUSTER, cluster_document(state, ClusterBook()), None)

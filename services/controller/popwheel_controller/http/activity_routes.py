@@ -164,7 +164,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
             stored=_sum([each.stored if each.HasField("stored") else None for each in totals]),
             lag=_sum([each.lag if each.HasField("lag") else None for each in totals]),
             lag_ms=_max(lags),
-            held=sum(each.held for each in totals),
+            held=sum(each.in_flight for each in totals),
             delayed=sum(each.delayed for each in totals),
             dead_letters=_sum([each.dead_letters if each.HasField("dead_letters") else None for each in totals]),
             poisoned=sum(each.poisoned for each in totals),
@@ -249,7 +249,7 @@ def _group(book: ActivityBook, inquiry: Inquiry, name: str, rows: tuple[pb.Group
     values, known = book.group(name), inquiry.state.groups.get(name)
     waiting = _sum([each.waiting if each.HasField("waiting") else None for each in rows])
     retrying = _sum([each.retrying if each.HasField("retrying") else None for each in rows])
-    in_flight = sum(each.held for each in rows)
+    in_flight = sum(each.in_flight for each in rows)
     return GroupActivity(
         name=name,
         fifo=known is not None and known.fifo,

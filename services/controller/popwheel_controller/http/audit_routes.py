@@ -32,10 +32,10 @@ _TRACES_MAX = 8
 """Limit of a broker's answers in one page of places."""
 _HOLDINGS = {
     pb.WAITS: "waits",
-    pb.GIVEN_OUT: "delivered",
+    pb.DELIVERED: "delivered",
     pb.DONE: "done",
     pb.ENDED: "done",
-    pb.SET_ASIDE: "quarantined",
+    pb.POISONED: "quarantined",
 }
 _PLACE_KINDS = {
     pb.STORED: "stored",
@@ -596,7 +596,7 @@ def _traced(broker: str, traced: pb.TracedMessage, sees_data: bool) -> TracedMes
             put_off=each.put_off,
             ended=each.holding == pb.ENDED,
             kept_back_by=each.kept_back_by,
-            set_aside=each.set_aside,
+            set_aside=each.quarantine_id,
             client_id=each.client_id or None,
         )
         for each in traced.groups
@@ -608,6 +608,6 @@ def _traced(broker: str, traced: pb.TracedMessage, sees_data: bool) -> TracedMes
         "due_ms": traced.due_ms or None,
         "checks": traced.checks,
         "redriven": traced.redriven,
-        "set_aside": traced.set_aside,
+        "set_aside": traced.quarantine_id,
     }
     return TracedMessage.model_validate(placed(broker, traced, sees_data) | place | {"groups": groups})

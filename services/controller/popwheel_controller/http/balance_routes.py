@@ -91,7 +91,7 @@ def _row(broker: str, row: pb.TopicBalance) -> TopicBalance:
         broker=broker,
         stored=stored,
         done=fields.get("done"),
-        held=fields.get("held"),
+        held=fields.get("in_flight"),
         waiting=fields.get("waiting"),
         delayed=fields.get("delayed"),
         dead=fields.get("dead"),

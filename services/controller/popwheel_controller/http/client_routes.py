@@ -233,13 +233,13 @@ def _client(proxy: str, info: pb.ClientInfo) -> Client:
         publishes=list(info.publishes),
         publishes_total=info.publishes_total,
         polls=info.polls,
-        held=None if info.held < 0 else info.held,
-        held_since_ms=info.held_since_ms or None,
+        held=None if info.in_flight < 0 else info.in_flight,
+        held_since_ms=info.in_flight_since_ms or None,
         lite_topics=info.lite_topics,
     )
 
 
-def _message(message: pb.HeldMessage) -> MessageInFlight:
+def _message(message: pb.ClientMessage) -> MessageInFlight:
     return MessageInFlight(
         group=message.group,
         topic=message.topic,

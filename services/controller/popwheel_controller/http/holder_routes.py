@@ -225,11 +225,11 @@ def _summary(answers: Sequence[pb.InFlightSummaryResponse], unanswered: list[Sil
     clients: dict[tuple[str, str], _Sums] = {}
     for answer in answers:
         for group in answer.groups:
-            more = _Sums(group.held, group.oldest_popped_ms, group.clients)
+            more = _Sums(group.in_flight, group.oldest_popped_ms, group.clients)
             groups[group.group] = groups.get(group.group, _NOTHING).and_(more)
         for client in answer.clients:
             key = (client.group, client.client_id)
-            clients[key] = clients.get(key, _NOTHING).and_(_Sums(client.held, client.oldest_popped_ms))
+            clients[key] = clients.get(key, _NOTHING).and_(_Sums(client.in_flight, client.oldest_popped_ms))
     return InFlightSummary(
         total=sum(each.total for each in answers),
         groups=[

@@ -186,7 +186,7 @@ def _fields(broker: str, entry: pb.QuarantineEntry) -> dict[str, Any]:
         "id": entry.id,
         "step": entry.step,
         "reason": entry.reason,
-        "set_aside_ms": entry.set_aside_ms,
+        "set_aside_ms": entry.quarantined_ms,
         "group": entry.group,
         "topic": entry.topic,
         "queue_id": entry.queue_id,

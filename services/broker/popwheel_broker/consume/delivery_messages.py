@@ -1,4 +1,4 @@
-"""The messages that are given out: where each of a CK stands now, and what it is."""
+"""The messages of deliveries: where each one stands now, and its record."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,33 +7,33 @@ from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RecordKind, StoredRecord
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 
-GivenOut = tuple[Delivery, int]
-"""A message that is given out: its CK and its index there."""
+DeliveryMessage = tuple[Delivery, int]
+"""A message of a delivery: the delivery, and the message's index there."""
 
 Place = tuple[ConsumeQueue, int]
 """A queue and an offset in it."""
 
 
-class GivenOutMessages:
-    """Finds and reads messages of CKs.
+class DeliveryMessages:
+    """Finds and reads messages of deliveries.
 
     Args:
         store: the messages.
-        topics: where copies stand of those whose segments are gone.
+        topics: where the copies of messages stand whose segments are gone.
     """
 
-    def __init__(self, store: MessageStore, topics: OwnTopics) -> None:
+    def __init__(self, store: MessageStore, topics: SystemTopics) -> None:
         self._store = store
         self._topics = topics
 
     def message(self, delivery: Delivery, index: int) -> StoredRecord | None:
-        """A message of a CK, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
+        """Return a message of a delivery, or its copy; None if it is gone. Raises CorruptDataError: it is damaged."""
         return self.read([(delivery, index)])[0]
 
-    def read(self, messages: Sequence[GivenOut]) -> list[StoredRecord | None]:
-        """Messages of CKs, or their copies, those that stand side by side in one read; None for each that is gone, or
+    def read(self, messages: Sequence[DeliveryMessage]) -> list[StoredRecord | None]:
+        """Return messages of deliveries, or their copies; adjacent ones take one read. None for each that is gone, or
         was skipped by an operator as it was damaged.
         """
         found: list[StoredRecord | None] = []
@@ -48,16 +48,16 @@ class GivenOutMessages:
         for number, (delivery, index) in enumerate(messages):
             stored = found[number]
             if delivery.lines and stored is not None and stored.attempts != delivery.attempts[index]:
-                # In an ordered group a message stays where it is, so its CK counts its deliveries.
+                # In an ordered group a message stays in its queue, so its delivery counts its attempts.
                 found[number] = stored._replace(attempts=delivery.attempts[index])
         return found
 
-    def is_given_out(self, delivery: Delivery, index: int) -> bool:
-        """Return whether a message of a CK is open, and not gone."""
+    def is_in_flight(self, delivery: Delivery, index: int) -> bool:
+        """Return whether a message of a delivery is open, and not gone."""
         return bool(delivery.open_bits >> index & 1) and self.place(delivery, index) is not None
 
     def place(self, delivery: Delivery, index: int) -> Place | None:
-        """Return the place of a CK's message, or of its copy; None if it is gone."""
+        """Return the place of a delivery's message, or of its copy; None if it is gone."""
         copy = delivery.copies.get(index)
         if copy is None:
             queue = self._store.queue(stored_topic(delivery), delivery.queue_id)
@@ -68,7 +68,7 @@ class GivenOutMessages:
 
 
 def side_by_side(places: Sequence[Place | None]) -> Iterator[tuple[Place | None, int]]:
-    """The first of those places that follow one another in a queue, and how many do."""
+    """Yield the first of those places that follow one another in a queue, and how many do."""
     first = 0
     for end in range(1, len(places) + 1):
         here, behind = places[end - 1], places[end] if end < len(places) else None

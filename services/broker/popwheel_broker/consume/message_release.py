@@ -1,11 +1,13 @@
-"""Finds one message that a group holds by its place, and says what the end of its delivery would bring."""
+"""Releases of messages in flight by an operator: finds one by its place, and ends its delivery or says how it would
+end.
+"""
 
 from typing import NamedTuple
 
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.delivery_events import RELEASED
-from popwheel_broker.consume.given_out_messages import GivenOut
+from popwheel_broker.consume.delivery_messages import DeliveryMessage
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.in_flight import message_facts
 from popwheel_broker.consume.pop_state import PopState, stored_topic
@@ -19,7 +21,7 @@ class MessagePlace(NamedTuple):
 
     Args:
         group: the group.
-        topic: in whose queue it has its offset: the topic, or the group's retry topic.
+        topic: of the queue with its offset: the topic, or the group's retry topic.
         queue_id: the queue.
         queue_offset: its offset.
     """
@@ -37,7 +39,7 @@ class EndedDelivery(NamedTuple):
         message_id: of its message; empty if it can't be read.
         attempt: which delivery it was, from 1; 0 if it can't be read.
         is_dead: the message is a dead letter after it.
-        client_id: who had it; empty if that is not known.
+        client_id: the client that had it; empty if unknown.
     """
 
     message_id: str
@@ -46,11 +48,11 @@ class EndedDelivery(NamedTuple):
     client_id: str
 
 
-class HeldMessages:
-    """Those that are delivered, one at a time.
+class MessageRelease:
+    """Releases messages in flight, one at a time.
 
     Args:
-        state: who has what.
+        state: messages in flight, and progress.
         acks: ends deliveries.
     """
 
@@ -58,15 +60,15 @@ class HeldMessages:
         self._state = state
         self._acks = acks
 
-    def step(self, place: MessagePlace, begin: int) -> tuple[GivenOut | None, int | None]:
-        """Look for it among some deliveries; where to go on, None if those were all.
+    def step(self, place: MessagePlace, begin: int) -> tuple[DeliveryMessage | None, int | None]:
+        """Search some deliveries for a message; return it and where to go on, None if those were all.
 
-        Whatever takes the place of a delivery meanwhile has a higher id, so it is met. One whose delivery is being
-        taken back is nobody's.
+        Whatever replaces a delivery meanwhile has a higher id, so the search finds it. A delivery that is being revoked
+        is no client's.
 
         Args:
             place: of the message.
-            begin: the first id that is looked at.
+            begin: the first id to search.
         """
         group, topic, queue_id, queue_offset = place
         for count, delivery in enumerate(self._state.table.begin_at(begin, group)):
@@ -75,12 +77,12 @@ class HeldMessages:
             if delivery.queue_id != queue_id or delivery.group != group or stored_topic(delivery) != topic:
                 continue
             index = delivery.index_of(queue_offset)
-            if index >= 0 and delivery.open_bits >> index & 1 and not self._state.is_taken_back(delivery):
+            if index >= 0 and delivery.open_bits >> index & 1 and not self._state.is_revoked(delivery):
                 return (delivery, index), delivery.id + 1
         return None, None
 
     def end(self, delivery: Delivery, index: int, *, is_dry_run: bool) -> EndedDelivery | None:
-        """End a delivery as if its time were over now; None if it has ended meanwhile.
+        """End a delivery as if its invisible duration were over; return None if it has ended meanwhile.
 
         Raises:
             StatusError: the disk, or the quarantine, is full; nothing has changed.
@@ -93,7 +95,7 @@ class HeldMessages:
             with RECORD_STEP:
                 stored = self._acks.messages.message(delivery, index)
         except RecordFaultError:
-            pass  # it is set aside as its delivery ends
+            pass  # it goes to the quarantine as its delivery ends
         facts = message_facts(delivery, index, stored)
         is_dead = stored is not None and self._acks.was_last_attempt(delivery, index, stored)
         ended = EndedDelivery(facts.message_id, facts.attempt, is_dead, client_of(delivery))

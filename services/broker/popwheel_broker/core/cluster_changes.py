@@ -1,4 +1,4 @@
-"""Takes in what the controller changed of topics and groups, and writes into the log that it did."""
+"""Applies the controller's changes of topics and groups, and records in the log that they are applied."""
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -6,13 +6,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from popwheel_broker.consume.delivery import Delivery, close_records
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
-from popwheel_broker.core.notification import Interest, Interests, tell_again
+from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.known_names import KnownNames, Names
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError
@@ -20,34 +20,34 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _AT_ONCE_MAX = 512
-"""The number of open deliveries that go with a group or a topic, and of lite topics that go with a topic."""
+"""Limit of open deliveries that are dropped at once with a group or a topic, and of lite topics with a topic."""
 _WAITING_READERS_MAX = 1_000
-"""The number of readers kept in mind of names that the log does not know.
+"""Limit of tracked readers of names that the log does not know.
 
-Others take the place of the oldest, as names may never come. Proxies report those again that are polled for.
+New ones replace the oldest, as the names may never come. Proxies report those again that are polled for.
 """
 _STEP = 128
-"""The number of deliveries that go by each step before."""
+"""The number of deliveries that each step drops before that."""
 _RETRY_TOPICS_STEP = 64
-"""The number of retry topics that go together with a topic, and by each step before."""
+"""The number of retry topics that are dropped together with a topic, and by each step before that."""
 _PAIRS_STEP = 50_000
 """The number of pairs of a group and a queue that are looked up at once: a millisecond or two.
 
-For each it is asked whether the group has read the queue.
+The lookup finds whether the group has read the queue.
 """
 
 
-class Settlement:
-    """Drops what belongs to topics and groups that are gone, and knows those that are new.
+class ClusterChanges:
+    """Drops the state of topics and groups that are gone, and records new ones.
 
     Args:
         store: the messages.
-        state: who has what.
+        state: messages in flight.
         known: topics and groups that the log knows.
         view: those that the controller has.
-        topics: where this is written down.
-        pops: what is given out; counts what waits.
-        interests: who is told of messages that become visible.
+        topics: where changes are recorded.
+        pops: deliveries; counts waiting messages.
+        interests: notified of messages that become visible.
         subscriptions: which clients read lite topics.
     """
 
@@ -55,9 +55,9 @@ class Settlement:
         self,
         store: MessageStore,
         state: PopState,
-        known: KnownNames,
+        known: TopicRegistry,
         view: ClusterView,
-        topics: OwnTopics,
+        topics: SystemTopics,
         pops: Pops,
         interests: Interests,
         subscriptions: LiteSubscriptions,
@@ -72,21 +72,21 @@ class Settlement:
         self._subscriptions = subscriptions
         self._left_group = ""
         self._left: list[Delivery] = []
-        """Messages still in flight for the group that is deleted step by step."""
+        """Deliveries left of the group that is dropped in steps."""
         self._left_topic = ""
         self._left_readers: list[str] | None = None
-        """Groups that may have progress in the topic that goes step by step; None if that was not asked yet."""
+        """Groups that may have progress in the topic that is dropped in steps; None before they are looked up."""
         self._waiting_readers: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Groups and topics that were polled for before the log knew both."""
         self._grown: dict[str, int] = {}
-        """Topics that are polled for here and get more queues: how many."""
+        """Topics that are polled here and get more queues: their number of queues."""
         self._resumed_topics: set[str] = set()
         self._resumed_groups: set[str] = set()
-        """Groups that were paused and are not, once the view has it."""
+        """Groups that were paused and are resumed, until the view has it."""
 
-    def names_told(self, update: ClusterUpdate) -> None:
-        """The controller tells of topics and groups, which are in the view soon."""
-        self._names.tell(update)
+    def receive(self, update: ClusterUpdate) -> None:
+        """Receive changed topics and groups, which are in the view soon."""
+        self._names.stage(update)
         view = self._view
         self._resumed_topics.update(
             each.name for each in update.topics if each.name in view.paused_topics and not each.paused_ms
@@ -96,31 +96,32 @@ class Settlement:
         )
         for topic in update.topics:
             popped = self._view.topics.get(topic.name)
-            # Only as many queues of a topic are popped as it has by the view: what came into another one before this
-            # is visible only then.
+            # Only as many queues of a topic are popped as it has by the view: messages in a further queue are visible
+            # only then.
             if topic.queues > (1 if popped is None else popped.queues) and self._interests.of_topic(topic.name):
                 self._grown[topic.name] = topic.queues
 
-    def settle(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-        """Drop what belongs to topics and groups that were deleted, also if they were made again since.
+    def apply(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        """Drop the state of topics and groups that were deleted, also if they were made again since.
 
-        To be called before anything is read from or put into a topic: nobody gets a message of one that was deleted.
-        That changes were dealt with stands in front of what they led to: cut off in between, the log knows what is
-        gone. Where many topics or groups are new or gone, some of them are dealt with, and the rest by later calls.
-        The same holds for what is given out to a group that is gone, and what a topic has that is gone.
+        To be called before anything is read from or put into a topic, so that no client gets a message of a deleted
+        one. The log has the changes before their consequences: after a crash in between, it knows what is gone. Of many
+        new or deleted topics or groups, some are handled, and the rest by later calls. The same holds for the
+        deliveries of a deleted group, and the state of a deleted topic.
 
         Args:
-            topics, groups: are needed now, so they are not left to later calls; nor is the group of dead letters.
+            topics, groups: are needed now, so they are not left to later calls; nor is the group of a dead letter
+            topic.
 
         Raises:
-            StatusError: the disk is full, or much is to be taken back of a former topic or group of a name that is
-                needed; it is to be tried again.
+            StatusError: the disk is full, or much is left to drop of a former topic or group of a needed name; it is to
+                be tried again.
         """
         if self._resumed_topics or self._resumed_groups:
-            self._tell_of_resumed()
-        if not self._names.can_be_settled:
+            self._notify_resumed()
+        if not self._names.can_apply_changes:
             return
-        anew = self._names.new_incarnation()
+        anew = self._names.new_store()
         if anew is not None:
             self._note_names(anew)
         topics = list(topics)
@@ -134,48 +135,48 @@ class Settlement:
                 if name in needed:
                     raise StatusError(
                         Code.TOO_MANY_REQUESTS,
-                        f"a group {name} was deleted, and what was given out to it is being taken back; try again",
+                        f"a group {name} was deleted, and its deliveries are being revoked; try again later",
                     )
-                self._take_back_some(name)
+                self._revoke_some(name)
                 return
         for name in changes.gone_topics:
             if self._is_large(name):
                 if name in topics:
-                    raise _being_taken_back(name)
-                self._take_back_some_of_topic(name)
+                    raise _being_dropped(name)
+                self._drop_some_of_topic(name)
                 return
-        heard = self._view.named if self._names.knows_all_of_view else self._names.heard
+        seen_version = self._view.named if self._names.knows_all_of_view else self._names.applied_version
         if changes.gone_topics or changes.gone_groups:
-            self._hear_up_to(self._view.named, {}, {})
+            self._record_changes(self._view.named, {}, {})
         for name in changes.gone_topics:
             self.forget_topic(name)
         for name in changes.gone_groups:
             self.forget_group(name)
         if changes.new_topics or changes.new_groups:
-            self._hear_up_to(heard, changes.new_topics, changes.new_groups)
-        self._names.settled()
+            self._record_changes(seen_version, changes.new_topics, changes.new_groups)
+        self._names.applied()
         if self._waiting_readers and self._view.ready:
             self._note_waiting_readers()
-        self._tell_of_what_became_visible(changes.new_groups)
+        self._notify_visible(changes.new_groups)
 
     def refusal_of_sends(self, topic: str, topic_id: int) -> StatusError | None:
-        """Return why nothing can be put into a topic for a while, whatever else can; None if something can.
+        """Return why nothing can be put into a topic for a while; None if messages can.
 
-        The reason is that the topic that had its name before has much that is to be taken back.
+        The reason is that the former topic of its name has much that is to be dropped.
 
         Args:
             topic: the topic.
-            topic_id: which one of that name the sender means; 0 if it does not say.
+            topic_id: which one of that name the sender means; 0 if unknown.
         """
         known = self._names.topic_ids.get(topic)
-        if known is None or not (self._names.is_unsettled or topic_id not in (0, known)):
+        if known is None or not (self._names.has_pending_changes or topic_id not in (0, known)):
             return None
         is_gone = self._names.is_gone_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
-        return _being_taken_back(topic) if is_gone and self._is_large(topic) else None
+        return _being_dropped(topic) if is_gone and self._is_large(topic) else None
 
     def note_reader(self, group: str, topic: str) -> bool:
-        """A group reads a topic here, whether or not it finds anything: what waits for it counts from now on. If the
-        log does not know both yet, that is written down as soon as it does.
+        """Record that a group reads a topic here, whether or not it finds anything: its lag counts from now on. If the
+        log does not know both yet, that is recorded as soon as it does.
 
         Returns:
             Whether it is new and was written.
@@ -193,7 +194,7 @@ class Settlement:
         return False
 
     def _note_waiting_readers(self) -> None:
-        """Write down the readers of which the log knows group and topic now, as far as there is room."""
+        """Record the readers whose group and topic the log knows now, as far as there is room."""
         known = [
             (group, topic)
             for group, topic in self._waiting_readers
@@ -222,61 +223,59 @@ class Settlement:
         for each in readers:
             self._waiting_readers.pop(each, None)
 
-    def hear_of_topic(self, topic: str, topic_id: int) -> None:
+    def apply_topic_id(self, topic: str, topic_id: int) -> None:
         """Apply a topic id that came with a Put.
 
-        One that was made after all that was seen of the cluster is known here, and what had its name before is gone.
-        Both are recorded, so `settle` finds nothing to change later.
+        A topic made after the last seen change of the cluster is known here from then on, and the former one of its
+        name is gone. Both are recorded, so `apply` finds nothing to change later.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE before anything was heard of the cluster: then it can't be told which topic is
-                the later one, nor where such records go. Or the disk is full, or much is to be taken back of the former
-                topic; it is to be tried again.
+            StatusError: HA_NOT_AVAILABLE before there is any state of the cluster: then it is unknown which topic is
+                the later one, and where such records go. Or the disk is full, or much of the former topic is to be
+                dropped; it is to be tried again.
         """
         if not self._view.ready:
-            raise StatusError(
-                Code.HA_NOT_AVAILABLE, "the controller has not told the broker yet which topics there are; try again"
-            )
+            raise StatusError(Code.HA_NOT_AVAILABLE, "the broker has no topics from the controller yet; try again")
         if self._names.is_later(topic, topic_id):
             if self._names.topic_ids.get(topic):
                 if self._is_large(topic):
-                    raise _being_taken_back(topic)  # it goes as soon as the controller reports it
+                    raise _being_dropped(topic)  # it is dropped as soon as the controller reports its deletion
                 self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, heard=self._names.heard))
+            self._note_names(Names({topic: topic_id}, applied_version=self._names.applied_version))
 
-    def _tell_of_what_became_visible(self, new_groups: Container[str]) -> None:
-        """Tell of messages that nothing but the controller's word made visible, as no arrival does.
+    def _notify_visible(self, new_groups: Container[str]) -> None:
+        """Notify polls of messages that became visible by the controller's change alone, without an arrival.
 
         A group that is made again begins at the first message stored. Only as many queues of a topic are popped as it
-        has by the controller, so what came into another one before this was heard of is visible only now.
+        has by the controller, so messages in further queues are visible only now.
         """
         for name, queues in list(self._grown.items()):
             topic = self._view.topics.get(name)
             if topic is not None and topic.queues == queues:  # else the view does not have it yet
                 del self._grown[name]
-                tell_again(self._interests.of_topic(name), self._waiting)
+                notify_again(self._interests.of_topic(name), self._waiting)
         if new_groups:
-            tell_again(self._interests.of_groups(new_groups), self._waiting)
+            notify_again(self._interests.of_groups(new_groups), self._waiting)
 
-    def _tell_of_resumed(self) -> None:
-        """Tell of what waits for polls that were paused."""
+    def _notify_resumed(self) -> None:
+        """Notify polls that were paused of waiting messages."""
         topics = self._resumed_topics - self._view.paused_topics
         groups = self._resumed_groups - self._view.paused_groups
         if topics or groups:
             self._resumed_topics -= topics
             self._resumed_groups -= groups
-            tell_again(self._interests.of_resumed(topics, groups), self._waiting)
+            notify_again(self._interests.of_resumed(topics, groups), self._waiting)
 
-    def _hear_up_to(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
-        """Write down new topics and groups before anything is put into them, so that no message survives without; and
-        that the controller's changes of them are dealt with up to a version.
+    def _record_changes(self, version: int, topic_ids: dict[str, int], group_ids: dict[str, int]) -> None:
+        """Record new topics and groups before anything is put into them, so that no message survives without; and the
+        version up to which the controller's changes are applied.
         """
-        heard = max(self._names.heard, version)
-        if topic_ids or group_ids or heard > self._names.heard:
-            self._note_names(self._names.with_settings(topic_ids, group_ids, heard))
+        seen_version = max(self._names.applied_version, version)
+        if topic_ids or group_ids or seen_version > self._names.applied_version:
+            self._note_names(self._names.with_settings(topic_ids, group_ids, seen_version))
 
     def note_settings(self) -> bool:
-        """Write down some of the settings of topics and groups that have changed; whether there are more.
+        """Record some of the changed settings of topics and groups; return whether there are more.
 
         Raises:
             StatusError: the disk is full; it is to be tried again.
@@ -290,10 +289,10 @@ class Settlement:
         self._store.put([Record(RecordKind.NAMES, self._topics.revive, 0, noted.encode())])
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its messages are gone, and no group has any progress in it."""
-        # The topic's own name also when it holds nothing: recovery must know that this deletion was dealt with, or it
-        # would drop what was put into a topic that was made again.
-        # Its lite topics go with its own name, but for what is said of those with lasting CKs.
+        """Drop a deleted topic: its messages, and all progress of groups in it."""
+        # The topic's own name also when it has no messages: recovery must know that this deletion was applied, or it
+        # would drop messages of a topic that was made again.
+        # Its lite topics go with its own name, but for those with lasting deliveries.
         table = self._state.table
         lite_topics = [
             each for each in self._store.queues.lite_names(topic, "", _AT_ONCE_MAX) if table.count_of_lasting(each)
@@ -310,23 +309,25 @@ class Settlement:
         self._left_topic, self._left_readers = "", None
 
     def _is_large_group(self, group: str) -> bool:
-        """Return whether a group has so much that it does not go at once."""
+        """Return whether a group has too much state to be dropped at once."""
         return (
             self._state.table.count_of_group(group) > _AT_ONCE_MAX
             or len(self._retries_of_group(group)) > self._retries_max()
         )
 
     def _retries_of_group(self, group: str) -> list[str]:
-        """Some of the retry topics that go with a group: its own, and those of all that read its dead letters."""
+        """Return some of the retry topics that go with a group: its own, and those of all readers of its dead
+        letters.
+        """
         queues = self._store.queues
         count = self._retries_max() + 1
         own = queues.retry_topics_of_group(group, count)
         return own + queues.retry_topics(names.dead_letter_topic(group), count)
 
-    def _take_back_some(self, group: str) -> None:
-        """Close some of what is given out to a group that was deleted, or drop some of its retries. The rest, and the
-        group, go with later calls; so does all else that has changed. Nothing is written of the deletion before that:
-        cut off in between, a group is still known, and goes once more.
+    def _revoke_some(self, group: str) -> None:
+        """Close some deliveries of a deleted group, or drop some of its retries. The rest, and the group, go with later
+        calls; so do all other changes. Nothing of the deletion is recorded before that: after a crash in between, a
+        group is still known, and is dropped again.
         """
         retry_topics = self._retries_of_group(group)
         if len(retry_topics) > self._retries_max():
@@ -341,7 +342,7 @@ class Settlement:
             self._store.put(close_records(self._topics.revive, there))
 
     def _is_large(self, topic: str) -> bool:
-        """Return whether a topic has so much that it does not go at once."""
+        """Return whether a topic has too much state to be dropped at once."""
         queues = self._store.queues
         if (
             queues.lite_count(topic) > min(_AT_ONCE_MAX, self.lite_ends_max())
@@ -350,13 +351,13 @@ class Settlement:
         ):
             return True
         if self._left_topic == topic and self._left_readers == []:
-            return False  # that was dealt with
+            return False  # those were dropped
         return len(queues.of_topic(topic)) * len(self._state.merge_buffer.groups) > _PAIRS_STEP
 
-    def _take_back_some_of_topic(self, topic: str) -> None:
-        """Drop some of what a topic has that was deleted: its lite topics, its retries, what is copied or stands in
-        line, and how far groups are in it. The rest, and the topic, go with later calls. As with a group, nothing is
-        written of the deletion itself before that.
+    def _drop_some_of_topic(self, topic: str) -> None:
+        """Drop some of the state of a deleted topic: its lite topics, its retries, copied or blocked messages, and the
+        progress of groups in it. The rest, and the topic, go with later calls. As with a group, nothing of the deletion
+        itself is recorded before that.
         """
         queues, table, buffer = self._store.queues, self._state.table, self._state.merge_buffer
         if self._left_topic != topic:
@@ -377,7 +378,7 @@ class Settlement:
             del self._left_readers[-len(some_groups) :]
 
     def _drop(self, stored: Sequence[str]) -> None:
-        """Topics are gone by their stored names: their messages, and what is copied of them or stands in line.
+        """Drop topics by their stored names: their messages, and copied or blocked messages of them.
 
         Raises:
             StatusError: the disk is full; nothing has changed.
@@ -390,19 +391,19 @@ class Settlement:
         self._interests.forget(stored)
 
     def lite_ends_max(self) -> int:
-        """The number of lite topics that may be ended at once."""
+        """Return the number of lite topics that may be ended at once."""
         return self._dropped_max(_AT_ONCE_MAX)
 
     def _retries_max(self) -> int:
-        """The number of retry topics that may be dropped at once."""
+        """Return the number of retry topics that may be dropped at once."""
         return self._dropped_max(_RETRY_TOPICS_STEP)
 
     def _dropped_max(self, limit: int) -> int:
-        """The number of topics of one queue that may go at once: each is looked up for all groups with progress."""
+        """Return the number of topics of one queue that may be dropped at once: each is looked up for all groups."""
         return max(1, min(limit, _PAIRS_STEP // max(1, len(self._state.merge_buffer.groups))))
 
     def end_lite_topics(self, stored: Sequence[str]) -> None:
-        """Lite topics have ended: their messages are gone, and no group has any progress in them.
+        """End lite topics: drop their messages, and all progress of groups in them.
 
         Args:
             stored: the names under which they are stored.
@@ -413,7 +414,7 @@ class Settlement:
         self._drop(stored)
 
     def forget_group(self, group: str) -> None:
-        """A group was deleted: its progress, its retries, its dead letters and the retries of those are gone."""
+        """Drop a deleted group: its progress, its retries, its dead letters and the retries of those."""
         queues = self._store.queues
         dead_letters = names.dead_letter_topic(group)
         stored = sorted(
@@ -424,9 +425,12 @@ class Settlement:
             }
         )
         topic = self._topics.revive
-        held = self._state.table.of_group(group)
+        open_deliveries = self._state.table.of_group(group)
         copied = [each for each in self._state.table.lasting_of(dead_letters) if each.group != group]
-        records = [Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()), *close_records(topic, held + copied)]
+        records = [
+            Record(RecordKind.FORGET_GROUP, topic, 0, group.encode()),
+            *close_records(topic, open_deliveries + copied),
+        ]
         records += [Record(RecordKind.FORGET_TOPIC, topic, 0, name.encode()) for name in stored]
         self._store.put(records)
         self._pops.forget(stored)
@@ -440,7 +444,7 @@ class Settlement:
         return self._pops.waiting(interest.group, interest.topic, interest.wanted)
 
 
-def _being_taken_back(topic: str) -> StatusError:
+def _being_dropped(topic: str) -> StatusError:
     return StatusError(
-        Code.TOO_MANY_REQUESTS, f"a topic {topic} was deleted, and what it held is being taken back; try again"
+        Code.TOO_MANY_REQUESTS, f"a topic {topic} was deleted, and its messages are being dropped; try again later"
     )
