@@ -61,7 +61,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         help="kills the master of the peer's replicas (kill -9) and has it start again; for failover-kill",
     )
     parser.add_argument(
-        "--peer-settled",
+        "--peer-in-sync",
         type=shlex.split,
         default=[],
         metavar="COMMAND",
@@ -75,7 +75,7 @@ def peers_of(options: argparse.Namespace) -> list[PeerServer]:
     if not options.peer:
         return []
     pids = [int(pid) for pid in options.peer_pids.split(",") if pid]
-    return [PeerServer(options.peer, pids, options.peer_kill_master, options.peer_settled)]
+    return [PeerServer(options.peer, pids, options.peer_kill_master, options.peer_in_sync)]
 
 
 async def measure(options: argparse.Namespace, folder: Path, console: Console) -> list[Run]:
@@ -106,7 +106,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     peers = peers_of(options)
     for name in names:
         if name in failover.SIDE_BY_SIDE and not all(peer.has_replicas for peer in peers):
-            console.print(f"{name} leaves the peer out: it needs --peer-kill-master and --peer-settled")
+            console.print(f"{name} leaves the peer out: it needs --peer-kill-master and --peer-in-sync")
     runs: list[Run] = []
     async with contextlib.AsyncExitStack() as stack:
         lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
@@ -139,7 +139,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                         continue
                     console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
                     async with _running(server):
-                        with _held(peers if options.peer_pause and server not in peers else ()):
+                        with _stopped(peers if options.peer_pause and server not in peers else ()):
                             figures: Figures = await CASES[name](server, scale)
                     gc.collect()
                     runs.append(Run(name, server.name, number, figures, server.words))
@@ -161,8 +161,8 @@ async def _running(server: Server) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def _held(peers: Sequence[PeerServer]) -> Iterator[None]:
-    """What a peer does while nobody asks anything of it takes nothing from the server that is measured."""
+def _stopped(peers: Sequence[PeerServer]) -> Iterator[None]:
+    """Suspend the peers, so that an idle peer takes no CPU from the measured server."""
     pids = [pid for peer in peers for pid in peer.pids]
     try:
         for pid in pids:

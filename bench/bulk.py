@@ -21,7 +21,7 @@ from bench.steps import (
     BODY_BYTES,
     CONNECTIONS,
     POLLERS,
-    SETTLE_S,
+    QUIET_S,
     Case,
     Figures,
     Scale,
@@ -39,7 +39,7 @@ _COLD_TOPIC = "bench-cold"
 _FLOOR_MS = 5.0
 """Ratios count from here: of a calm p99 below it nobody feels twice as much."""
 _POP_RATE = 15_000.0
-"""So many messages a second are given out at least before they come due."""
+"""Lower bound of the rate at which messages are delivered before they are due, per second."""
 _REVIVE_RATE = 8000.0
 _COLD_BYTES_PER_S = 20_000_000
 _COLD_RATE = 10_000.0
@@ -107,7 +107,7 @@ class _Redelivered:
 
 
 async def revive(server: Server, scale: Scale) -> Figures:
-    """Many messages of one group that are given out and come due at the same millisecond: how long it takes until all
+    """Many messages of one group that are in flight and due at the same millisecond: how long it takes until all
     have been put into the retry topic, and what others feel of it. They are received afterwards; the server says when
     each was put.
     """
@@ -124,7 +124,7 @@ async def revive(server: Server, scale: Scale) -> Figures:
         due_ms = (time.time() + due_at - perf_counter()) * 1000
         got = await _take(clients, topic, group, queues, due_at, count)
         await asyncio.sleep(max(0.0, due_at - scale.calm_s - perf_counter()))
-        seconds = scale.calm_s + count / _REVIVE_RATE + SETTLE_S
+        seconds = scale.calm_s + count / _REVIVE_RATE + QUIET_S
         async with _others(server, seconds) as others:
             await asyncio.sleep(max(0.0, due_at - perf_counter()))
             usage, began = Usage.now(server.pids), perf_counter()
@@ -140,7 +140,7 @@ async def revive(server: Server, scale: Scale) -> Figures:
         close_all(clients)
     revived_s = (max(redelivered.stored_ms, default=due_ms) - due_ms) / 1000
     return {
-        "given_out": float(got),
+        "delivered": float(got),
         "revived_s": revived_s,
         "messages_per_s": len(redelivered.stored_ms) / max(1e-3, revived_s),
         **others.figures(due_at, due_at + revived_s),
@@ -158,7 +158,7 @@ async def _take(
     due_at: float,
     count: int,
 ) -> int:
-    """Have messages given out that all come due at one time; how many were."""
+    """Receive messages that are all due at the same time; return their number."""
     got = 0
 
     async def poller(client: Client, number: int) -> None:

@@ -47,18 +47,18 @@ class Client:
         """
         connection = await LoadConnection.connect(address, f"bench@{uuid.uuid4()}", credentials)
         client = cls(connection, address, topic, group)
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_data(data: bytes) -> None:
-            if not told.done():
-                told.set_result(None)
+            if not reported.done():
+                reported.set_result(None)
 
         connection.open(
             requests.TELEMETRY, requests.settings(topic, group, address), on_data, lambda _parts, _error: None
         )
         try:
             async with asyncio.timeout(_SETTINGS_TIMEOUT_S):
-                await told
+                await reported
         except TimeoutError:
             client.close()
             raise CallFailedError("no settings came back on the Telemetry stream") from None

@@ -43,7 +43,7 @@ class LoadConnection(asyncio.Protocol):
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, tuple[Done, list[bytes], Callable[[bytes], None] | None]] = {}
-        self._held: deque[tuple[bytes, bytes, Done]] = deque()
+        self._queued: deque[tuple[bytes, bytes, Done]] = deque()
         self._out: list[bytes] = []
         self._partial = b""
         self._next_stream_id = 1
@@ -94,8 +94,8 @@ class LoadConnection(asyncio.Protocol):
             message: with gRPC's five bytes before it.
             done: called when the call has ended.
         """
-        if self._held or self._window < len(message):
-            self._held.append((path, message, done))
+        if self._queued or self._window < len(message):
+            self._queued.append((path, message, done))
         else:
             self._begin(path, message, done)
 
@@ -162,10 +162,10 @@ class LoadConnection(asyncio.Protocol):
 
     def _fail_all(self, error: str) -> None:
         calls, self._calls = self._calls, {}
-        held, self._held = self._held, deque()
+        queued, self._queued = self._queued, deque()
         for done, parts, _ in calls.values():
             done(parts, error)
-        for _, _, done in held:
+        for _, _, done in queued:
             done([], error)
 
     def data_received(self, data: bytes) -> None:
@@ -257,5 +257,5 @@ class LoadConnection(asyncio.Protocol):
             self._ready.set_result(None)
 
     def _release(self) -> None:
-        while self._held and self._window >= len(self._held[0][1]):
-            self._begin(*self._held.popleft())
+        while self._queued and self._window >= len(self._queued[0][1]):
+            self._begin(*self._queued.popleft())

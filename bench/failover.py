@@ -157,7 +157,7 @@ async def _watch_lag(cluster: ClusterServer, lags: list[tuple[float, float]]) ->
 async def _healthy(server: Server) -> None:
     """Wait until all replicas are in sync with a master."""
     if isinstance(server, PeerServer):
-        await _until(server.settled, _PEER_HEALTHY_S_MAX, _PEER_LOOK_S)
+        await _until(server.in_sync, _PEER_HEALTHY_S_MAX, _PEER_LOOK_S)
     else:
         await _until(partial(_all_in_sync, own_cluster(server)))
 

@@ -25,7 +25,7 @@ from bench.steps import (
     BODY_BYTES,
     CONNECTIONS,
     POLLERS,
-    SETTLE_S,
+    QUIET_S,
     Case,
     Figures,
     Scale,
@@ -40,9 +40,9 @@ TOPIC = "bench-fifo"
 LINES = 1000
 _FILLERS = 256
 _RATE = 50.0
-_HELD_S = 3600.0
+_INVISIBLE_S = 3600.0
 _BLOCKED_PER_MESSAGE = 2
-"""A line of `fifo-blocked` has two messages: one is given out and never acknowledged, the other waits for it."""
+"""Messages per message group of `fifo-blocked`: one in flight and never acknowledged, the others blocked."""
 
 
 async def _make_group(server: Server, group: str) -> None:
@@ -140,8 +140,8 @@ async def drain(server: Server, scale: Scale) -> Figures:
 
 
 async def blocked(server: Server, scale: Scale) -> Figures:
-    """From the start of a send to the arrival, of message groups that nobody has heard of, beside very many of which
-    one message is given out and the next one waits for it.
+    """Latency from send to arrival of new message groups, beside very many with one message in flight and the next one
+    blocked.
     """
     topic = f"{TOPIC}-blocked-{uuid.uuid4().hex[:8]}" if isinstance(server, OwnServer) else TOPIC
     lines = min(100_000, scale.drain_messages // _BLOCKED_PER_MESSAGE)
@@ -163,9 +163,9 @@ async def blocked(server: Server, scale: Scale) -> Figures:
         sends = SteadySends.plan(max(1, int(scale.e2e_s * _RATE)))
         loop = ReceiveLoop(clients, topic, topic, queues, POLLERS, BATCH, sends.arrived)
         loop.start()
-        await asyncio.sleep(min(SETTLE_S, scale.e2e_s))
+        await asyncio.sleep(min(QUIET_S, scale.e2e_s))
         polls, usage, began = loop.polls, Usage.now(server.pids), perf_counter()
-        await asyncio.sleep(min(SETTLE_S, scale.e2e_s))
+        await asyncio.sleep(min(QUIET_S, scale.e2e_s))
         idle = Usage.now(server.pids).since(usage).server_s / (perf_counter() - began)
         await send_steadily(clients[0], topic, BODY_BYTES, _RATE, sends, requests.fresh_line)
         with contextlib.suppress(TimeoutError):
@@ -187,9 +187,9 @@ async def blocked(server: Server, scale: Scale) -> Figures:
 
 
 async def _take_all(clients: list[Client], topic: str, lines: int) -> int:
-    """Have the first message of each line given out, for longer than this lasts; how many were."""
+    """Receive the first message of each message group, for longer than the run; return their number."""
     queue = (await clients[0].queues())[0]
-    request = requests.receive(topic, topic, queue, BATCH, 0.0, _HELD_S)
+    request = requests.receive(topic, topic, queue, BATCH, 0.0, _INVISIBLE_S)
     taken = 0
 
     async def poll(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Loads: closed loops of senders and of pollers, steady sends, held polls. Each tells what happened, not how fast.
+"""Loads: closed loops of senders and of pollers, steady sends, long polls. Each counts events and measures no rates.
 
 A loop is a chain of callbacks: the answer of one call begins the next.
 """
@@ -138,7 +138,7 @@ class ReceiveLoop:
         queues: as the route says; taken in turn by all pollers together, as one official simple consumer does.
         concurrency: how many pollers.
         batch: messages asked for by one poll.
-        on_message: told of each message as soon as it is decoded.
+        on_message: called with each message as soon as it is decoded.
         condition: an SQL92 filter; empty for none.
     """
 

@@ -19,7 +19,7 @@ from bench.steps import (
     BODY_BYTES,
     CONNECTIONS,
     POLLERS,
-    SETTLE_S,
+    QUIET_S,
     Case,
     Figures,
     Scale,
@@ -60,7 +60,7 @@ async def few_polls(polls: int, server: Server, scale: Scale) -> Figures:
         sends = SteadySends.plan(max(1, int(scale.e2e_s * RATE)))
         loop = ReceiveLoop(consumers, topic, group, queues, polls, BATCH, sends.arrived)
         loop.start()
-        await asyncio.sleep(min(SETTLE_S, scale.warm_up_s))
+        await asyncio.sleep(min(QUIET_S, scale.warm_up_s))
         calls = await cluster.broker_calls() if cluster else {}
         usage, began = Usage.now(server.pids), perf_counter()
         await send_steadily(producer, topic, BODY_BYTES, RATE, sends)
@@ -120,8 +120,8 @@ async def idle_many(server: Server, scale: Scale) -> Figures:
         for number, client in enumerate(clients):
             there = min(per_connection, count - number * per_connection)
             for first in range(0, there, _POLLS_AT_ONCE):
-                held = min(_POLLS_AT_ONCE, there - first)
-                loops.append(ReceiveLoop([client], topic, group, queues, held, BATCH))
+                polls = min(_POLLS_AT_ONCE, there - first)
+                loops.append(ReceiveLoop([client], topic, group, queues, polls, BATCH))
                 loops[-1].start()
                 await asyncio.sleep(_RAMP_PAUSE_S)
         async with asyncio.timeout(_ALL_WAIT_S):

@@ -74,9 +74,11 @@ class _Broker:
         self.names = [f"topic-{number:06}" for number in range(topics)]
         self.queues = queues
         self._longest_s = 0.0
-        held = [Topic(name=name, queues=queues, id=number + 1) for number, name in enumerate(self.names)]
+        definitions = [Topic(name=name, queues=queues, id=number + 1) for number, name in enumerate(self.names)]
         self.view.apply(
-            ClusterUpdate(version=topics + 1, snapshot=True, cluster=Cluster(name="bench"), topics=held, named=topics)
+            ClusterUpdate(
+                version=topics + 1, snapshot=True, cluster=Cluster(name="bench"), topics=definitions, named=topics
+            )
         )
         self.store = ReplicaStore(
             self.disk, folder, self.clock, self._core, self._failed, _OPTIONS.checkpoint_changes_bytes, lambda: None

@@ -23,7 +23,7 @@ from bench.steps import (
     BODY_BYTES,
     CONNECTIONS,
     POLLERS,
-    SETTLE_S,
+    QUIET_S,
     Case,
     Figures,
     Scale,
@@ -133,7 +133,7 @@ async def end_to_end(polls: int, server: Server, scale: Scale) -> Figures:
         sends = SteadySends.plan(max(1, int(scale.e2e_s * E2E_RATE)))
         loop = ReceiveLoop(consumers, topic, group, queues, polls, BATCH, sends.arrived)
         loop.start()
-        await asyncio.sleep(min(SETTLE_S, scale.warm_up_s))
+        await asyncio.sleep(min(QUIET_S, scale.warm_up_s))
         usage, began = Usage.now(server.pids), perf_counter()
         await send_steadily(producer, topic, BODY_BYTES, E2E_RATE, sends)
         took, used = perf_counter() - began, Usage.now(server.pids).since(usage)
@@ -171,11 +171,11 @@ async def idle(polls: int | None, server: Server, scale: Scale) -> Figures:
             clients += consumers
             queues = await consumers[0].queues()
             await prime(consumers[0], topic, group, queues)
-            held = min(_POLLS_PER_GROUP, count - first)
-            loops.append(ReceiveLoop(consumers, topic, group, queues, held, BATCH))
+            polls = min(_POLLS_PER_GROUP, count - first)
+            loops.append(ReceiveLoop(consumers, topic, group, queues, polls, BATCH))
         for loop in loops:
             loop.start()
-        await asyncio.sleep(min(SETTLE_S, scale.idle_s))
+        await asyncio.sleep(min(QUIET_S, scale.idle_s))
         before = sum(loop.polls for loop in loops)
         usage, began = Usage.now(server.pids), perf_counter()
         await asyncio.sleep(scale.idle_s)

@@ -1,7 +1,7 @@
 """Very many topics and groups: what making them, one change among them, a new watcher and a restart cost.
 
 Controller, broker and proxy are as in production and talk over sockets; they share this process, and each turn of the
-loop is told to the one whose it is. `python -m bench.names --topics 100000 --groups 10000 --store file`.
+loop is sent to the one that caused it. `python -m bench.names --topics 100000 --groups 10000 --store file`.
 """
 
 import argparse

@@ -89,7 +89,7 @@ async def _measure(folder: Path, queues: int, groups: int) -> Figures:
     figures["bytes_per_idle_pair"] = (tracemalloc.get_traced_memory()[0] - before) / len(some)
     tracemalloc.stop()
 
-    async def settle() -> None:
+    async def sync() -> None:
         return
 
     loop = _Loop()
@@ -108,7 +108,7 @@ async def _measure(folder: Path, queues: int, groups: int) -> Figures:
             await asyncio.sleep(0)
             loop.longest_ms = 0.0
         began_s = time.perf_counter()
-        await saved.save(core, _Epochs(), settle)  # type: ignore[arg-type]
+        await saved.save(core, _Epochs(), sync)  # type: ignore[arg-type]
         figures[f"{name}_s"] = time.perf_counter() - began_s
         figures[f"{name}_bytes"] = saved.size_bytes - size
         figures[f"{name}_longest_step_ms"] = loop.longest_ms

@@ -157,7 +157,7 @@ class DelayedTemplate:
     Args:
         topic: where to.
         size: bytes of each body, at least 16.
-        due_ms: tells of the number of a message when it is due, milliseconds since 1970.
+        due_ms: returns for the number of a message when it is due, milliseconds since 1970.
         first: number of the first message.
         batch: messages in one request.
     """

@@ -58,7 +58,7 @@ async def receive(call: Call, stream: Stream[service.ReceiveMessageRequest, byte
 
 
 async def serve(transport: str) -> None:
-    """Serve until the process is told to end; prints the port."""
+    """Serve until the process is stopped; print the port."""
     bench = Service()
     bench.unary(SEND, send)
     bench.stream(RECEIVE, receive)

@@ -48,19 +48,19 @@ class PeerServer:
         pids: its processes.
         kill_master: the words of a command that kills the master of its replicas as kill -9 does, and has it start
             again; without them it has none.
-        settled: the words of a command whose exit code is 0 when all replicas are in sync.
+        in_sync: the words of a command whose exit code is 0 when all replicas are in sync.
     """
 
     def __init__(
-        self, address: str, pids: Sequence[int], kill_master: Sequence[str] = (), settled: Sequence[str] = ()
+        self, address: str, pids: Sequence[int], kill_master: Sequence[str] = (), in_sync: Sequence[str] = ()
     ) -> None:
         self.name = "peer"
         self.words = ""
         self.address = address
         self.pids = pids
-        self.has_replicas = bool(kill_master and settled)
+        self.has_replicas = bool(kill_master and in_sync)
         self._kill_master = kill_master
-        self._settled = settled
+        self._in_sync = in_sync
 
     async def kill_master(self) -> None:
         """Kill the master of its replicas.
@@ -72,9 +72,9 @@ class PeerServer:
         if code != 0:
             raise CommandFailedError(f"{self._kill_master[0]} ended with {code}: no master was killed")
 
-    async def settled(self) -> bool:
-        """Whether all replicas are in sync."""
-        return await _exit_code(self._settled) == 0
+    async def in_sync(self) -> bool:
+        """Return whether all replicas are in sync."""
+        return await _exit_code(self._in_sync) == 0
 
 
 class OwnServer:

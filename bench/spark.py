@@ -97,7 +97,7 @@ async def _read(server: Server, topic: str, count: int, template: type[SendTempl
 async def write(server: Server, scale: Scale) -> Figures:
     """Rows from Parquet as messages, by Spark; and as many by the bench's sender, as many in a request.
 
-    Both times begin before the first connection. Spark's also holds the start of its job, which is told alone as well:
+    Both times begin before the first connection. Spark's includes the start of its job, reported separately as well:
     `running_to_sender` is the rate without it.
     """
     count = scale.drain_messages

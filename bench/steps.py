@@ -17,7 +17,7 @@ BATCH_CONCURRENCY = 16
 POLLERS = 16
 CONNECTIONS = 4
 ARRIVAL_TIMEOUT_S = 15.0
-SETTLE_S = 2.0
+QUIET_S = 2.0
 
 Figures = dict[str, float]
 
@@ -32,7 +32,7 @@ class Scale:
         drain_messages: how many are received and acked.
         e2e_s: of steady sends.
         idle_s: of watching an idle server.
-        polls: held on an idle server.
+        polls: open on an idle server.
         memory_messages: sent before memory is read.
         bulk_messages: that come due at once, or are read from a cold disk.
         crash_s: of sends before the kill.
@@ -41,7 +41,7 @@ class Scale:
         calm_s: of steady sends before many timers fire at once.
         late_s: how long after the last send a message may still come, with many brokers.
         brokers: of a cluster of many.
-        many_polls: held there.
+        many_polls: open there.
         failovers: in one run.
         sync_topics: of which the master's progress is brought to a slave.
     """

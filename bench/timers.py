@@ -34,7 +34,7 @@ _SENDERS = 64
 _FILL_RATE = 4000.0
 """Delayed messages a second that any server is thought to take."""
 _ARRIVAL_TIMEOUT_S = 60.0
-_SETTLE_S = 2.0
+_QUIET_S = 2.0
 _HOUR_MS = 3_600_000
 _ACCEPT_TURNS = 2
 _BURST_COUNT = 100_000
@@ -121,7 +121,7 @@ async def lateness(count: int, server: Server, scale: Scale) -> Figures:
         await _make_delay_topic(producers[0], topic)
         queues = await consumers[0].queues()
         await prime(consumers[0], topic, group, queues)
-        begin_ms = int(_now_ms() + (count / _FILL_RATE + _SETTLE_S) * 1000)
+        begin_ms = int(_now_ms() + (count / _FILL_RATE + _QUIET_S) * 1000)
         spread_ms = scale.timers_s * 1000
         arrivals = Arrivals(_numbers(), [begin_ms + int(number * spread_ms / count) for number in range(count)])
         loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH, arrivals.arrived)
@@ -175,7 +175,7 @@ async def accept(server: Server, scale: Scale) -> Figures:
             used_s[topic] += used.server_s
             others_s += used.others_s
             errors += (await loop.stop()).errors.total()
-            await asyncio.sleep(min(_SETTLE_S, scale.seconds))
+            await asyncio.sleep(min(_QUIET_S, scale.seconds))
     finally:
         for each in clients.values():
             close_all(each)
@@ -211,7 +211,7 @@ async def burst(server: Server, scale: Scale) -> Figures:
         queues, steady_queues = await consumers[0].queues(), await receivers[0].queues()
         await prime(consumers[0], topic, group, queues)
         await prime(receivers[0], steady, steady, steady_queues)
-        due_ms = int(_now_ms() + (count / _FILL_RATE + _SETTLE_S + scale.calm_s + _SLOT_LEAD_S) * 1000)
+        due_ms = int(_now_ms() + (count / _FILL_RATE + _QUIET_S + scale.calm_s + _SLOT_LEAD_S) * 1000)
         arrivals = Arrivals(_numbers(), [due_ms] * count)
         errors = await _send_all(producers, topic, arrivals)
         await asyncio.sleep(due_ms / 1000 - scale.calm_s - _SLOT_LEAD_S - time.time())
@@ -220,7 +220,7 @@ async def burst(server: Server, scale: Scale) -> Figures:
         steady_loop.start()
         due_at = perf_counter() + due_ms / 1000 - time.time()
         await send_steadily(producer, steady, BODY_BYTES, _STEADY_RATE, sends)
-        await asyncio.sleep(min(_SETTLE_S, scale.calm_s))
+        await asyncio.sleep(min(_QUIET_S, scale.calm_s))
         steady_loop.stop()
         loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH, arrivals.arrived)
         loop.start()
@@ -269,7 +269,7 @@ async def rest(server: Server, scale: Scale) -> Figures:
     with_timers = await _server_with_timers(server, min(_MANY, scale.timers_max))
     try:
         await with_timers.start()
-        await asyncio.sleep(min(_SETTLE_S, scale.idle_s))
+        await asyncio.sleep(min(_QUIET_S, scale.idle_s))
         usage, began = Usage.now(with_timers.pids), perf_counter()
         await asyncio.sleep(scale.idle_s)
         took, used = perf_counter() - began, Usage.now(with_timers.pids).since(usage)

@@ -15,7 +15,7 @@ from bench.server import CommandFailedError, PeerServer, Server
 from bench.steps import Figures, Scale
 
 PEER = ("--peer", "127.0.0.1:1", "--peer-pids", "7,8")
-COMMANDS = ("--peer-kill-master", "peer kill 'the master'", "--peer-settled", "peer settled")
+COMMANDS = ("--peer-kill-master", "peer kill 'the master'", "--peer-in-sync", "peer in_sync")
 
 
 def ending_with(code: int) -> Sequence[str]:
@@ -28,7 +28,7 @@ def test_commands_are_cut_into_words_as_a_shell_would() -> None:
     assert peer.pids == [7, 8]
     options = arguments(COMMANDS)
     assert options.peer_kill_master == ["peer", "kill", "the master"]
-    assert options.peer_settled == ["peer", "settled"]
+    assert options.peer_in_sync == ["peer", "in_sync"]
     assert peers_of(options) == []
 
 
@@ -39,8 +39,8 @@ def test_one_command_without_the_other_is_none(words: Sequence[str]) -> None:
 
 
 async def test_a_peer_is_settled_when_its_command_ends_with_0() -> None:
-    assert await PeerServer("", [], ending_with(0), ending_with(0)).settled()
-    assert not await PeerServer("", [], ending_with(0), ending_with(3)).settled()
+    assert await PeerServer("", [], ending_with(0), ending_with(0)).in_sync()
+    assert not await PeerServer("", [], ending_with(0), ending_with(3)).in_sync()
 
 
 async def test_a_master_that_could_not_be_killed_ends_the_case() -> None:
@@ -95,4 +95,4 @@ async def test_who_takes_part(
 
     assert [run.server for run in runs] == measured
     assert seen == [(name, 3) for name in measured]
-    assert ("leaves the peer out: it needs --peer-kill-master and --peer-settled" in said.getvalue()) is told
+    assert ("leaves the peer out: it needs --peer-kill-master and --peer-in-sync" in said.getvalue()) is told
