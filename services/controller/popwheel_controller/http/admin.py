@@ -47,9 +47,9 @@ class NewTopic(_Body):
 class Topic(BaseModel):
     """A topic."""
 
-    name: str
-    type: str
-    queues: int
+    name: str = Field(description="Name of the topic.")
+    type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
+    queues: int = Field(description="Number of queues at each broker group.")
     id: int = Field(description="Tells it from an earlier topic of the same name.")
     lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
@@ -60,7 +60,7 @@ class Topic(BaseModel):
 class Topics(BaseModel):
     """Some topics, sorted by name."""
 
-    topics: list[Topic]
+    topics: list[Topic] = Field(description="The topics of this page.")
     total: int = Field(description="How many there are whose names begin with the prefix.")
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
@@ -92,9 +92,9 @@ class NewGroup(_Body):
 class Group(BaseModel):
     """A consumer group."""
 
-    name: str
-    max_attempts: int
-    fifo: bool
+    name: str = Field(description="Name of the consumer group.")
+    max_attempts: int = Field(description="Deliveries before a message goes to the dead letter queue.")
+    fifo: bool = Field(description="The group consumes in order.")
     backoff_ms: list[int] = Field(description="Waits after the 1st, 2nd ... failed attempt; empty if they grow.")
     exponential_backoff: ExponentialBackoff | None = Field(description="Waits that grow; null if they do not.")
     id: int = Field(description="Tells it from an earlier group of the same name.")
@@ -106,7 +106,7 @@ class Group(BaseModel):
 class Groups(BaseModel):
     """Some consumer groups, sorted by name."""
 
-    groups: list[Group]
+    groups: list[Group] = Field(description="The consumer groups of this page.")
     total: int = Field(description="How many there are whose names begin with the prefix.")
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
@@ -116,7 +116,7 @@ class Deleted(BaseModel):
     who used it.
     """
 
-    name: str
+    name: str = Field(description="Name of the topic or group.")
     deleted: bool = Field(default=True, description="False: nothing was deleted, that was a dry run.")
     unread: int = Field(description="Messages that groups had yet to take, those that waited for a retry as well.")
     in_flight: int = Field(description="Messages given out and not acknowledged.")
@@ -133,7 +133,7 @@ class Deleted(BaseModel):
 class Broker(BaseModel):
     """A broker group that has a master, or will have one in a moment."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     address: str = Field(description="host:port of its master; empty while there is none.")
     epoch: int = Field(description="Of the master; a later master has a larger one.")
 
@@ -141,12 +141,12 @@ class Broker(BaseModel):
 class Cluster(BaseModel):
     """The cluster at a glance."""
 
-    name: str
+    name: str = Field(description="Name of the cluster.")
     id: str = Field(description="Tells it from others of its name; empty until its first broker was registered.")
-    version: int
-    topics: int
-    groups: int
-    brokers: list[Broker]
+    version: int = Field(description="Increases with each change of topics, groups or brokers.")
+    topics: int = Field(description="Number of topics.")
+    groups: int = Field(description="Number of consumer groups.")
+    brokers: list[Broker] = Field(description="The broker groups, by name.")
 
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}

@@ -74,11 +74,11 @@ Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many."
 class InFlightMessage(BaseModel):
     """A message that a group was given and has not acknowledged."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     topic: str = Field(description="In which it has its offset: the topic, or the group's retry topic of it.")
-    broker: str
-    queue_id: int
-    queue_offset: int
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     message_id: str = Field(description="Its own, which retries keep; empty if it cannot be read.")
     attempt: int = Field(description="Which delivery this is, from 1; 0 if it cannot be read.")
     popped_ms: int = Field(
@@ -98,14 +98,14 @@ class InFlightMessage(BaseModel):
 class _Page(BaseModel):
     broker: str = Field(description="Of which this page is; empty if there is none.")
     epoch: int = Field(description="Of its master; 0 if it did not answer.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
     next: str | None = Field(description="To be given as `after` for what follows; null if nothing does.")
 
 
 class InFlightList(_Page):
     """Some messages that are in flight."""
 
-    messages: list[InFlightMessage]
+    messages: list[InFlightMessage] = Field(description="The messages of this page.")
     known_since_ms: int | None = Field(
         default=None,
         description="Since when the broker knows who has what, in milliseconds since 1970; null if it does not say.",
@@ -116,8 +116,8 @@ class QueueProgress(BaseModel):
     """Progress of a group in one queue."""
 
     topic: str = Field(description="The topic, or the group's retry topic of it.")
-    broker: str
-    queue_id: int
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
     min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
     next_offset: int = Field(description="Where the group reads on.")
     committed_offset: int | None = Field(description="As GetOffset says it; null if there is none.")
@@ -129,17 +129,17 @@ class QueueProgress(BaseModel):
 class GroupProgress(_Page):
     """Progress of a group in some queues."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
-    queues: list[QueueProgress]
+    queues: list[QueueProgress] = Field(description="The queues of this page.")
     dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
 
 
 class LiteTopic(BaseModel):
     """A lite topic at one broker."""
 
-    lite_topic: str
-    broker: str
+    lite_topic: str = Field(description="Name of the lite topic.")
+    broker: str = Field(description="Name of the broker group.")
     min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
     max_offset: int = Field(description="Of the next message that comes.")
     last_ms: int | None = Field(description="When its last message was stored, in milliseconds since 1970; or null.")
@@ -150,14 +150,14 @@ class LiteTopic(BaseModel):
 class LiteTopics(_Page):
     """Some lite topics of a topic."""
 
-    lite_topics: list[LiteTopic]
+    lite_topics: list[LiteTopic] = Field(description="The lite topics of this page.")
     total: int = Field(description="How many the topic has at this broker.")
 
 
 class GroupHolding(BaseModel):
     """State of a message for one group at one place."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     holding: str = Field(
         description="`waits`: it has yet to read it. `given out`. `done`: acknowledged, or passed by (a filter, an "
         "offset that was set), or it has gone on to a retry or the dead letters, which are places of their own. "
@@ -197,17 +197,17 @@ class GroupHolding(BaseModel):
 class ListedMessage(ShownBody):
     """A message at one place."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     topic: str = Field(description="The topic, a retry topic of it, or a dead letter topic.")
-    message_id: str
-    queue_id: int
-    queue_offset: int
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
     born_ms: BornMs = None
     attempts: int = Field(description="Failed deliveries before.")
-    tag: str
-    keys: list[str]
-    properties: dict[str, str]
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
     message_group: str = Field(default="", description="Of a topic of type FIFO.")
     priority: int | None = Field(default=None, description="Of a topic of type PRIORITY.")
     lite_topic: str = Field(default="", description="Of a topic of type LITE.")
@@ -242,7 +242,7 @@ class TracedMessage(ListedMessage):
 class MessageList(_Page):
     """Some messages with a key. A page may be empty and not the last."""
 
-    messages: list[ListedMessage]
+    messages: list[ListedMessage] = Field(description="The messages of this page.")
     looked_through: int = Field(description="Messages that were looked through for this page.")
     unreadable: int = Field(description="Those among them that cannot be read, so they may have the key.")
 
@@ -250,8 +250,8 @@ class MessageList(_Page):
 class MessageTrace(_Page):
     """Some places of a message. A page may be empty and not the last."""
 
-    message_id: str
-    places: list[TracedMessage]
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    places: list[TracedMessage] = Field(description="The places of this page.")
     known_since_ms: int | None = Field(default=None, description="As that of `/inflight`.")
     fates: list[Fate] = Field(
         description="What became of it, told from the places of this page; the sentences stand at the places as well. "

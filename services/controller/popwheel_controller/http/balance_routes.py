@@ -29,8 +29,8 @@ _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic o
 class TopicBalance(BaseModel):
     """Counts of a topic's messages for a group, at one broker; null: not known."""
 
-    topic: str
-    broker: str
+    topic: str = Field(description="Name of the topic.")
+    broker: str = Field(description="Name of the broker group.")
     stored: int | None = Field(description="All that the topic ever got here, and what is delayed.")
     done: int | None = Field(description="What the group is past and what is at no other place.")
     held: int | None = Field(description="Given out and not acknowledged.")
@@ -45,9 +45,9 @@ class TopicBalance(BaseModel):
 class GroupBalance(BaseModel):
     """The balance of a group. Each row is of one moment."""
 
-    rows: list[TopicBalance]
+    rows: list[TopicBalance] = Field(description="One row for each topic and broker.")
     more: bool = Field(description="A broker has more than 1,000 topics of the group: ask for one.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
     explained: str = Field(description="What the numbers are.")
 
 

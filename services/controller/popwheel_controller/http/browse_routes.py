@@ -38,7 +38,7 @@ class BrowsedMessages(BaseModel):
     messages: list[ListedMessage] = Field(description="Of each body its first KiB.")
     looked_through: int = Field(description="Messages that were looked through for this page.")
     unreadable: int = Field(description="Those among them that cannot be read.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 

@@ -41,7 +41,7 @@ Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many."
 class ResetWanted(BaseModel, extra="forbid"):
     """Position to which a group is reset in a topic."""
 
-    topic: str
+    topic: str = Field(description="Topic that the group reads.")
     to: Literal["earliest", "latest", "time", "offset", "shift"] = Field(
         description="The first message; the end; or see `time_ms`, `offset`, `shift`."
     )
@@ -66,8 +66,8 @@ class ResetWanted(BaseModel, extra="forbid"):
 class QueueReset(BaseModel):
     """One queue."""
 
-    broker: str
-    queue_id: int
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
     from_offset: int = Field(description="Where the group read on.")
     to_offset: int = Field(description="Where it reads on now.")
     max_offset: int = Field(description="Of the next message that comes.")
@@ -77,7 +77,7 @@ class QueueReset(BaseModel):
 class Reset(BaseModel):
     """Result of a reset, or of its dry run."""
 
-    queues: list[QueueReset]
+    queues: list[QueueReset] = Field(description="The queues that were reset.")
     in_flight: int = Field(description="Messages that were given out, and are no more.")
     retries: int = Field(description="Messages that waited to be tried again, and are passed over.")
     retries_kept: int = Field(
@@ -90,12 +90,12 @@ class Reset(BaseModel):
 class DeadLetter(ShownBody):
     """A message that a group has failed on as often as it may."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     queue_offset: int = Field(description="In the dead letter queue; names it at its broker.")
-    message_id: str
+    message_id: str = Field(description="Id of the message; retries keep it.")
     topic: str = Field(description="That the group had received it from.")
-    tag: str
-    keys: list[str]
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
     stored_ms: int = Field(description="When it became a dead letter, in milliseconds since 1970.")
     born_ms: BornMs = None
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
@@ -104,7 +104,7 @@ class DeadLetter(ShownBody):
 class DeadLetterPage(BaseModel):
     """Dead letters of one broker."""
 
-    letters: list[DeadLetter]
+    letters: list[DeadLetter] = Field(description="The dead letters of this page.")
     total: int = Field(description="How many there are at this broker.")
     max_offset: int = Field(description="Of the next dead letter that comes.")
     next: int | None = Field(description="`begin` of what follows; null if nothing does.")
@@ -113,7 +113,7 @@ class DeadLetterPage(BaseModel):
 class ShownDeadLetter(DeadLetter):
     """One of them, with its message."""
 
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
 
 
 class RedriveWanted(BaseModel, extra="forbid"):
@@ -139,8 +139,8 @@ class PurgeWanted(BaseModel, extra="forbid"):
 class Purged(BaseModel):
     """Result of a purge, or of its dry run."""
 
-    purged: int
-    unanswered: list[Silence]
+    purged: int = Field(description="Number of dead letters that were removed, or would be.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; nothing is known to be purged there.")
 
 
 def consumption_router(inquiry: Inquiry) -> APIRouter:

@@ -45,28 +45,30 @@ class DeadLetters(BaseModel):
 
     letters: list[DeadLetter] = Field(description="Of each body its first KiB.")
     total: int = Field(description="How many there are at the brokers that answered.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class ChosenLetter(BaseModel, extra="forbid"):
     """A dead letter."""
 
-    broker: str
-    queue_offset: int = Field(ge=0, le=_OFFSET_MAX)
+    broker: str = Field(description="Name of the broker group.")
+    queue_offset: int = Field(ge=0, le=_OFFSET_MAX, description="Offset in the dead letter queue.")
 
 
 class ChoiceWanted(BaseModel, extra="forbid"):
     """Dead letters that are to come again. Of many, the smallest offsets of each broker go first."""
 
-    letters: list[ChosenLetter] = Field(min_length=1, max_length=_CHOSEN_MAX)
+    letters: list[ChosenLetter] = Field(
+        min_length=1, max_length=_CHOSEN_MAX, description="The dead letters to redrive."
+    )
     dry_run: bool = Field(default=False, description="Change nothing, say what would be done.")
 
 
 class RefusedLetter(ChosenLetter):
     """One that was not redriven."""
 
-    reason: str
+    reason: str = Field(description="Why it was not redriven, in a sentence.")
 
 
 class ChosenRedriven(BaseModel):
@@ -75,7 +77,7 @@ class ChosenRedriven(BaseModel):
     redriven: int = Field(description="Given back to the group.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
     moved: int = Field(description="Others that stood before a chosen one, and stand at the end now, as if new.")
-    refused: list[RefusedLetter]
+    refused: list[RefusedLetter] = Field(description="Dead letters that were not redriven.")
 
 
 def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
@@ -177,8 +179,8 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
 class ExportEnd(BaseModel):
     """The last line of an export."""
 
-    next: str | None
-    unanswered: list[Silence]
+    next: str | None = Field(description="`after` of the next request; null at the end.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 def _list_request(group: str, begin: str, limit: int) -> pb.DeadLetterListRequest:

@@ -36,14 +36,14 @@ class DebugProcess(BaseModel):
 class DebugProcesses(BaseModel):
     """The processes of the cluster, without other controllers that do not lead."""
 
-    processes: list[DebugProcess]
+    processes: list[DebugProcess] = Field(description="The processes of the cluster.")
 
 
 class DebugPage(BaseModel):
     """A page on a process. It holds no secret and no message's body."""
 
-    process: str
-    page: str
+    process: str = Field(description="Key of the process.")
+    page: str = Field(description="`settings`, `log` or `metrics`.")
     text: str = Field(
         description="`settings`: JSON with the versions of libraries, and the settings in force; what is secret is "
         "replaced. `log`: the last 500 lines. `metrics`: as Prometheus reads them. At most 16 MiB."

@@ -25,7 +25,7 @@ class Killed(BaseModel):
     """A master that was killed, or would be."""
 
     name: str = Field(description="The broker group.")
-    replica: int
+    replica: int = Field(description="Number of the replica that was master.")
     pid: int = Field(description="Number of its process.")
     killed: bool = Field(description="False: nothing was done, that was a dry run.")
 

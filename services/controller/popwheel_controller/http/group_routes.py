@@ -24,18 +24,18 @@ from popwheel_controller.http.refusal import refusal
 class ReplicaView(BaseModel):
     """One replica of a broker group, as its last report and the controller have it."""
 
-    number: int
+    number: int = Field(description="Number of the replica within its group.")
     role: str = Field(description="master or slave, also of a dead one; empty if it has to stay out.")
-    address: str
-    alive: bool
+    address: str = Field(description="host:port of the replica.")
+    alive: bool = Field(description="The controller hears from it, or did until just now.")
     in_sync: bool = Field(description="Whether it has every acknowledged message.")
     wiped: bool = Field(description="Whether it came without what it held.")
     leaving: bool = Field(description="Whether it wants to stop.")
     doubtful: bool = Field(description="Whether it cut off the end of its log at a start, and others may have that.")
     epoch: int = Field(description="The latest one it has heard of.")
     last_epoch: int = Field(description="Of the last record of its log.")
-    end_position: int
-    confirmed_position: int
+    end_position: int = Field(description="End of its log.")
+    confirmed_position: int = Field(description="High watermark: every in-sync replica has the log up to there.")
     lag_bytes: int | None = Field(description="How far it is behind the master, as that says.")
     lag_ms: int | None = Field(description="The same in time.")
     heard_ms: int | None = Field(description="How long ago its last report came.")
@@ -45,48 +45,48 @@ class ReplicaView(BaseModel):
 class CheckpointView(BaseModel):
     """Age of the checkpoints that slaves have: that of the slave furthest behind."""
 
-    version: int
-    age_ms: int
+    version: int = Field(description="Version of the checkpoint.")
+    age_ms: int = Field(description="Age of the checkpoint.")
     duration_ms: int = Field(description="How long it took to bring it to the slaves.")
 
 
 class BrokerGroupView(BaseModel):
     """A broker group."""
 
-    name: str
-    version: int
-    epoch: int
-    master: int | None
-    sync_state_set: list[int]
+    name: str = Field(description="Name of the broker group.")
+    version: int = Field(description="Increases with each change of the group.")
+    epoch: int = Field(description="Epoch of the latest master.")
+    master: int | None = Field(description="Number of the master; null if there is none.")
+    sync_state_set: list[int] = Field(description="Numbers of the in-sync replicas.")
     trouble: str = Field(description="Why it has no master, in a sentence; empty if it has one.")
-    checkpoint: CheckpointView | None
-    replicas: list[ReplicaView]
+    checkpoint: CheckpointView | None = Field(description="Age of the checkpoint at the slaves; null if none has one.")
+    replicas: list[ReplicaView] = Field(description="The replicas, by number.")
 
 
 class GroupChangeView(BaseModel):
     """A change of a broker group."""
 
     time_ms: int = Field(description="In milliseconds since 1970.")
-    version: int
-    epoch: int
-    master: int | None
-    sync_state_set: list[int]
+    version: int = Field(description="Version of the group after the change.")
+    epoch: int = Field(description="Epoch of the latest master then.")
+    master: int | None = Field(description="Number of the master then; null if there was none.")
+    sync_state_set: list[int] = Field(description="Numbers of the in-sync replicas then.")
     what: list[str] = Field(description="What became different, in a few words each.")
 
 
 class BrokerGroupHistory(BaseModel):
     """The latest changes of a broker group, the oldest first."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     since_ms: int = Field(description="Since when changes are known: this controller leads since then.")
     dropped: int = Field(description="Older changes since then that are not told any more.")
-    changes: list[GroupChangeView]
+    changes: list[GroupChangeView] = Field(description="The changes, the oldest first.")
 
 
 class BrokerGroups(BaseModel):
     """All broker groups."""
 
-    groups: list[BrokerGroupView]
+    groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
 
 class Successor(BaseModel):
@@ -118,14 +118,14 @@ class Gone(BaseModel):
 class Left(BaseModel):
     """State of a broker group after a removal."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
 
 
 class Loss(BaseModel):
     """Possible loss, as a dry run found it; nothing was changed."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     replicas: list[int] = Field(description="Those that would be forgotten, or the one that would lead.")
     loss: str = Field(description="A sentence; empty if nothing may be lost.")
     word: str = Field(description="Says that you know it; empty if none is needed.")

@@ -46,7 +46,7 @@ _TOO_MANY = "it has more messages to look through than one request may take; say
 class GroupHeld(BaseModel):
     """Messages in flight of a group at all brokers."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     held: int = Field(description="Messages that it was given and has not acknowledged.")
     clients: int = Field(description="Its clients that hold something at the broker where these are the most.")
     oldest_popped_ms: int | None = Field(
@@ -59,15 +59,17 @@ class ClientHeld(BaseModel):
     """Messages in flight of one client of a group at all brokers."""
 
     client_id: str | None = Field(description="Null: all of the group whose client is not known.")
-    group: str
-    held: int
-    oldest_popped_ms: int | None
+    group: str = Field(description="Name of the consumer group.")
+    held: int = Field(description="Messages in flight.")
+    oldest_popped_ms: int | None = Field(
+        description="Since when the oldest of these is in flight, in milliseconds since 1970; null if there is none."
+    )
 
 
 class InFlightSummary(BaseModel):
     """Numbers of messages in flight by group and client."""
 
-    total: int
+    total: int = Field(description="Messages in flight at all brokers that answered.")
     groups: list[GroupHeld] = Field(description="The 100 that hold most.")
     clients: list[ClientHeld] = Field(description="The 100 that hold most.")
     other_groups: int = Field(description="How many hold something and are not listed, at least.")
@@ -75,7 +77,7 @@ class InFlightSummary(BaseModel):
     known_since_ms: int | None = Field(
         description="Since when all brokers that answered know who has what; null if none did."
     )
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class ReleaseWanted(BaseModel):
@@ -83,11 +85,11 @@ class ReleaseWanted(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    broker: str = Field(max_length=255)
-    group: str = Field(max_length=255)
+    broker: str = Field(max_length=255, description="Name of the broker group.")
+    group: str = Field(max_length=255, description="Name of the consumer group.")
     topic: str = Field(max_length=1_000, description="In which it has its offset, as `/inflight` says it.")
-    queue_id: int = Field(ge=0, le=2**31 - 1)
-    queue_offset: int = Field(ge=0, le=TIME_MS_MAX)
+    queue_id: int = Field(ge=0, le=2**31 - 1, description="Queue at this broker.")
+    queue_offset: int = Field(ge=0, le=TIME_MS_MAX, description="Offset in the queue.")
     dry_run: bool = Field(default=False, description="Change nothing, say what would be.")
 
 
@@ -105,26 +107,26 @@ class MessageEvent(BaseModel):
     """Event of a message."""
 
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     kind: str = Field(
         description="`stored`, `delivered`, `acked`, `nacked` (its consumer changed its invisible duration), "
         "`expired`, `revived`, `fired`, `dead`, `redriven`, `released`, `recalled`, `committed`, `rolled_back`."
     )
     group: str = Field(description="Empty where it concerns no group.")
-    client_id: str | None
+    client_id: str | None = Field(description="Client that got the message; null if it is not known.")
     attempt: int | None = Field(
         description="Which delivery, from 1; of `revived` and `redriven` the one that comes next. Null: not known."
     )
     until_ms: int | None = Field(description="Until when it is hidden then, or waits for its time; or null.")
     topic: str = Field(description="In which it has its offset.")
-    queue_id: int
-    queue_offset: int
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
 
 
 class EventsKnown(BaseModel):
     """Period for which a broker remembers deliveries."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     since_ms: int = Field(description="Deliveries and their ends since then are known; of earlier ones some may be.")
     dropped: int = Field(description="Entries that made room for later ones.")
 
@@ -132,9 +134,9 @@ class EventsKnown(BaseModel):
 class MessageEvents(BaseModel):
     """Events of a message, the oldest first."""
 
-    events: list[MessageEvent]
-    known_since: list[EventsKnown]
-    unanswered: list[Silence]
+    events: list[MessageEvent] = Field(description="The events, the oldest first.")
+    known_since: list[EventsKnown] = Field(description="Period that each broker remembers.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 _Key = TypeVar("_Key")

@@ -26,15 +26,15 @@ BornMs = Annotated[
 class QuarantineEntry(BaseModel):
     """A record that was set aside as poison."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     id: str = Field(description="Names it at its broker.")
     step: str = Field(description="At which it failed.")
     reason: str = Field(description="The error.")
     set_aside_ms: int = Field(description="When that was, in milliseconds since 1970.")
     group: str = Field(description="Whose delivery it was; empty for none.")
-    topic: str
-    queue_id: int
-    queue_offset: int
+    topic: str = Field(description="Topic of the message.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     position: int = Field(description="Of the record that failed, in the commit log.")
     taken: bool = Field(description="Whether it was taken from its way; else it stays there, and this is a note.")
 
@@ -42,18 +42,18 @@ class QuarantineEntry(BaseModel):
 class QuarantineList(BaseModel):
     """Poison messages of all brokers that answered, the oldest first."""
 
-    entries: list[QuarantineEntry]
+    entries: list[QuarantineEntry] = Field(description="The poison messages of this page.")
     total: int = Field(description="How many there are, also of those that are not listed.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class QuarantinedMessage(QuarantineEntry, ShownBody):
     """One of them, with its message."""
 
-    message_id: str
-    tag: str
-    keys: list[str]
-    properties: dict[str, str]
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
     unreadable: str = Field(description="Why the message cannot be read; empty if it can.")
 
@@ -61,8 +61,8 @@ class QuarantinedMessage(QuarantineEntry, ShownBody):
 class QuarantineChange(BaseModel):
     """Confirmation of a change."""
 
-    broker: str
-    id: str
+    broker: str = Field(description="Name of the broker group.")
+    id: str = Field(description="Id in the quarantine of this broker.")
     changed: bool = Field(description="False: nothing is set aside under that id (any more).")
 
 

@@ -31,8 +31,8 @@ _ANSWER_S: Final = 6.0
 class SentMessage(BaseModel):
     """A message that is stored."""
 
-    message_id: str
-    topic: str
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    topic: str = Field(description="Name of the topic.")
     proxy: str = Field(description="Through which it was sent.")
     queue_offset: int | None = Field(description="Its offset in its queue; null for a delayed one.")
     recall_handle: str | None = Field(description="Of a delayed one, by which it is taken back (`/timers/recall`).")

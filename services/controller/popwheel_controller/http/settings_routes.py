@@ -40,21 +40,21 @@ class ProcessSettings(BaseModel):
     """The settings in force of one process."""
 
     process: str = Field(description="`controller`, `proxy/NAME`, `broker/NAME/REPLICA`.")
-    settings: list[Setting]
+    settings: list[Setting] = Field(description="The settings of the process.")
 
 
 class SilentProcess(BaseModel):
     """A process that did not answer."""
 
-    process: str
-    reason: str
+    process: str = Field(description="Key of the process.")
+    reason: str = Field(description="Why it did not answer, in a sentence.")
 
 
 class Settings(BaseModel):
     """The settings of all processes that answered, without other controllers that do not lead."""
 
-    processes: list[ProcessSettings]
-    unanswered: list[SilentProcess]
+    processes: list[ProcessSettings] = Field(description="The processes that answered.")
+    unanswered: list[SilentProcess] = Field(description="Processes that did not answer.")
 
 
 def settings_router(

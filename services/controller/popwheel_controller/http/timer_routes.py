@@ -27,20 +27,20 @@ class Horizon(BaseModel):
     """Number of messages due within a time from now."""
 
     within_ms: int = Field(description="Without what the horizons before it count; 0: all that is due later.")
-    count: int
+    count: int = Field(description="Number of messages.")
 
 
 class TopicCount(BaseModel):
     """Number of a topic's delayed messages."""
 
-    topic: str
-    count: int
+    topic: str = Field(description="Name of the topic.")
+    count: int = Field(description="Number of messages.")
 
 
 class BrokerTimers(BaseModel):
     """The timer of one broker."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     pending: int = Field(description="Messages that wait for their time.")
     recalled: int = Field(description="Messages taken back, as far as the broker remembers them.")
     read_time_ms: int = Field(description="Up to when its wheel was read, in milliseconds since 1970.")
@@ -52,21 +52,21 @@ class TimerStats(BaseModel):
     """Delayed messages at a glance, of all brokers that answered."""
 
     pending: int = Field(description="Messages that wait for their time.")
-    horizons: list[Horizon]
+    horizons: list[Horizon] = Field(description="Messages by the time until they are due.")
     topics: list[TopicCount] = Field(description="Those of which most are pending; all others as `(other)`.")
-    brokers: list[BrokerTimers]
-    unanswered: list[Silence]
+    brokers: list[BrokerTimers] = Field(description="The timer of each broker.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class Timer(ShownBody):
     """A message that waits for its time."""
 
     due_ms: int = Field(description="When it is delivered, in milliseconds since 1970.")
-    topic: str
-    message_id: str
-    tag: str
-    keys: list[str]
-    broker: str
+    topic: str = Field(description="Name of the topic.")
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    broker: str = Field(description="Name of the broker group.")
     recall_handle: str = Field(description="With it the message can be taken back.")
     hidden: bool = Field(default=False, description="The token may not see the body.")
 
@@ -74,10 +74,10 @@ class Timer(ShownBody):
 class TimerList(BaseModel):
     """Some messages that wait, the earliest first."""
 
-    timers: list[Timer]
+    timers: list[Timer] = Field(description="The messages of this page.")
     more: bool = Field(description="There may be more.")
     next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class RecallOrder(BaseModel):
@@ -92,9 +92,9 @@ class RecallOrder(BaseModel):
 class Recalled(BaseModel):
     """A message that was recalled: it will not be delivered."""
 
-    topic: str
-    message_id: str
-    recalled: bool
+    topic: str = Field(description="Name of the topic.")
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    recalled: bool = Field(description="The message is recalled.")
 
 
 class Bucket(BaseModel):
@@ -111,11 +111,11 @@ class TimerHistogram(BaseModel):
     """Delayed messages by when they are due, of all brokers that answered."""
 
     pending: int = Field(description="Messages that wait for their time.")
-    buckets: list[Bucket]
+    buckets: list[Bucket] = Field(description="Messages by the time until they are due.")
     behind_ms: int | None = Field(
         description="By how much the oldest message that is due is late, at the slowest broker; null: none answered."
     )
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {

@@ -25,14 +25,14 @@ class Problem(BaseModel):
         description="Since when this controller sees it, in milliseconds since 1970; null if it has just looked."
     )
     fires: bool = Field(description="It has lasted for as long as the alert of Prometheus asks for.")
-    what_to_do: str
+    what_to_do: str = Field(description="What to do, in a sentence.")
     link: str = Field(description="The section of the documents that says more.")
 
 
 class Problems(BaseModel):
     """All that is wrong as far as the controller knows, critical problems first."""
 
-    problems: list[Problem]
+    problems: list[Problem] = Field(description="The problems, critical ones first.")
     unanswered: list[Silence] = Field(description="Brokers whose last sample is missing: of them nothing is known.")
 
 
