@@ -244,6 +244,7 @@ TOUCHING = {
     "popwheel_controller.http.activity_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.balance_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.pages": "declares routes of an HTTP API",
+    "popwheel_controller.http.path_parts": "declares parameters of an HTTP API",
     "popwheel_controller.http.pause_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.poll_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.settings_routes": "declares routes of an HTTP API",

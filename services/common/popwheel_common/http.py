@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi_offline import FastAPIOffline
@@ -77,7 +77,7 @@ def make_http_app(
 
     @app.get("/healthz", tags=["process"], response_class=PlainTextResponse)
     async def healthz() -> str:
-        """The process is alive."""
+        """Report that the process runs."""
         return "ok\n"
 
     @app.get("/readyz", tags=["process"], responses={503: {"description": "The parts that cannot serve, and why."}})
@@ -89,8 +89,10 @@ def make_http_app(
         return JSONResponse({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
 
     @app.get("/metrics", tags=["process"], response_class=PlainTextResponse)
-    async def metrics(request: Request, pairs: bool = False) -> Response:
-        """All metrics of the process, for Prometheus: by topic, and by group; with `pairs` by topic and group."""
+    async def metrics(
+        request: Request, pairs: bool = Query(default=False, description="Also by topic and group.")
+    ) -> Response:
+        """Return all metrics of the process, for Prometheus: by topic, and by group."""
         content_type = preferred(request.headers.get("accept", ""))
         return Response(await page.text(content_type, pairs=pairs), headers={"content-type": content_type})
 

@@ -181,14 +181,14 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
     @router.get("/groups")
     async def active_groups(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED_MAX) -> ActiveGroups:
-        """Consumer groups with lag, lag in time, rates and what they hold: one call to each broker."""
+        """List consumer groups with lag, lag in time, rates and messages in flight: one call to each broker."""
         page, total, more = page_of(inquiry.state.groups, prefix, after, limit)
         found, unanswered = await described([each.name for each in page])
         return ActiveGroups(groups=found, total=total, next=page[-1].name if more else None, unanswered=unanswered)
 
     @router.get("/topics")
     async def active_topics(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED_MAX) -> ActiveTopics:
-        """Topics with what they hold, and rates: one call to each broker."""
+        """List topics with their number of messages and their rates: one call to each broker."""
         page, total, more = page_of(inquiry.state.topics, prefix, after, limit)
         request = pb.DescribeTopicsRequest(topics=[each.name for each in page])
         answers = await inquiry.of_all(DESCRIBE_TOPICS, request)
@@ -214,10 +214,10 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
     @router.get("/history", responses=_NOT_FOUND)
     async def activity_history(
-        kind: Literal["cluster", "topic", "group"] = "cluster",
+        kind: Literal["cluster", "topic", "group"] = Query(default="cluster", description="Of the cluster, or of one."),
         name: str = Query(default="", max_length=255, description="Of the topic or group."),
     ) -> ActivityHistory:
-        """The last hour of the cluster, or of a topic or group."""
+        """Return throughput, lag and messages in flight of the last hour, of the cluster, a topic or a group."""
         if kind == "cluster":
             past = book.history.of_cluster()
         elif kind == "topic":

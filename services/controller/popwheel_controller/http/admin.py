@@ -6,7 +6,7 @@ Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel_co
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, Path, status
+from fastapi import APIRouter, Depends, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.clock import Clock
@@ -18,6 +18,7 @@ from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.http.guard import DryRun, Guard, Note
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
+from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
@@ -183,6 +184,7 @@ def admin_router(
 
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
+        """Show the name, id and version of the cluster, its number of topics and groups, and its broker groups."""
         state = keeper.state
         return Cluster(
             name=state.name,
@@ -198,6 +200,7 @@ def admin_router(
 
     @router.get("/topics", tags=["topics"])
     async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
+        """List topics with their settings, by name."""
         topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
         return Topics(
             topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
@@ -205,6 +208,8 @@ def admin_router(
 
     @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_topic(new: NewTopic) -> Topic:
+        """Create a topic, and return it with the settings in force."""
+
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
 
@@ -213,11 +218,13 @@ def admin_router(
         return shown_topic(update.topics[0])
 
     @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def describe_topic(name: str = Path()) -> Topic:
+    async def describe_topic(name: TopicName) -> Topic:
+        """Show the settings of a topic."""
         return shown_topic(keeper.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def delete_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+    async def delete_topic(note: Note, dry_run: DryRun, name: TopicName) -> Deleted:
+        """Delete a topic with all its messages, and return what went with it."""
         note.before = shown_topic(keeper.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
@@ -227,6 +234,7 @@ def admin_router(
 
     @router.get("/groups", tags=["groups"])
     async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
+        """List consumer groups with their settings, by name."""
         groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
         return Groups(
             groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
@@ -234,6 +242,8 @@ def admin_router(
 
     @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_group(new: NewGroup) -> Group:
+        """Create a consumer group, and return it with the settings in force."""
+
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             said = new.exponential_backoff
             exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
@@ -244,11 +254,13 @@ def admin_router(
         return shown_group(update.groups[0])
 
     @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def describe_group(name: str = Path()) -> Group:
+    async def describe_group(name: GroupName) -> Group:
+        """Show the settings of a consumer group."""
         return shown_group(keeper.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def delete_group(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+    async def delete_group(note: Note, dry_run: DryRun, name: GroupName) -> Deleted:
+        """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
         note.before = shown_group(keeper.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms

@@ -6,7 +6,7 @@ A page is of one broker; the next goes on there, or at the next broker.
 
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.contract import names
@@ -19,6 +19,7 @@ from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.message_fates import Fate, fates
+from popwheel_controller.http.path_parts import GroupName, MessageId, TopicName
 from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_LIST, MESSAGE_TRACE, PROGRESS_LIST
@@ -291,12 +292,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/topics/{name}/lite-topics", responses=REFUSED)
     async def list_lite_topics(
-        name: str = Path(),
+        name: TopicName,
         group: str = Query(default="", description="Whose waiting messages are counted."),
         broker: str = Query(default="", description="Of this broker alone."),
         after: After = "",
         limit: Limit = 100,
     ) -> LiteTopics:
+        """List the lite topics of a topic with their offsets and readers."""
         check_names(inquiry.state, name, group)
         part = await _ask(
             inquiry,
@@ -327,6 +329,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> InFlightList:
+        """List messages in flight: who has each, since when, and until when it is invisible."""
         check_names(inquiry.state, topic, group)
         part = await _ask(
             inquiry,
@@ -346,7 +349,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/groups/{name}/progress", responses=REFUSED)
     async def list_progress(
-        name: str = Path(),
+        name: GroupName,
         topic: str = Query(
             default="", description="The queues of this topic and of its retries; of all that the group has read else."
         ),
@@ -354,6 +357,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> GroupProgress:
+        """List the queues that a group reads with its offsets, lag and messages in flight."""
         check_names(inquiry.state, topic, name)
         part = await _ask(
             inquiry,
@@ -384,6 +388,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> MessageList:
+        """List the messages of a topic that have a key."""
         check_names(inquiry.state, topic, "")
         part = await _ask(
             inquiry,
@@ -407,7 +412,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     @router.get("/messages/{message_id}", responses=REFUSED)
     async def trace_message(
         sees_data: SeesData,
-        message_id: str = Path(max_length=255),
+        message_id: MessageId,
         topic: str = Query(description="That it was sent to."),
         group: str = Query(default="", description="What this group has of it alone."),
         since_ms: int = Query(default=0, ge=0, le=TIME_MS_MAX, description="What was stored before is passed over."),
@@ -417,9 +422,10 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         broker: str = Query(default="", description="At this broker alone."),
         after: After = "",
     ) -> MessageTrace:
-        """Places of a message: in its topic, in retries, among dead letters, and where it waits before. One place alone
-        does not say what became of it: read all pages, and order them by `broker` and `position`
-        (docs/operate/messages.md).
+        """List the places of a message: its topic, retries, dead letters, and where it waits before.
+
+        One place alone does not say what became of the message: read all pages, and order them by `broker` and
+        `position` (docs/operate/messages.md).
         """
         check_names(inquiry.state, topic, group)
 

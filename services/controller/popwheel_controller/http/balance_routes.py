@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import GroupName
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import GROUP_BALANCE
 
@@ -61,7 +62,7 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/balance", responses=_NOT_FOUND)
     async def group_balance(
-        name: str = Path(),
+        name: GroupName,
         topic: str = Query(default="", max_length=255, description="This topic alone; all that it reads if left out."),
     ) -> GroupBalance:
         """Count all messages that the topics of a group ever got, by their state for the group."""

@@ -72,7 +72,7 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
     ) -> BrowsedMessages:
-        """Messages that a topic holds. No group gets or loses any by that."""
+        """List messages of a topic by queue and offset; the progress of groups stays as it is."""
         check_topic(inquiry.state, name, lite_topic)
         if sum(map(bool, (offset, time_ms, last))) > 1:
             raise StatusError(Code.BAD_REQUEST, "choose one of `offset`, `time_ms`, `last`: each says where to begin")

@@ -126,7 +126,7 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         after: str = Query(default="", max_length=8_192, description="`next` of the page before."),
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
     ) -> Clients:
-        """Clients of all proxies: who polls for what, who sends to what, who holds how much."""
+        """List the clients of all proxies: what each polls for and sends to, and how many messages it has in flight."""
         if group:
             names.group(group)
         if topic:
@@ -157,8 +157,10 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         return Clients(clients=found, unanswered=unanswered, next=None)
 
     @router.get("/clients/{client_id:path}", responses=_NOT_FOUND)
-    async def describe_client(client_id: str = Path(max_length=_ID_LENGTH_MAX)) -> DescribedClient:
-        """A client with what it holds, message by message."""
+    async def describe_client(
+        client_id: str = Path(max_length=_ID_LENGTH_MAX, description="Id of the client."),
+    ) -> DescribedClient:
+        """Show a client at every proxy that knows it, with its messages in flight."""
         at: list[Client] = []
         messages: list[HeldMessage] = []
         unanswered: list[SilentProxy] = []

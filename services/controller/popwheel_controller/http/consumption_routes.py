@@ -15,6 +15,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.path_parts import BrokerName, GroupName
 from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
@@ -152,7 +153,8 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
     router = APIRouter(prefix="/groups/{name}", tags=["groups"])
 
     @router.post("/reset", responses={**_REFUSED, **_RESET_REFUSED})
-    async def reset_offsets(wanted: ResetWanted, name: str = Path()) -> Reset:
+    async def reset_offsets(wanted: ResetWanted, name: GroupName) -> Reset:
+        """Reset a group in a topic to its start, its end, a time or an offset; return what changed in each queue."""
         inquiry.state.group(name)
         _check_reset(wanted, inquiry.state.topic(wanted.topic))
         request = pb.ResetOffsetsRequest(
@@ -183,12 +185,13 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/dead-letters/{broker}", responses=_REFUSED)
     async def list_dead_letters(
-        broker: str,
+        broker: BrokerName,
         sees_data: SeesData,
-        name: str = Path(),
+        name: GroupName,
         begin: int = Query(default=0, ge=0, le=_TIME_MS_MAX, description="The first offset."),
         limit: Limit = 100,
     ) -> DeadLetterPage:
+        """List the dead letters of a group at one broker, the oldest first."""
         inquiry.state.group(name)
         request = pb.DeadLetterListRequest(group=name, begin_offset=begin, limit=limit)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
@@ -202,8 +205,12 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/dead-letters/{broker}/{offset}", responses=_REFUSED)
     async def show_dead_letter(
-        broker: str, sees_data: SeesData, name: str = Path(), offset: int = Path(ge=0, le=_TIME_MS_MAX)
+        broker: BrokerName,
+        sees_data: SeesData,
+        name: GroupName,
+        offset: int = Path(ge=0, le=_TIME_MS_MAX, description="Offset in the dead letter queue."),
     ) -> ShownDeadLetter:
+        """Show a dead letter with its properties and body."""
         inquiry.state.group(name)
         request = pb.DeadLetterListRequest(group=name, begin_offset=offset, limit=1)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
@@ -218,14 +225,16 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
         )
 
     @router.post("/dead-letters/{broker}/redrive", responses=_REFUSED)
-    async def redrive_dead_letters(broker: str, wanted: RedriveWanted, name: str = Path()) -> Redriven:
+    async def redrive_dead_letters(broker: BrokerName, wanted: RedriveWanted, name: GroupName) -> Redriven:
+        """Redrive the oldest dead letters of a group at one broker: each is delivered to the group again."""
         inquiry.state.group(name)
         request = pb.DeadLetterRedriveRequest(group=name, limit=wanted.limit, end_offset=wanted.end_offset)
         answer = await inquiry.of(broker, DEAD_LETTER_REDRIVE, request)
         return Redriven(redriven=answer.redriven, kept=answer.kept)
 
     @router.post("/dead-letters/purge", responses=_REFUSED)
-    async def purge_dead_letters(wanted: PurgeWanted, name: str = Path()) -> Purged:
+    async def purge_dead_letters(wanted: PurgeWanted, name: GroupName) -> Purged:
+        """Remove all dead letters of a group at all brokers, and return how many these were."""
         inquiry.state.group(name)
         request = pb.ResetOffsetsRequest(
             group=name, topic=names.dead_letter_topic(name), policy=pb.END, dry_run=wanted.dry_run

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -19,6 +19,7 @@ from popwheel_controller.http.broker_pages import After, in_turn
 from popwheel_controller.http.consumption_routes import DeadLetter, ShownDeadLetter, letter_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import GroupName
 from popwheel_controller.http.quarantine_routes import message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_SELECT
@@ -92,12 +93,12 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     @router.get("", responses=_REFUSED)
     async def list_all_dead_letters(
         sees_data: SeesData,
-        name: str = Path(),
+        name: GroupName,
         broker: str = Query(default="", description="At this broker alone."),
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
     ) -> DeadLetters:
-        """Dead letters of a group at all brokers."""
+        """List the dead letters of a group at all brokers, the oldest of each broker first."""
         inquiry.state.group(name)
         found: list[DeadLetter] = []
 
@@ -121,13 +122,14 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     @router.get("/export", responses={**_REFUSED, 200: {"content": {"application/x-ndjson": {}}}})
     async def export_dead_letters(
         sees_data: SeesData,
-        name: str = Path(),
+        name: GroupName,
         broker: str = Query(default="", description="At this broker alone."),
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED_MAX,
     ) -> StreamingResponse:
-        """Dead letters with whole bodies, one JSON object a line. The last line is none of them: it has `next`, to be
-        given as `after` for those that follow, and `unanswered`.
+        """Export dead letters with whole bodies, one JSON object a line.
+
+        The last line is no dead letter: it has `next`, the `after` of the next request, and `unanswered`.
         """
         inquiry.state.group(name)
         found: list[tuple[str, bytes]] = []
@@ -150,8 +152,8 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     @router.post("/redrive", responses=_REFUSED)
-    async def redrive_chosen_dead_letters(wanted: ChoiceWanted, name: str = Path()) -> ChosenRedriven:
-        """Give chosen dead letters back to their group, each as if for the first time; other groups get nothing."""
+    async def redrive_chosen_dead_letters(wanted: ChoiceWanted, name: GroupName) -> ChosenRedriven:
+        """Redrive chosen dead letters: each is delivered to its group as a first attempt; other groups get nothing."""
         inquiry.state.group(name)
         offsets: dict[str, list[int]] = defaultdict(list)
         for letter in wanted.letters:

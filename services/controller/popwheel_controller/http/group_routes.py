@@ -18,6 +18,7 @@ from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.replicas import NUMBER_MAX
 from popwheel_controller.cluster.processes import Registration
 from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.path_parts import BrokerName
 from popwheel_controller.http.refusal import refusal
 
 
@@ -268,20 +269,22 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.get("")
     async def list_broker_groups() -> BrokerGroups:
+        """List broker groups with their master, epoch and in-sync replicas."""
         return BrokerGroups(groups=views.all())
 
     @router.get("/{group}", responses={404: _NOT_FOUND})
-    async def describe_broker_group(group: str) -> BrokerGroupView:
+    async def describe_broker_group(group: BrokerName) -> BrokerGroupView:
+        """Show a broker group with its master, epoch and in-sync replicas, and the lag of each replica."""
         return views.one(names.broker_group(group))
 
     @router.get("/{group}/history", responses={404: _NOT_FOUND})
-    async def tell_history(group: str) -> BrokerGroupHistory:
+    async def tell_history(group: BrokerName) -> BrokerGroupHistory:
         """List the changes of a broker group: masters, epochs, in-sync replicas."""
         return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
-    async def switch_master(group: str, successor: Successor, note: Note) -> BrokerGroupView:
-        """Pass the role of master on to a replica that has everything."""
+    async def switch_master(group: BrokerName, successor: Successor, note: Note) -> BrokerGroupView:
+        """Make an in-sync replica of a broker group its master, and return the group."""
         note.before = views.in_short(group)
         await transfers.switch(names.broker_group(group), successor.to)
         note.after = views.in_short(group)
@@ -289,9 +292,9 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.post("/{group}/unclean-election", responses={400: _WORD, 404: _NOT_FOUND, 409: _NOT_NOW})
     async def elect_unclean(
-        group: str, election: UncleanElection, note: Note, dry_run: DryRun
+        group: BrokerName, election: UncleanElection, note: Note, dry_run: DryRun
     ) -> BrokerGroupView | Loss:
-        """Make a master of a replica that may lack acknowledged messages, because nobody who has them will come."""
+        """Elect a replica that may lack acknowledged messages, when no in-sync replica will come back."""
         if dry_run:
             return _loss(group, transfers.cost_of_unclean(names.broker_group(group), election.replica))
         note.before = views.in_short(group)
@@ -300,7 +303,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         return views.one(group)
 
     @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
-    async def forget(group: str, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
+    async def forget(group: BrokerName, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
         """Forget a replica, or a whole broker group, that will not come back."""
         if dry_run and gone.replica is None:
             return _loss(group, decommission.cost_of_group(group))

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple, TypeVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.contract.message_id import made_since_ms
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_controller.http.audit_routes import REFUSED, TIME_MS_MAX, check_names
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import MessageId
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_RELEASE, IN_FLIGHT_SUMMARY, MESSAGE_EVENTS
 
@@ -168,8 +169,10 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/inflight/summary")
     async def sum_up_in_flight() -> InFlightSummary:
-        """Each broker names the 1,000 groups and the 1,000 clients that hold most there. What lesser ones hold at a
-        broker is in `total` alone.
+        """Count messages in flight by group and by client, at all brokers.
+
+        Each broker names the 1,000 groups and the 1,000 clients with most of them. Those of all others are in `total`
+        alone.
         """
         answers = await inquiry.of_all(IN_FLIGHT_SUMMARY, pb.InFlightSummaryRequest(limit=_ASKED))
         return _summary(list(answers.given.values()), answers.unanswered)
@@ -196,7 +199,7 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/messages/{message_id}/events", responses=REFUSED)
     async def list_events(
-        message_id: str = Path(max_length=255),
+        message_id: MessageId,
         topic: str = Query(description="That it was sent to."),
         group: str = Query(default="", description="What happened for this group alone."),
         since_ms: int | None = Query(

@@ -13,6 +13,7 @@ from popwheel_common.web.refusals import http_status
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import DryRun, SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.path_parts import BrokerName, QuarantineId
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import QUARANTINE_DROP, QUARANTINE_LIST, QUARANTINE_RETRY, QUARANTINE_SHOW
 
@@ -84,24 +85,28 @@ def quarantine_router(inquiry: Inquiry) -> APIRouter:
     async def list_quarantine(
         limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many, the oldest."),
     ) -> QuarantineList:
+        """List the poison messages of all brokers, the oldest first."""
         return _list(await inquiry.of_all(QUARANTINE_LIST, pb.QuarantineListRequest(limit=limit)), limit)
 
     @router.get("/{broker}/{id}", responses={**_REFUSED, 404: refusal("Nothing is set aside under that id.")})
     async def show_quarantined(
-        broker: str,
-        id: str,  # noqa: A002 - as the path says it
+        broker: BrokerName,
+        id: QuarantineId,  # noqa: A002 - as the path says it
         sees_data: SeesData,
     ) -> QuarantinedMessage:
+        """Show a poison message with its error, properties and body."""
         found = await inquiry.of(broker, QUARANTINE_SHOW, pb.QuarantineShowRequest(id=id))
         return _message(broker, found, sees_data=sees_data)
 
     @router.post("/{broker}/{id}/retry", responses=_REFUSED)
-    async def retry_quarantined(broker: str, id: str) -> QuarantineChange:  # noqa: A002
+    async def retry_quarantined(broker: BrokerName, id: QuarantineId) -> QuarantineChange:  # noqa: A002
+        """Put a poison message back to where it failed, so that the broker tries it once more."""
         answer = await inquiry.of(broker, QUARANTINE_RETRY, pb.QuarantineRetryRequest(id=id))
         return QuarantineChange(broker=broker, id=id, changed=answer.changed)
 
     @router.post("/{broker}/{id}/drop", responses=_REFUSED)
-    async def drop_quarantined(broker: str, id: str, dry_run: DryRun) -> QuarantineChange:  # noqa: A002
+    async def drop_quarantined(broker: BrokerName, id: QuarantineId, dry_run: DryRun) -> QuarantineChange:  # noqa: A002
+        """Remove a poison message from the quarantine for good."""
         if dry_run:
             return QuarantineChange(broker=broker, id=id, changed=await _is_there(inquiry, broker, id))
         answer = await inquiry.of(broker, QUARANTINE_DROP, pb.QuarantineDropRequest(id=id))

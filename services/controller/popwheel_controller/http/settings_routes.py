@@ -94,7 +94,7 @@ def settings_router(
     async def list_settings(
         process: str = Query(default="", max_length=300, description="Of this one alone; all if left out."),
     ) -> Settings:
-        """Settings in force, and where each came from."""
+        """List the settings in force of each process, and where each value came from."""
         found = {OWN} if _PAGE in own_pages else set()
         for member in processes.members(views.registrations()):
             if not member.is_within:

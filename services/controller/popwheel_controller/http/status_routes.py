@@ -86,7 +86,7 @@ def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
 
     @router.get("/status")
     async def cluster_status() -> ClusterStatus:
-        """All brokers and proxies; each is asked whether it is ready, once for all who ask for it."""
+        """List all brokers and proxies with their readiness; callers at the same time share one check."""
         return await status.result()
 
     return router

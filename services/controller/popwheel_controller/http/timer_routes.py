@@ -137,6 +137,7 @@ def timer_router(timers: Timers) -> APIRouter:
 
     @router.get("/stats")
     async def timer_stats() -> TimerStats:
+        """Count delayed messages by the time until they are due, by topic and by broker."""
         return _stats(await timers.stats())
 
     @router.get("/histogram", responses={404: refusal("There is no topic of that name.")})
@@ -160,10 +161,12 @@ def timer_router(timers: Timers) -> APIRouter:
         broker: str = Query(default="", description="Of this broker alone."),
         after: str = Query(default="", description="`next` of the page before. A page may be empty and not the last."),
     ) -> TimerList:
+        """List delayed messages that are due within a time from now, the earliest first."""
         return _list(await timers.page(topic, within_ms, limit, broker, after), sees_data=sees_data)
 
     @router.post("/recall", responses=_RECALL_REFUSED)
     async def recall_timer(order: RecallOrder) -> Recalled:
+        """Recall a delayed message by its recall handle, so that it is never delivered."""
         message_id = await timers.recall(order.topic, order.recall_handle)
         return Recalled(topic=order.topic, message_id=message_id, recalled=True)
 
