@@ -228,6 +228,7 @@ TOUCHING = {
     "popwheel_console.login.session": "draws the ids of sessions",
     "popwheel_console.static_files": "reads the files for browsers",
     "popwheel_controller.http.admin": "declares routes of an HTTP API",
+    "popwheel_controller.http.api_document": "reads the file of examples when somebody asks for it",
     "popwheel_controller.http.browse_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.broker_pages": "declares parameters of an HTTP API",
     "popwheel_controller.http.changes_routes": "declares routes of an HTTP API",

@@ -51,6 +51,7 @@ def make_http_app(
     hosts: AllowedHosts | None = None,
     at_once_max: int = AT_ONCE_MAX,
     body_limit: BodyLimit = short_bodies,
+    complete: Callable[[dict[str, Any]], None] | None = None,
 ) -> FastAPI:
     """The application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
@@ -67,6 +68,7 @@ def make_http_app(
         hosts: names that requests may be for; None: all.
         at_once_max: requests that are answered at the same time, without health checks.
         body_limit: how long bodies may be.
+        complete: adds to the OpenAPI document, once, when somebody asks for it.
     """
     app: FastAPI = FastAPIOffline(title=title, version=version)
     page = MetricsPage(registry, worker_pages)
@@ -98,6 +100,8 @@ def make_http_app(
 
     for router in routers:
         app.include_router(router)
+    if complete is not None:
+        _complete_document(app, complete)
     # It takes long, once, to find out what the document says.
     document = SharedWork(lambda: asyncio.to_thread(app.openapi))
     app.add_middleware(
@@ -108,6 +112,18 @@ def make_http_app(
     )
     _prepare(app)
     return app
+
+
+def _complete_document(app: FastAPI, complete: Callable[[dict[str, Any]], None]) -> None:
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            complete(make())
+        return make()
+
+    # As FastAPI has it: it asks for no subclass, and fastapi-offline has none.
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _prepare(app: FastAPI) -> None:

@@ -119,7 +119,11 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
             next=rest,
         )
 
-    @router.get("/export", responses={**_REFUSED, 200: {"content": {"application/x-ndjson": {}}}})
+    @router.get(
+        "/export",
+        responses={**_REFUSED, 200: {"content": {"application/x-ndjson": {}}}},
+        response_class=StreamingResponse,
+    )
     async def export_dead_letters(
         sees_data: SeesData,
         name: GroupName,
