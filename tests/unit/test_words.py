@@ -32,8 +32,8 @@ BANNED = {
 }
 """What is banned, as words of a text or of a name -> the field's words."""
 
-PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful", "heard_ms")
-"""Fields of the HTTP API and options: their names are a promise."""
+PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful", "heard_ms", "held_messages_max", "lane_queues")
+"""Fields of the HTTP API and of stored state, and options: their names are a promise."""
 
 _BANNED = {re.compile(rf"\b(?:{banned})\b", re.IGNORECASE): better for banned, better in BANNED.items()}
 _NAME = re.compile(r"\b\w*(?:_|[a-z][A-Z])\w*\b")
@@ -70,6 +70,20 @@ def places(*folders: str) -> list[str]:
         f"{path.relative_to(ROOT)}:{line}: {banned} -> {better}"
         for path in files(*folders)
         for line, banned, better in found_in(path.read_text())
+    ]
+
+
+def test_banned_words_are_not_used() -> None:
+    assert places(*FOLDERS) == []
+
+
+def test_a_banned_word_is_seen_in_prose_and_names_and_a_public_name_is_not() -> None:
+    text = "It was told.\ndef is_held(): ...\nclass SendLane: ...\nheld: int\nrow['set_aside']\n# It is set aside.\n"
+    assert [(line, found) for line, found, _ in found_in(text)] == [
+        (1, "told"),
+        (2, "held"),
+        (3, "Lane"),
+        (6, "set aside"),
     ]
 
 

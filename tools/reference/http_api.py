@@ -13,6 +13,7 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
+from popwheel_controller.http.api_document import complete
 from popwheel_controller.http.demands import DEMANDS, PREFIX
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.service import Channel
@@ -40,7 +41,7 @@ def document() -> dict[str, Any]:
         app = ControllerApp(
             Runtime(SystemClock(), random.Random(0), registry), ControllerOptions(), Path(folder) / "data", _no_broker
         )
-        return make_http_app("controller", "0", registry, {}, [app.admin]).openapi()
+        return make_http_app("controller", "0", registry, {}, [app.admin], complete=complete).openapi()
 
 
 def http_api_page() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi_offline import FastAPIOffline
@@ -51,6 +51,7 @@ def make_http_app(
     hosts: AllowedHosts | None = None,
     at_once_max: int = AT_ONCE_MAX,
     body_limit: BodyLimit = short_bodies,
+    complete: Callable[[dict[str, Any]], None] | None = None,
 ) -> FastAPI:
     """Return the application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
@@ -67,6 +68,7 @@ def make_http_app(
         hosts: names that requests may be for; None: all.
         at_once_max: requests that are answered at the same time, without health checks.
         body_limit: how long bodies may be.
+        complete: adds to the OpenAPI document, once, when somebody asks for it.
     """
     app: FastAPI = FastAPIOffline(title=title, version=version)
     page = MetricsPage(registry, worker_pages)
@@ -77,7 +79,7 @@ def make_http_app(
 
     @app.get("/healthz", tags=["process"], response_class=PlainTextResponse)
     async def healthz() -> str:
-        """The process is alive."""
+        """Report that the process runs."""
         return "ok\n"
 
     @app.get("/readyz", tags=["process"], responses={503: {"description": "The parts that cannot serve, and why."}})
@@ -89,13 +91,17 @@ def make_http_app(
         return JSONResponse({"ready": not reasons, "reasons": reasons}, status_code=503 if reasons else 200)
 
     @app.get("/metrics", tags=["process"], response_class=PlainTextResponse)
-    async def metrics(request: Request, pairs: bool = False) -> Response:
-        """All metrics of the process, for Prometheus: by topic, and by group; with `pairs` by topic and group."""
+    async def metrics(
+        request: Request, pairs: bool = Query(default=False, description="Also by topic and group.")
+    ) -> Response:
+        """Return all metrics of the process, for Prometheus: by topic, and by group."""
         content_type = preferred(request.headers.get("accept", ""))
         return Response(await page.text(content_type, pairs=pairs), headers={"content-type": content_type})
 
     for router in routers:
         app.include_router(router)
+    if complete is not None:
+        _complete_document(app, complete)
     # It takes long, once, to find out what the document says.
     document = SharedWork(lambda: asyncio.to_thread(app.openapi))
     app.add_middleware(
@@ -106,6 +112,18 @@ def make_http_app(
     )
     _prepare(app)
     return app
+
+
+def _complete_document(app: FastAPI, complete: Callable[[dict[str, Any]], None]) -> None:
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            complete(make())
+        return make()
+
+    # As FastAPI has it: it asks for no subclass, and fastapi-offline has none.
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _prepare(app: FastAPI) -> None:

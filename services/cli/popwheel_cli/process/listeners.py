@@ -317,8 +317,12 @@ async def serve_http(
 
     if router is None:
         body_limit = short_bodies
+        complete = None
     else:
+        from popwheel_controller.http import api_document
         from popwheel_controller.http.demands import body_limit
+
+        complete = api_document.complete
 
     def make() -> "FastAPI":
         console = None
@@ -340,6 +344,7 @@ async def serve_http(
             hosts=hosts,
             at_once_max=min(AT_ONCE_MAX, max(1, connections_max // 2)),
             body_limit=body_limit,
+            complete=complete,
         )
 
     # In a thread: it takes some 50 ms, which would delay calls.

@@ -30,8 +30,8 @@ _RATE = "Messages per second, within the last ten seconds; null if that is not k
 class GroupActivity(BaseModel):
     """State of a consumer group at all brokers that answered."""
 
-    name: str
-    fifo: bool
+    name: str = Field(description="Name of the consumer group.")
+    fifo: bool = Field(description="The group consumes in order.")
     lag: int | None = Field(
         description="Messages that it has not acknowledged: `waiting`, `retrying` and `held` together. Null: a broker "
         "has not counted them, as it reads too many queues."
@@ -68,27 +68,27 @@ class Overview(BaseModel):
     delayed: int = Field(description="Messages that are not due yet.")
     dead_letters: int | None = Field(description="Dead letters of all groups; as old as `stored`.")
     poisoned: int = Field(description="Poison messages in the quarantine.")
-    topics: int
-    groups: int
+    topics: int = Field(description="Number of topics.")
+    groups: int = Field(description="Number of consumer groups.")
     worst_groups: list[GroupActivity] = Field(description="At most 10, those with the greatest lag in time first.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class ActiveGroups(BaseModel):
     """Some consumer groups, by name."""
 
-    groups: list[GroupActivity]
-    total: int = Field(description="Number of names with the prefix.")
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
-    unanswered: list[Silence]
+    groups: list[GroupActivity] = Field(description="The consumer groups of this page.")
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class TopicActivity(BaseModel):
     """Number of messages of a topic at all brokers that answered."""
 
-    name: str
-    type: str
-    queues: int
+    name: str = Field(description="Name of the topic.")
+    type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
+    queues: int = Field(description="Number of queues at each broker group.")
     stored: int | None = Field(
         description="Messages that retention has left. Null if a broker has not counted them: too many lite topics."
     )
@@ -101,27 +101,27 @@ class TopicActivity(BaseModel):
 class ActiveTopics(BaseModel):
     """Some topics, by name."""
 
-    topics: list[TopicActivity]
-    total: int = Field(description="Number of names with the prefix.")
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
-    unanswered: list[Silence]
+    topics: list[TopicActivity] = Field(description="The topics of this page.")
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class ActivityHistory(BaseModel):
     """Numbers of the last hour, one for each interval; null where nothing is known."""
 
-    kind: str
-    name: str
+    kind: str = Field(description="`cluster`, `topic` or `group`.")
+    name: str = Field(description="Name of the topic or group; empty for the cluster.")
     since_ms: int | None = Field(
         description="Time of the first number, in milliseconds since 1970; null: none is there."
     )
-    interval_ms: int
-    in_rate: list[float | None]
-    out_rate: list[float | None]
-    lag: list[int | None]
-    lag_ms: list[int | None]
-    held: list[int | None]
-    delayed: list[int | None]
+    interval_ms: int = Field(description="Time from one number to the next.")
+    in_rate: list[float | None] = Field(description="Messages stored per second.")
+    out_rate: list[float | None] = Field(description="Messages delivered per second.")
+    lag: list[int | None] = Field(description="Messages not acknowledged.")
+    lag_ms: list[int | None] = Field(description="Age of the oldest message not acknowledged.")
+    held: list[int | None] = Field(description="Messages in flight.")
+    delayed: list[int | None] = Field(description="Messages that wait for their delivery time.")
 
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
@@ -183,14 +183,14 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
     @router.get("/groups")
     async def active_groups(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED_MAX) -> ActiveGroups:
-        """Consumer groups with lag, lag in time, rates and what they hold: one call to each broker."""
+        """List consumer groups with lag, lag in time, rates and messages in flight: one call to each broker."""
         page, total, more = page_of(inquiry.state.groups, prefix, after, limit)
         found, unanswered = await described([each.name for each in page])
         return ActiveGroups(groups=found, total=total, next=page[-1].name if more else None, unanswered=unanswered)
 
     @router.get("/topics")
     async def active_topics(prefix: Prefix = "", after: After = "", limit: Limit = _LISTED_MAX) -> ActiveTopics:
-        """Topics with what they hold, and rates: one call to each broker."""
+        """List topics with their number of messages and their rates: one call to each broker."""
         page, total, more = page_of(inquiry.state.topics, prefix, after, limit)
         request = pb.DescribeTopicsRequest(topics=[each.name for each in page])
         answers = await inquiry.of_all(DESCRIBE_TOPICS, request)
@@ -216,10 +216,10 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
 
     @router.get("/history", responses=_NOT_FOUND)
     async def activity_history(
-        kind: Literal["cluster", "topic", "group"] = "cluster",
+        kind: Literal["cluster", "topic", "group"] = Query(default="cluster", description="Of the cluster, or of one."),
         name: str = Query(default="", max_length=255, description="Of the topic or group."),
     ) -> ActivityHistory:
-        """The last hour of the cluster, or of a topic or group."""
+        """Return throughput, lag and messages in flight of the last hour, of the cluster, a topic or a group."""
         if kind == "cluster":
             past = book.history.of_cluster()
         elif kind == "topic":

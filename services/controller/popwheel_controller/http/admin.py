@@ -6,7 +6,7 @@ Errors are encoded as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, Path, status
+from fastapi import APIRouter, Depends, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.clock import Clock
@@ -18,6 +18,7 @@ from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.http.guard import DryRun, Guard, Note
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
+from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
@@ -47,9 +48,9 @@ class NewTopic(_Body):
 class Topic(BaseModel):
     """A topic."""
 
-    name: str
-    type: str
-    queues: int
+    name: str = Field(description="Name of the topic.")
+    type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
+    queues: int = Field(description="Number of queues at each broker group.")
     id: int = Field(description="Id, different from that of an earlier topic of the same name.")
     lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
@@ -60,9 +61,9 @@ class Topic(BaseModel):
 class Topics(BaseModel):
     """Some topics, sorted by name."""
 
-    topics: list[Topic]
-    total: int = Field(description="Number of names with the prefix.")
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    topics: list[Topic] = Field(description="The topics of this page.")
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class ExponentialBackoff(_Body):
@@ -92,9 +93,9 @@ class NewGroup(_Body):
 class Group(BaseModel):
     """A consumer group."""
 
-    name: str
-    max_attempts: int
-    fifo: bool
+    name: str = Field(description="Name of the consumer group.")
+    max_attempts: int = Field(description="Deliveries before a message goes to the dead letter queue.")
+    fifo: bool = Field(description="The group consumes in order.")
     backoff_ms: list[int] = Field(description="Waits after the 1st, 2nd ... failed attempt; empty if they grow.")
     exponential_backoff: ExponentialBackoff | None = Field(description="Growing waits; null for `backoff_ms`.")
     id: int = Field(description="Id, different from that of an earlier group of the same name.")
@@ -106,9 +107,9 @@ class Group(BaseModel):
 class Groups(BaseModel):
     """Some consumer groups, sorted by name."""
 
-    groups: list[Group]
-    total: int = Field(description="Number of names with the prefix.")
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    groups: list[Group] = Field(description="The consumer groups of this page.")
+    total: int = Field(description="How many there are whose names begin with the prefix.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class Deleted(BaseModel):
@@ -116,7 +117,7 @@ class Deleted(BaseModel):
     who used it.
     """
 
-    name: str
+    name: str = Field(description="Name of the topic or group.")
     deleted: bool = Field(default=True, description="False: nothing was deleted, that was a dry run.")
     unread: int = Field(description="Messages that groups had not received yet, and those that waited for a retry.")
     in_flight: int = Field(description="Messages in flight: delivered and not acknowledged.")
@@ -133,7 +134,7 @@ class Deleted(BaseModel):
 class Broker(BaseModel):
     """A broker group that has a master, or will have one in a moment."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     address: str = Field(description="host:port of its master; empty while there is none.")
     epoch: int = Field(description="Of the master; a later master has a larger one.")
 
@@ -141,12 +142,14 @@ class Broker(BaseModel):
 class Cluster(BaseModel):
     """The cluster at a glance."""
 
-    name: str
-    id: str = Field(description="Id of the cluster; empty until its first broker has registered.")
-    version: int
-    topics: int
-    groups: int
-    brokers: list[Broker]
+    name: str = Field(description="Name of the cluster.")
+    id: str = Field(
+        description="Id, different from that of other clusters of the same name; empty until a broker has registered."
+    )
+    version: int = Field(description="Increases with each change of topics, groups or brokers.")
+    topics: int = Field(description="Number of topics.")
+    groups: int = Field(description="Number of consumer groups.")
+    brokers: list[Broker] = Field(description="The broker groups, by name.")
 
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
@@ -183,6 +186,7 @@ def admin_router(
 
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
+        """Show the name, id and version of the cluster, its number of topics and groups, and its broker groups."""
         state = keeper.state
         return Cluster(
             name=state.name,
@@ -198,6 +202,7 @@ def admin_router(
 
     @router.get("/topics", tags=["topics"])
     async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
+        """List topics with their settings, by name."""
         topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
         return Topics(
             topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
@@ -205,6 +210,8 @@ def admin_router(
 
     @router.post("/topics", tags=["topics"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_topic(new: NewTopic) -> Topic:
+        """Create a topic, and return it with the settings in force."""
+
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
 
@@ -213,11 +220,13 @@ def admin_router(
         return shown_topic(update.topics[0])
 
     @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def describe_topic(name: str = Path()) -> Topic:
+    async def describe_topic(name: TopicName) -> Topic:
+        """Show the settings of a topic."""
         return shown_topic(keeper.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def delete_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+    async def delete_topic(note: Note, dry_run: DryRun, name: TopicName) -> Deleted:
+        """Delete a topic with all its messages, and return what went with it."""
         note.before = shown_topic(keeper.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
@@ -227,6 +236,7 @@ def admin_router(
 
     @router.get("/groups", tags=["groups"])
     async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
+        """List consumer groups with their settings, by name."""
         groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
         return Groups(
             groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
@@ -234,6 +244,8 @@ def admin_router(
 
     @router.post("/groups", tags=["groups"], status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def create_group(new: NewGroup) -> Group:
+        """Create a consumer group, and return it with the settings in force."""
+
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             said = new.exponential_backoff
             exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
@@ -244,11 +256,13 @@ def admin_router(
         return shown_group(update.groups[0])
 
     @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def describe_group(name: str = Path()) -> Group:
+    async def describe_group(name: GroupName) -> Group:
+        """Show the settings of a consumer group."""
         return shown_group(keeper.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def delete_group(note: Note, dry_run: DryRun, name: str = Path()) -> Deleted:
+    async def delete_group(note: Note, dry_run: DryRun, name: GroupName) -> Deleted:
+        """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
         note.before = shown_group(keeper.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms

@@ -6,7 +6,7 @@ A page is of one broker; the next goes on there, or at the next broker.
 
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.contract import names
@@ -19,6 +19,7 @@ from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.message_fates import Fate, fates
+from popwheel_controller.http.path_parts import GroupName, MessageId, TopicName
 from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_LIST, MESSAGE_TRACE, PROGRESS_LIST
@@ -74,11 +75,11 @@ Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Maximum number of
 class InFlightMessage(BaseModel):
     """A message that a group was given and has not acknowledged."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     topic: str = Field(description="In which it has its offset: the topic, or the group's retry topic of it.")
-    broker: str
-    queue_id: int
-    queue_offset: int
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     message_id: str = Field(description="Its own, which retries keep; empty if it cannot be read.")
     attempt: int = Field(description="Which delivery this is, from 1; 0 if it cannot be read.")
     popped_ms: int = Field(
@@ -98,14 +99,14 @@ class InFlightMessage(BaseModel):
 class _Page(BaseModel):
     broker: str = Field(description="Of which this page is; empty if there is none.")
     epoch: int = Field(description="Of its master; 0 if it did not answer.")
-    unanswered: list[Silence]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
+    next: str | None = Field(description="To be given as `after` for what follows; null if nothing does.")
 
 
 class InFlightList(_Page):
     """Some messages that are in flight."""
 
-    messages: list[InFlightMessage]
+    messages: list[InFlightMessage] = Field(description="The messages of this page.")
     known_since_ms: int | None = Field(
         default=None,
         description="Since when the broker knows who has what, in milliseconds since 1970; null if it does not say.",
@@ -116,12 +117,12 @@ class QueueProgress(BaseModel):
     """Progress of a group in one queue."""
 
     topic: str = Field(description="The topic, or the group's retry topic of it.")
-    broker: str
-    queue_id: int
-    min_offset: int = Field(description="Of the oldest stored message, as far as the broker knows.")
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
+    min_offset: int = Field(description="Offset of the oldest stored message, as far as the broker has looked.")
     next_offset: int = Field(description="Where the group reads on.")
     committed_offset: int | None = Field(description="As GetOffset says it; null if there is none.")
-    max_offset: int = Field(description="Of the next message that comes.")
+    max_offset: int = Field(description="Offset of the next message to be stored.")
     in_flight: int = Field(description="Messages in flight: delivered and not acknowledged.")
     lag: int = Field(description="Messages not acknowledged: those that wait, and those in flight.")
 
@@ -129,19 +130,19 @@ class QueueProgress(BaseModel):
 class GroupProgress(_Page):
     """Progress of a group in some queues."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
-    queues: list[QueueProgress]
-    dead_letters: int = Field(description="Messages at this broker in the group's dead letter queue.")
+    queues: list[QueueProgress] = Field(description="The queues of this page.")
+    dead_letters: int = Field(description="Messages in the group's dead letter queue at this broker.")
 
 
 class LiteTopic(BaseModel):
     """A lite topic at one broker."""
 
-    lite_topic: str
-    broker: str
-    min_offset: int = Field(description="Of the oldest stored message, as far as the broker knows.")
-    max_offset: int = Field(description="Of the next message that comes.")
+    lite_topic: str = Field(description="Name of the lite topic.")
+    broker: str = Field(description="Name of the broker group.")
+    min_offset: int = Field(description="Offset of the oldest stored message, as far as the broker has looked.")
+    max_offset: int = Field(description="Offset of the next message to be stored.")
     last_ms: int | None = Field(description="When its last message was stored, in milliseconds since 1970; or null.")
     waiting: int = Field(description="Messages that the group has yet to take; 0 if none was named.")
     readers: int = Field(description="Clients that read it, of all groups.")
@@ -150,14 +151,14 @@ class LiteTopic(BaseModel):
 class LiteTopics(_Page):
     """Some lite topics of a topic."""
 
-    lite_topics: list[LiteTopic]
+    lite_topics: list[LiteTopic] = Field(description="The lite topics of this page.")
     total: int = Field(description="How many the topic has at this broker.")
 
 
 class GroupHolding(BaseModel):
     """State of a message for one group at one place."""
 
-    group: str
+    group: str = Field(description="Name of the consumer group.")
     holding: str = Field(
         description="`waits`: not read yet. `delivered`: in flight. `done`: acknowledged, or passed by (a filter, an "
         "offset that was set), or it has gone on to a retry or the dead letters, which are places of their own. "
@@ -195,17 +196,17 @@ class GroupHolding(BaseModel):
 class ListedMessage(ShownBody):
     """A message at one place."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     topic: str = Field(description="The topic, a retry topic of it, or a dead letter topic.")
-    message_id: str
-    queue_id: int
-    queue_offset: int
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     stored_ms: int = Field(description="When it came there, in milliseconds since 1970.")
     born_ms: BornMs = None
     attempts: int = Field(description="Failed deliveries before.")
-    tag: str
-    keys: list[str]
-    properties: dict[str, str]
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
     message_group: str = Field(default="", description="Of a topic of type FIFO.")
     priority: int | None = Field(default=None, description="Of a topic of type PRIORITY.")
     lite_topic: str = Field(default="", description="Of a topic of type LITE.")
@@ -240,16 +241,16 @@ class TracedMessage(ListedMessage):
 class MessageList(_Page):
     """Some messages with a key. A page may be empty although more follow."""
 
-    messages: list[ListedMessage]
-    looked_through: int = Field(description="Number of messages scanned for this page.")
+    messages: list[ListedMessage] = Field(description="The messages of this page.")
+    looked_through: int = Field(description="Messages that were looked through for this page.")
     unreadable: int = Field(description="Those among them that cannot be read, so they may have the key.")
 
 
 class MessageTrace(_Page):
     """Some places of a message. A page may be empty although more follow."""
 
-    message_id: str
-    places: list[TracedMessage]
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    places: list[TracedMessage] = Field(description="The places of this page.")
     known_since_ms: int | None = Field(default=None, description="As that of `/inflight`.")
     fates: list[Fate] = Field(
         description="Its fates, derived from the places of this page; the sentences are repeated at the places. "
@@ -289,12 +290,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/topics/{name}/lite-topics", responses=REFUSED)
     async def list_lite_topics(
-        name: str = Path(),
+        name: TopicName,
         group: str = Query(default="", description="Whose waiting messages are counted."),
         broker: str = Query(default="", description="Only of this broker."),
         after: After = "",
         limit: Limit = 100,
     ) -> LiteTopics:
+        """List the lite topics of a topic with their offsets and readers."""
         check_names(inquiry.state, name, group)
         part = await _ask(
             inquiry,
@@ -325,6 +327,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> InFlightList:
+        """List messages in flight: who has each, since when, and until when it is invisible."""
         check_names(inquiry.state, topic, group)
         part = await _ask(
             inquiry,
@@ -344,7 +347,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/groups/{name}/progress", responses=REFUSED)
     async def list_progress(
-        name: str = Path(),
+        name: GroupName,
         topic: str = Query(
             default="", description="The queues of this topic and of its retries; of all that the group has read else."
         ),
@@ -352,6 +355,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> GroupProgress:
+        """List the queues that a group reads with its offsets, lag and messages in flight."""
         check_names(inquiry.state, topic, name)
         part = await _ask(
             inquiry,
@@ -386,6 +390,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         after: After = "",
         limit: Limit = 100,
     ) -> MessageList:
+        """List the messages of a topic that have a key."""
         check_names(inquiry.state, topic, "")
         part = await _ask(
             inquiry,
@@ -409,7 +414,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     @router.get("/messages/{message_id}", responses=REFUSED)
     async def trace_message(
         sees_data: SeesData,
-        message_id: str = Path(max_length=255),
+        message_id: MessageId,
         topic: str = Query(description="That it was sent to."),
         group: str = Query(default="", description="What this group has of it alone."),
         since_ms: int = Query(
@@ -421,9 +426,10 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         broker: str = Query(default="", description="Only at this broker."),
         after: After = "",
     ) -> MessageTrace:
-        """Places of a message: in its topic, in retries, among dead letters, and where it waits before. One place alone
-        does not say what became of it: read all pages, and order them by `broker` and `position`
-        (docs/operate/messages.md).
+        """List the places of a message: its topic, retries, dead letters, and where it waits before.
+
+        One place alone does not say what became of the message: read all pages, and order them by `broker` and
+        `position` (docs/operate/messages.md).
         """
         check_names(inquiry.state, topic, group)
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import GroupName
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import GROUP_BALANCE
 
@@ -29,8 +30,8 @@ _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("No such topic or gr
 class TopicBalance(BaseModel):
     """Counts of a topic's messages for a group, at one broker; null: not known."""
 
-    topic: str
-    broker: str
+    topic: str = Field(description="Name of the topic.")
+    broker: str = Field(description="Name of the broker group.")
     stored: int | None = Field(description="All that the topic ever got here, and what is delayed.")
     done: int | None = Field(description="What the group is past and what is at no other place.")
     held: int | None = Field(description="In flight: delivered and not acknowledged.")
@@ -45,9 +46,9 @@ class TopicBalance(BaseModel):
 class GroupBalance(BaseModel):
     """The balance of a group. Each row is of one moment."""
 
-    rows: list[TopicBalance]
+    rows: list[TopicBalance] = Field(description="One row for each topic and broker.")
     more: bool = Field(description="A broker has more than 1,000 topics of the group: ask for one.")
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
     explained: str = Field(description="What the numbers are.")
 
 
@@ -61,7 +62,7 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/balance", responses=_NOT_FOUND)
     async def group_balance(
-        name: str = Path(),
+        name: GroupName,
         topic: str = Query(default="", max_length=255, description="This topic alone; all that it reads if left out."),
     ) -> GroupBalance:
         """Count all messages that the topics of a group ever got, by their state for the group."""

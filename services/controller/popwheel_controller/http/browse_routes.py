@@ -38,8 +38,8 @@ class BrowsedMessages(BaseModel):
     messages: list[ListedMessage] = Field(description="With the first KiB of each body.")
     looked_through: int = Field(description="Number of messages scanned for this page.")
     unreadable: int = Field(description="Those among them that cannot be read.")
-    unanswered: list[Silence]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
@@ -72,7 +72,7 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> BrowsedMessages:
-        """Messages that a topic holds. No group gets or loses any by that."""
+        """List messages of a topic by queue and offset; the progress of groups stays as it is."""
         check_topic(inquiry.state, name, lite_topic)
         if sum(map(bool, (offset, time_ms, last))) > 1:
             raise StatusError(Code.BAD_REQUEST, "choose one of `offset`, `time_ms`, `last`: each says where to begin")

@@ -12,7 +12,7 @@ from popwheel_controller.cluster.changes import LINES_MAX, Change
 class ChangeLine(BaseModel):
     """A change, or one that was refused."""
 
-    id: str
+    id: str = Field(description="Id of the change; the place in the list.")
     time_ms: int = Field(description="When it was answered, in milliseconds since 1970.")
     who: str = Field(description="A token's name, `resource NAMESPACE/NAME`, `controller`, or an address.")
     address: str = Field(description="Where it came from; empty for the controller's own.")
@@ -27,8 +27,8 @@ class ChangeLine(BaseModel):
 class ChangeLines(BaseModel):
     """Some changes, the latest first."""
 
-    changes: list[ChangeLine]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    changes: list[ChangeLine] = Field(description="The changes of this page.")
+    next: str | None = Field(description="To be given as `after` for those before; null if there are none.")
 
 
 def changes_router(log: ChangeLog) -> APIRouter:

@@ -29,15 +29,15 @@ _ID_LENGTH_MAX = 1_024
 class SilentProxy(BaseModel):
     """A proxy that did not answer: its clients are missing."""
 
-    proxy: str
-    reason: str
+    proxy: str = Field(description="Name of the proxy.")
+    reason: str = Field(description="Why it did not answer, in a sentence.")
 
 
 class Subscription(BaseModel):
     """Subscription of a client."""
 
-    group: str
-    topic: str
+    group: str = Field(description="Name of the consumer group.")
+    topic: str = Field(description="Name of the topic.")
     filter: str = Field(description="As the client wrote it; its first 256 characters. `*` is all.")
     polled_ms: int | None = Field(
         description="When it last polled for it through this proxy, in milliseconds since 1970; null if it has only "
@@ -48,19 +48,19 @@ class Subscription(BaseModel):
 class MessageInFlight(BaseModel):
     """Message in flight at a client; its proxy renews its invisible duration."""
 
-    group: str
-    topic: str
-    broker: str
-    queue_id: int
+    group: str = Field(description="Name of the consumer group.")
+    topic: str = Field(description="Name of the topic.")
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
     queue_offset: int = Field(description="In the topic, or in the group's retries of it.")
-    is_retry: bool
-    since_ms: int = Field(description="When it was delivered, in milliseconds since 1970.")
+    is_retry: bool = Field(description="The message is in the group's retries of the topic.")
+    since_ms: int = Field(description="Time of its delivery, in milliseconds since 1970.")
 
 
 class Client(BaseModel):
     """A client, as one proxy knows it. A client that is connected to several proxies is at each of them."""
 
-    id: str
+    id: str = Field(description="Id that the client gave itself.")
     proxy: str = Field(description="That knows it: a process of `/cluster/status`.")
     kind: str = Field(
         description="`producer`, `push`, `simple`, `pull`, `lite push`, `lite simple`; empty if it has not said it."
@@ -75,9 +75,9 @@ class Client(BaseModel):
     since_ms: int = Field(description="Since when the proxy knows it, in milliseconds since 1970.")
     seen_ms: int = Field(description="Its last sign of life: settings, a heartbeat, a poll.")
     subscriptions: list[Subscription] = Field(description="What it reads: the first 100.")
-    subscriptions_total: int
+    subscriptions_total: int = Field(description="Number of all subscriptions.")
     publishes: list[str] = Field(description="Topics that it sends to: the first 100.")
-    publishes_total: int
+    publishes_total: int = Field(description="Number of all topics that it sends to.")
     polls: int = Field(description="Polls that wait for messages now.")
     held: int | None = Field(
         description="Messages that the proxy keeps hidden for it. Null: it says itself for how long (as simple "
@@ -90,18 +90,18 @@ class Client(BaseModel):
 class Clients(BaseModel):
     """Some clients, by proxy and id. A page may be empty although more follow."""
 
-    clients: list[Client]
-    unanswered: list[SilentProxy]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    clients: list[Client] = Field(description="The clients of this page.")
+    unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their clients are missing.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class DescribedClient(BaseModel):
     """A client at every proxy that knows it."""
 
-    id: str
-    at: list[Client]
+    id: str = Field(description="Id that the client gave itself.")
+    at: list[Client] = Field(description="The client as each proxy knows it.")
     messages: list[MessageInFlight] = Field(description="Its messages in flight: the first 100 at each proxy.")
-    unanswered: list[SilentProxy]
+    unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; what they know is missing.")
 
 
 _BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}
@@ -126,7 +126,7 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         after: str = Query(default="", max_length=8_192, description="`next` of the previous page."),
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> Clients:
-        """Clients of all proxies: who polls for what, who sends to what, who holds how much."""
+        """List the clients of all proxies: what each polls for and sends to, and how many messages it has in flight."""
         if group:
             names.group(group)
         if topic:
@@ -157,8 +157,10 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         return Clients(clients=found, unanswered=unanswered, next=None)
 
     @router.get("/clients/{client_id:path}", responses=_NOT_FOUND)
-    async def describe_client(client_id: str = Path(max_length=_ID_LENGTH_MAX)) -> DescribedClient:
-        """A client with what it holds, message by message."""
+    async def describe_client(
+        client_id: str = Path(max_length=_ID_LENGTH_MAX, description="Id of the client."),
+    ) -> DescribedClient:
+        """Show a client at every proxy that knows it, with its messages in flight."""
         at: list[Client] = []
         messages: list[MessageInFlight] = []
         unanswered: list[SilentProxy] = []

@@ -15,6 +15,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.path_parts import BrokerName, GroupName
 from popwheel_controller.http.quarantine_routes import BornMs, message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
@@ -41,7 +42,7 @@ Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Maximum number of
 class ResetWanted(BaseModel, extra="forbid"):
     """Position to which a group is reset in a topic."""
 
-    topic: str
+    topic: str = Field(description="Topic that the group reads.")
     to: Literal["earliest", "latest", "time", "offset", "shift"] = Field(
         description="The first message; the end; or see `time_ms`, `offset`, `shift`."
     )
@@ -66,8 +67,8 @@ class ResetWanted(BaseModel, extra="forbid"):
 class QueueReset(BaseModel):
     """One queue."""
 
-    broker: str
-    queue_id: int
+    broker: str = Field(description="Name of the broker group.")
+    queue_id: int = Field(description="Queue at this broker.")
     from_offset: int = Field(description="Where the group read on.")
     to_offset: int = Field(description="Where it reads on now.")
     max_offset: int = Field(description="Of the next message that comes.")
@@ -77,9 +78,9 @@ class QueueReset(BaseModel):
 class Reset(BaseModel):
     """Result of a reset, or of its dry run."""
 
-    queues: list[QueueReset]
-    in_flight: int = Field(description="Messages in flight whose deliveries were revoked.")
-    retries: int = Field(description="Messages that waited to be tried again, and are passed over.")
+    queues: list[QueueReset] = Field(description="The queues that were reset.")
+    in_flight: int = Field(description="Messages in flight that were revoked.")
+    retries: int = Field(description="Messages that waited for a retry, and are skipped.")
     retries_kept: int = Field(
         description="Messages that wait to be tried again, and still do: nobody knows of which queue they were."
     )
@@ -90,12 +91,12 @@ class Reset(BaseModel):
 class DeadLetter(ShownBody):
     """Dead letter of a group: all its delivery attempts have failed."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     queue_offset: int = Field(description="In the dead letter queue; names it at its broker.")
-    message_id: str
+    message_id: str = Field(description="Id of the message; retries keep it.")
     topic: str = Field(description="That the group had received it from.")
-    tag: str
-    keys: list[str]
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
     stored_ms: int = Field(description="When it became a dead letter, in milliseconds since 1970.")
     born_ms: BornMs = None
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
@@ -104,7 +105,7 @@ class DeadLetter(ShownBody):
 class DeadLetterPage(BaseModel):
     """Dead letters of one broker."""
 
-    letters: list[DeadLetter]
+    letters: list[DeadLetter] = Field(description="The dead letters of this page.")
     total: int = Field(description="How many there are at this broker.")
     max_offset: int = Field(description="Of the next dead letter that comes.")
     next: int | None = Field(description="`begin` of what follows; null if nothing does.")
@@ -113,7 +114,7 @@ class DeadLetterPage(BaseModel):
 class ShownDeadLetter(DeadLetter):
     """One of them, with its message."""
 
-    properties: dict[str, str]
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
 
 
 class RedriveWanted(BaseModel, extra="forbid"):
@@ -139,8 +140,8 @@ class PurgeWanted(BaseModel, extra="forbid"):
 class Purged(BaseModel):
     """Result of a purge, or of its dry run."""
 
-    purged: int
-    unanswered: list[Silence]
+    purged: int = Field(description="Number of dead letters that were removed, or would be.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; nothing is known to be purged there.")
 
 
 def consumption_router(inquiry: Inquiry) -> APIRouter:
@@ -152,7 +153,8 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
     router = APIRouter(prefix="/groups/{name}", tags=["groups"])
 
     @router.post("/reset", responses={**_REFUSED, **_RESET_REFUSED})
-    async def reset_offsets(wanted: ResetWanted, name: str = Path()) -> Reset:
+    async def reset_offsets(wanted: ResetWanted, name: GroupName) -> Reset:
+        """Reset a group in a topic to its start, its end, a time or an offset; return what changed in each queue."""
         inquiry.state.group(name)
         _check_reset(wanted, inquiry.state.topic(wanted.topic))
         request = pb.ResetOffsetsRequest(
@@ -183,12 +185,13 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/dead-letters/{broker}", responses=_REFUSED)
     async def list_dead_letters(
-        broker: str,
+        broker: BrokerName,
         sees_data: SeesData,
-        name: str = Path(),
+        name: GroupName,
         begin: int = Query(default=0, ge=0, le=_TIME_MS_MAX, description="The first offset."),
         limit: Limit = 100,
     ) -> DeadLetterPage:
+        """List the dead letters of a group at one broker, the oldest first."""
         inquiry.state.group(name)
         request = pb.DeadLetterListRequest(group=name, begin_offset=begin, limit=limit)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
@@ -202,8 +205,12 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/dead-letters/{broker}/{offset}", responses=_REFUSED)
     async def show_dead_letter(
-        broker: str, sees_data: SeesData, name: str = Path(), offset: int = Path(ge=0, le=_TIME_MS_MAX)
+        broker: BrokerName,
+        sees_data: SeesData,
+        name: GroupName,
+        offset: int = Path(ge=0, le=_TIME_MS_MAX, description="Offset in the dead letter queue."),
     ) -> ShownDeadLetter:
+        """Show a dead letter with its properties and body."""
         inquiry.state.group(name)
         request = pb.DeadLetterListRequest(group=name, begin_offset=offset, limit=1)
         answer = await inquiry.of(broker, DEAD_LETTER_LIST, request)
@@ -218,14 +225,16 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
         )
 
     @router.post("/dead-letters/{broker}/redrive", responses=_REFUSED)
-    async def redrive_dead_letters(broker: str, wanted: RedriveWanted, name: str = Path()) -> Redriven:
+    async def redrive_dead_letters(broker: BrokerName, wanted: RedriveWanted, name: GroupName) -> Redriven:
+        """Redrive the oldest dead letters of a group at one broker: each is delivered to the group again."""
         inquiry.state.group(name)
         request = pb.DeadLetterRedriveRequest(group=name, limit=wanted.limit, end_offset=wanted.end_offset)
         answer = await inquiry.of(broker, DEAD_LETTER_REDRIVE, request)
         return Redriven(redriven=answer.redriven, kept=answer.kept)
 
     @router.post("/dead-letters/purge", responses=_REFUSED)
-    async def purge_dead_letters(wanted: PurgeWanted, name: str = Path()) -> Purged:
+    async def purge_dead_letters(wanted: PurgeWanted, name: GroupName) -> Purged:
+        """Remove all dead letters of a group at all brokers, and return how many these were."""
         inquiry.state.group(name)
         request = pb.ResetOffsetsRequest(
             group=name, topic=names.dead_letter_topic(name), policy=pb.END, dry_run=wanted.dry_run

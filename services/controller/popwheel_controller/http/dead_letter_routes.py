@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -19,6 +19,7 @@ from popwheel_controller.http.broker_pages import After, in_turn
 from popwheel_controller.http.consumption_routes import DeadLetter, ShownDeadLetter, letter_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import GroupName
 from popwheel_controller.http.quarantine_routes import message_fields, message_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_SELECT
@@ -45,28 +46,30 @@ class DeadLetters(BaseModel):
 
     letters: list[DeadLetter] = Field(description="With the first KiB of each body.")
     total: int = Field(description="How many there are at the brokers that answered.")
-    unanswered: list[Silence]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 class ChosenLetter(BaseModel, extra="forbid"):
     """A dead letter."""
 
-    broker: str
-    queue_offset: int = Field(ge=0, le=_OFFSET_MAX)
+    broker: str = Field(description="Name of the broker group.")
+    queue_offset: int = Field(ge=0, le=_OFFSET_MAX, description="Offset in the dead letter queue.")
 
 
 class ChoiceWanted(BaseModel, extra="forbid"):
     """Dead letters that are to come again. Of many, the smallest offsets of each broker go first."""
 
-    letters: list[ChosenLetter] = Field(min_length=1, max_length=_CHOSEN_MAX)
-    dry_run: bool = Field(default=False, description="Change nothing, only report the result.")
+    letters: list[ChosenLetter] = Field(
+        min_length=1, max_length=_CHOSEN_MAX, description="The dead letters to redrive."
+    )
+    dry_run: bool = Field(default=False, description="Change nothing, say what would be done.")
 
 
 class RefusedLetter(ChosenLetter):
     """One that was not redriven."""
 
-    reason: str
+    reason: str = Field(description="Why it was not redriven, in a sentence.")
 
 
 class ChosenRedriven(BaseModel):
@@ -75,7 +78,7 @@ class ChosenRedriven(BaseModel):
     redriven: int = Field(description="Number of redriven messages.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
     moved: int = Field(description="Others that stood before a chosen one, and stand at the end now, as if new.")
-    refused: list[RefusedLetter]
+    refused: list[RefusedLetter] = Field(description="Dead letters that were not redriven.")
 
 
 def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
@@ -90,12 +93,12 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     @router.get("", responses=_REFUSED)
     async def list_all_dead_letters(
         sees_data: SeesData,
-        name: str = Path(),
-        broker: str = Query(default="", description="Only at this broker."),
+        name: GroupName,
+        broker: str = Query(default="", description="At this broker alone."),
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> DeadLetters:
-        """Dead letters of a group at all brokers."""
+        """List the dead letters of a group at all brokers, the oldest of each broker first."""
         inquiry.state.group(name)
         found: list[DeadLetter] = []
 
@@ -116,16 +119,21 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
             next=rest,
         )
 
-    @router.get("/export", responses={**_REFUSED, 200: {"content": {"application/x-ndjson": {}}}})
+    @router.get(
+        "/export",
+        responses={**_REFUSED, 200: {"content": {"application/x-ndjson": {}}}},
+        response_class=StreamingResponse,
+    )
     async def export_dead_letters(
         sees_data: SeesData,
-        name: str = Path(),
-        broker: str = Query(default="", description="Only at this broker."),
+        name: GroupName,
+        broker: str = Query(default="", description="At this broker alone."),
         after: After = "",
         limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED_MAX,
     ) -> StreamingResponse:
-        """Dead letters with whole bodies, one JSON object a line. The last line is none of them: it has `next`, to be
-        given as `after` for those that follow, and `unanswered`.
+        """Export dead letters with whole bodies, one JSON object a line.
+
+        The last line is no dead letter: it has `next`, the `after` of the next request, and `unanswered`.
         """
         inquiry.state.group(name)
         found: list[tuple[str, bytes]] = []
@@ -148,8 +156,8 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     @router.post("/redrive", responses=_REFUSED)
-    async def redrive_chosen_dead_letters(wanted: ChoiceWanted, name: str = Path()) -> ChosenRedriven:
-        """Give chosen dead letters back to their group, each as if for the first time; other groups get nothing."""
+    async def redrive_chosen_dead_letters(wanted: ChoiceWanted, name: GroupName) -> ChosenRedriven:
+        """Redrive chosen dead letters: each is delivered to its group as a first attempt; other groups get nothing."""
         inquiry.state.group(name)
         offsets: dict[str, list[int]] = defaultdict(list)
         for letter in wanted.letters:
@@ -177,8 +185,8 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
 class ExportEnd(BaseModel):
     """The last line of an export."""
 
-    next: str | None
-    unanswered: list[Silence]
+    next: str | None = Field(description="`after` of the next request; null at the end.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 def _list_request(group: str, begin: str, limit: int) -> pb.DeadLetterListRequest:

@@ -36,14 +36,14 @@ class DebugProcess(BaseModel):
 class DebugProcesses(BaseModel):
     """The processes of the cluster, without other controllers that do not lead."""
 
-    processes: list[DebugProcess]
+    processes: list[DebugProcess] = Field(description="The processes of the cluster.")
 
 
 class DebugPage(BaseModel):
     """A page on a process. It holds no secret and no message's body."""
 
-    process: str
-    page: str
+    process: str = Field(description="Key of the process.")
+    page: str = Field(description="`settings`, `log` or `metrics`.")
     text: str = Field(
         description="`settings`: JSON with the versions of libraries, and the settings in force; what is secret is "
         "replaced. `log`: the last 500 lines. `metrics`: as Prometheus reads them. At most 16 MiB."
@@ -72,7 +72,7 @@ def debug_router(
 
     @router.get("/processes")
     async def list_processes() -> DebugProcesses:
-        """All processes, and which pages each has."""
+        """List all processes with the pages that each has."""
         found: dict[str, list[str]] = {OWN: list(own_pages)}
         for member in processes.members(views.registrations()):
             if member.is_within:
@@ -87,7 +87,7 @@ def debug_router(
         process: str = Query(max_length=300, description="Its `key`."),
         page: str = Query(max_length=32, description="`settings`, `log` or `metrics`."),
     ) -> DebugPage:
-        """A page on a process: settings in force, last lines of its log, metrics."""
+        """Return a page of a process: its settings in force, the last lines of its log, or its metrics."""
         async with at_once:
             if process == OWN:
                 make = own_pages.get(page)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 
 from popwheel_controller.http.definition_shapes import DefinitionList, GroupChange, Outcome, Outcomes, TopicChange
 from popwheel_controller.http.definitions import Definition, Definitions
 from popwheel_controller.http.guard import DryRun
+from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
@@ -36,18 +37,18 @@ def definition_router(definitions: Definitions) -> APIRouter:
         return found.outcome()
 
     @router.patch("/topics/{name}", tags=["topics"], responses=_REFUSED_ONE)
-    async def alter_topic(wanted: TopicChange, dry_run: DryRun, name: str = Path()) -> Outcome:
-        """Change settings of a topic: all that is said, or nothing. Its messages stay."""
+    async def alter_topic(wanted: TopicChange, dry_run: DryRun, name: TopicName) -> Outcome:
+        """Change the given settings of a topic, all of them or none; its messages stay."""
         return await alter(Definition(name, wanted.settings(), may_be_made=False), dry_run)
 
     @router.patch("/groups/{name}", tags=["groups"], responses=_REFUSED_ONE)
-    async def alter_group(wanted: GroupChange, dry_run: DryRun, name: str = Path()) -> Outcome:
-        """Change settings of a consumer group: all that is said, or nothing. What it has read stays read."""
+    async def alter_group(wanted: GroupChange, dry_run: DryRun, name: GroupName) -> Outcome:
+        """Change the given settings of a consumer group, all of them or none; its progress stays."""
         return await alter(Definition(name, wanted.settings(), may_be_made=False), dry_run)
 
     @router.post("/definitions", tags=["definitions"], responses=_REFUSED)
     async def define_many(wanted: DefinitionList, dry_run: DryRun) -> Outcomes:
-        """Make topics and groups, or change those that are there, to be as is said: all of them, or none.
+        """Create or change topics and groups so that they match the given definitions: all of them, or none.
 
         Nothing is ever deleted. A dry run shows each that would be refused.
         """

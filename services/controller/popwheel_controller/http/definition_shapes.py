@@ -72,24 +72,26 @@ class GroupDefinition(GroupChange):
 class DefinitionList(_Body):
     """Topics and groups, at most 50 of both together."""
 
-    topics: list[TopicDefinition] = []
-    groups: list[GroupDefinition] = []
+    topics: list[TopicDefinition] = Field(default=[], description="Topics to create or to change.")
+    groups: list[GroupDefinition] = Field(default=[], description="Groups to create or to change.")
 
 
 class FieldChange(BaseModel):
     """A setting that becomes another one."""
 
-    field: str
-    before: Any
-    after: Any
+    field: str = Field(description="Name of the setting.")
+    before: Any = Field(description="Its old value.")
+    after: Any = Field(description="Its new value.")
 
 
 class Outcome(BaseModel):
     """Outcome for one topic or group, or of its dry run."""
 
-    kind: Kind
-    name: str
-    outcome: Literal["created", "changed", "unchanged", "refused"]
+    kind: Kind = Field(description="`topic` or `group`.")
+    name: str = Field(description="Name of the topic or group.")
+    outcome: Literal["created", "changed", "unchanged", "refused"] = Field(
+        description="What was done, or what a dry run would do."
+    )
     changes: list[FieldChange] = Field(description="Of one that was there: settings that become other ones.")
     settings: dict[str, Any] = Field(description="All settings as they are then.")
     code: str | None = Field(default=None, description="Why it is refused, in a word.")
@@ -99,7 +101,7 @@ class Outcome(BaseModel):
 class Outcomes(BaseModel):
     """Outcomes in the order of the request: topics first."""
 
-    outcomes: list[Outcome]
+    outcomes: list[Outcome] = Field(description="One outcome for each topic and group.")
 
 
 def facts_of(named: pb.Topic | pb.Group) -> dict[str, Any]:

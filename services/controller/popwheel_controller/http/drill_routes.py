@@ -11,6 +11,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.group_routes import GroupViews
 from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.path_parts import BrokerName
 from popwheel_controller.http.refusal import refusal
 
 KillReplica = Callable[[int, str, int], None]
@@ -25,7 +26,7 @@ class Killed(BaseModel):
     """A master that was killed, or would be."""
 
     name: str = Field(description="The broker group.")
-    replica: int
+    replica: int = Field(description="Number of the replica that was master.")
     pid: int = Field(description="Number of its process.")
     killed: bool = Field(description="False: nothing was done, that was a dry run.")
 
@@ -47,7 +48,7 @@ def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | No
             409: refusal("Not here, or not now; the message says why."),
         },
     )
-    async def kill_master(group: str, note: Note, dry_run: DryRun) -> Killed:
+    async def kill_master(group: BrokerName, note: Note, dry_run: DryRun) -> Killed:
         """Kill the process of a master as kill -9 does, to see its group fail over. `popwheel cluster` starts it again.
 
         Groups of one replica are away until then.

@@ -18,16 +18,17 @@ from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.replicas import NUMBER_MAX
 from popwheel_controller.cluster.processes import Registration
 from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.path_parts import BrokerName
 from popwheel_controller.http.refusal import refusal
 
 
 class ReplicaView(BaseModel):
     """One replica of a broker group, as its last report and the controller have it."""
 
-    number: int
+    number: int = Field(description="Number of the replica within its group.")
     role: str = Field(description="master or slave, also of a dead one; empty if it has to stay out.")
-    address: str
-    alive: bool
+    address: str = Field(description="host:port of the replica.")
+    alive: bool = Field(description="The controller receives its reports, or did until just now.")
     in_sync: bool = Field(description="Whether it has every acknowledged message.")
     wiped: bool = Field(description="Whether its volume was wiped.")
     leaving: bool = Field(description="Whether it wants to stop.")
@@ -36,59 +37,59 @@ class ReplicaView(BaseModel):
     )
     epoch: int = Field(description="The latest epoch that it has seen.")
     last_epoch: int = Field(description="Of the last record of its log.")
-    end_position: int
-    confirmed_position: int
-    lag_bytes: int | None = Field(description="How far it is behind the master in bytes, by the master's report.")
-    lag_ms: int | None = Field(description="How far it is behind the master in time.")
-    heard_ms: int | None = Field(description="Age of its last report, in milliseconds.")
-    checkpoint_version: int = Field(description="Version of its checkpoint.")
+    end_position: int = Field(description="End of its log.")
+    confirmed_position: int = Field(description="High watermark: every in-sync replica has the log up to there.")
+    lag_bytes: int | None = Field(description="How far it is behind the master, as that says.")
+    lag_ms: int | None = Field(description="The same in time.")
+    heard_ms: int | None = Field(description="How long ago its last report came.")
+    checkpoint_version: int = Field(description="Of the master's progress that it holds.")
 
 
 class CheckpointView(BaseModel):
     """Age of the checkpoints that slaves have: that of the slave furthest behind."""
 
-    version: int
-    age_ms: int
-    duration_ms: int = Field(description="How long its transfer to the slaves took, in milliseconds.")
+    version: int = Field(description="Version of the checkpoint.")
+    age_ms: int = Field(description="Age of the checkpoint.")
+    duration_ms: int = Field(description="How long it took to bring it to the slaves.")
 
 
 class BrokerGroupView(BaseModel):
     """A broker group."""
 
-    name: str
-    version: int
-    epoch: int
-    master: int | None
-    sync_state_set: list[int]
+    name: str = Field(description="Name of the broker group.")
+    version: int = Field(description="Increases with each change of the group.")
+    epoch: int = Field(description="Epoch of the latest master.")
+    master: int | None = Field(description="Number of the master; null if there is none.")
+    sync_state_set: list[int] = Field(description="Numbers of the in-sync replicas.")
     trouble: str = Field(description="Why it has no master, in a sentence; empty if it has one.")
-    checkpoint: CheckpointView | None
-    replicas: list[ReplicaView]
+    checkpoint: CheckpointView | None = Field(description="Age of the checkpoint at the slaves; null if none has one.")
+    replicas: list[ReplicaView] = Field(description="The replicas, by number.")
 
 
 class GroupChangeView(BaseModel):
     """A change of a broker group."""
 
     time_ms: int = Field(description="In milliseconds since 1970.")
-    version: int
-    epoch: int
-    master: int | None
-    sync_state_set: list[int]
+    version: int = Field(description="Version of the group after the change.")
+    epoch: int = Field(description="Epoch of the latest master then.")
+    master: int | None = Field(description="Number of the master then; null if there was none.")
+    sync_state_set: list[int] = Field(description="Numbers of the in-sync replicas then.")
     what: list[str] = Field(description="What became different, in a few words each.")
 
 
 class BrokerGroupHistory(BaseModel):
     """The latest changes of a broker group, the oldest first."""
 
-    name: str
+    name: str = Field(description="Name of the broker group.")
     since_ms: int = Field(description="Since when changes are known: this controller leads since then.")
-    dropped: int = Field(description="Number of older changes since then that were dropped.")
-    changes: list[GroupChangeView]
+    dropped: int = Field(description="Older changes since then that are not listed any more.")
+    changes: list[GroupChangeView] = Field(description="The changes, the oldest first.")
 
 
 class BrokerGroups(BaseModel):
     """All broker groups."""
 
-    groups: list[BrokerGroupView]
+    groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
 
 class Successor(BaseModel):
@@ -122,15 +123,15 @@ class Gone(BaseModel):
 class Left(BaseModel):
     """State of a broker group after a removal."""
 
-    name: str
-    replicas: list[int] = Field(description="Numbers of the remaining replicas; none if the group was removed.")
+    name: str = Field(description="Name of the broker group.")
+    replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
 
 
 class Loss(BaseModel):
     """Possible loss, as a dry run found it; nothing was changed."""
 
-    name: str
-    replicas: list[int] = Field(description="Replicas that would be removed, or the one that would lead.")
+    name: str = Field(description="Name of the broker group.")
+    replicas: list[int] = Field(description="Those that would be forgotten, or the one that would lead.")
     loss: str = Field(description="A sentence; empty if nothing may be lost.")
     word: str = Field(description="Says that you know it; empty if none is needed.")
 
@@ -272,20 +273,22 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.get("")
     async def list_broker_groups() -> BrokerGroups:
+        """List broker groups with their master, epoch and in-sync replicas."""
         return BrokerGroups(groups=views.all())
 
     @router.get("/{group}", responses={404: _NOT_FOUND})
-    async def describe_broker_group(group: str) -> BrokerGroupView:
+    async def describe_broker_group(group: BrokerName) -> BrokerGroupView:
+        """Show a broker group with its master, epoch and in-sync replicas, and the lag of each replica."""
         return views.one(names.broker_group(group))
 
     @router.get("/{group}/history", responses={404: _NOT_FOUND})
-    async def read_history(group: str) -> BrokerGroupHistory:
+    async def list_history(group: BrokerName) -> BrokerGroupHistory:
         """List the changes of a broker group: masters, epochs, in-sync replicas."""
         return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
-    async def switch_master(group: str, successor: Successor, note: Note) -> BrokerGroupView:
-        """Transfer leadership to a replica of the sync-state set."""
+    async def switch_master(group: BrokerName, successor: Successor, note: Note) -> BrokerGroupView:
+        """Make an in-sync replica of a broker group its master, and return the group."""
         note.before = views.in_short(group)
         await transfers.switch(names.broker_group(group), successor.to)
         note.after = views.in_short(group)
@@ -293,9 +296,9 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.post("/{group}/unclean-election", responses={400: _WORD, 404: _NOT_FOUND, 409: _NOT_NOW})
     async def elect_unclean(
-        group: str, election: UncleanElection, note: Note, dry_run: DryRun
+        group: BrokerName, election: UncleanElection, note: Note, dry_run: DryRun
     ) -> BrokerGroupView | Loss:
-        """Elect a replica that may lack acknowledged messages, because no complete replica will return."""
+        """Elect a replica that may lack acknowledged messages, when no in-sync replica will come back."""
         if dry_run:
             return _loss(group, transfers.cost_of_unclean(names.broker_group(group), election.replica))
         note.before = views.in_short(group)
@@ -304,8 +307,8 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         return views.one(group)
 
     @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
-    async def forget(group: str, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
-        """Remove a replica, or a whole broker group, that will not return."""
+    async def forget(group: BrokerName, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
+        """Forget a replica, or a whole broker group, that will not come back."""
         if dry_run and gone.replica is None:
             return _loss(group, decommission.cost_of_group(group))
         if dry_run and gone.replica is not None:

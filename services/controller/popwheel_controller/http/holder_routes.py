@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple, TypeVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.contract.message_id import made_since_ms
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_controller.http.audit_routes import REFUSED, TIME_MS_MAX, check_names
 from popwheel_controller.http.inquiry import Inquiry, Silence
+from popwheel_controller.http.path_parts import MessageId
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_RELEASE, IN_FLIGHT_SUMMARY, MESSAGE_EVENTS
 
@@ -46,9 +47,9 @@ _TOO_MANY = "it has more messages to look through than one request may take; say
 class HolderGroup(BaseModel):
     """Messages in flight of a group at all brokers."""
 
-    group: str
-    held: int = Field(description="Messages in flight: delivered to it and not acknowledged.")
-    clients: int = Field(description="Its clients with messages in flight, at the broker with most of them.")
+    group: str = Field(description="Name of the consumer group.")
+    held: int = Field(description="Messages that it was given and has not acknowledged.")
+    clients: int = Field(description="Its clients that hold something at the broker where these are the most.")
     oldest_popped_ms: int | None = Field(
         description="When the oldest of them was delivered, or its invisible duration last changed, in milliseconds "
         "since 1970."
@@ -58,24 +59,26 @@ class HolderGroup(BaseModel):
 class HolderClient(BaseModel):
     """Messages in flight of one client of a group at all brokers."""
 
-    client_id: str | None = Field(description="Null: all messages of the group whose client is unknown.")
-    group: str
-    held: int
-    oldest_popped_ms: int | None
+    client_id: str | None = Field(description="Null: all of the group whose client is not known.")
+    group: str = Field(description="Name of the consumer group.")
+    held: int = Field(description="Messages in flight.")
+    oldest_popped_ms: int | None = Field(
+        description="Since when the oldest of these is in flight, in milliseconds since 1970; null if there is none."
+    )
 
 
 class InFlightSummary(BaseModel):
     """Numbers of messages in flight by group and client."""
 
-    total: int
+    total: int = Field(description="Messages in flight at all brokers that answered.")
     groups: list[HolderGroup] = Field(description="The 100 groups with most messages in flight.")
     clients: list[HolderClient] = Field(description="The 100 clients with most messages in flight.")
-    other_groups: int = Field(description="Further groups with messages in flight, at least.")
-    other_clients: int = Field(description="Likewise.")
+    other_groups: int = Field(description="Least number of further groups with messages in flight.")
+    other_clients: int = Field(description="Least number of further clients with messages in flight.")
     known_since_ms: int | None = Field(
         description="Since when all brokers that answered know who has what; null if none did."
     )
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class ReleaseWanted(BaseModel):
@@ -83,12 +86,12 @@ class ReleaseWanted(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    broker: str = Field(max_length=255)
-    group: str = Field(max_length=255)
+    broker: str = Field(max_length=255, description="Name of the broker group.")
+    group: str = Field(max_length=255, description="Name of the consumer group.")
     topic: str = Field(max_length=1_000, description="In which it has its offset, as `/inflight` says it.")
-    queue_id: int = Field(ge=0, le=2**31 - 1)
-    queue_offset: int = Field(ge=0, le=TIME_MS_MAX)
-    dry_run: bool = Field(default=False, description="Change nothing, only report the result.")
+    queue_id: int = Field(ge=0, le=2**31 - 1, description="Queue at this broker.")
+    queue_offset: int = Field(ge=0, le=TIME_MS_MAX, description="Offset in the queue.")
+    dry_run: bool = Field(default=False, description="Change nothing, say what would be.")
 
 
 class Released(BaseModel):
@@ -105,26 +108,26 @@ class MessageEvent(BaseModel):
     """Event of a message."""
 
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     kind: str = Field(
         description="`stored`, `delivered`, `acked`, `nacked` (its consumer changed its invisible duration), "
         "`expired`, `revived`, `fired`, `dead`, `redriven`, `released`, `recalled`, `committed`, `rolled_back`."
     )
     group: str = Field(description="Empty where it concerns no group.")
-    client_id: str | None
+    client_id: str | None = Field(description="Client that got the message; null if it is not known.")
     attempt: int | None = Field(
         description="Which delivery, from 1; of `revived` and `redriven` the one that comes next. Null: not known."
     )
     until_ms: int | None = Field(description="Until when it is hidden then, or waits for its time; or null.")
     topic: str = Field(description="In which it has its offset.")
-    queue_id: int
-    queue_offset: int
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
 
 
 class EventsKnown(BaseModel):
     """Period for which a broker remembers deliveries."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     since_ms: int = Field(description="Deliveries and their ends since then are known; of earlier ones some may be.")
     dropped: int = Field(description="Entries that made room for later ones.")
 
@@ -132,9 +135,9 @@ class EventsKnown(BaseModel):
 class MessageEvents(BaseModel):
     """Events of a message, the oldest first."""
 
-    events: list[MessageEvent]
-    known_since: list[EventsKnown]
-    unanswered: list[Silence]
+    events: list[MessageEvent] = Field(description="The events, the oldest first.")
+    known_since: list[EventsKnown] = Field(description="Period that each broker remembers.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 _Key = TypeVar("_Key")
@@ -166,8 +169,10 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/inflight/summary")
     async def sum_up_in_flight() -> InFlightSummary:
-        """Count messages in flight by group and client. Each broker names the 1,000 groups and the 1,000 clients with
-        most of them; those of others are only in `total`.
+        """Count messages in flight by group and by client, at all brokers.
+
+        Each broker names the 1,000 groups and the 1,000 clients with most of them. Those of all others are in `total`
+        alone.
         """
         answers = await inquiry.of_all(IN_FLIGHT_SUMMARY, pb.InFlightSummaryRequest(limit=_ASKED))
         return _summary(list(answers.given.values()), answers.unanswered)
@@ -194,7 +199,7 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/messages/{message_id}/events", responses=REFUSED)
     async def list_events(
-        message_id: str = Path(max_length=255),
+        message_id: MessageId,
         topic: str = Query(description="That it was sent to."),
         group: str = Query(default="", description="What happened for this group alone."),
         since_ms: int | None = Query(

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -25,8 +25,8 @@ Response = TypeVar("Response")
 class Silence(BaseModel):
     """Broker that did not answer: its data is missing."""
 
-    broker: str
-    reason: str
+    broker: str = Field(description="Name of the broker group.")
+    reason: str = Field(description="Why it did not answer, in a sentence.")
 
 
 @dataclass(frozen=True, slots=True)

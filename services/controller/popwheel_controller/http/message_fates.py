@@ -22,7 +22,7 @@ Place = Mapping[str, Any]
 class Fate(BaseModel):
     """Fate of a message for one group, or before any group could read it."""
 
-    broker: str
+    broker: str = Field(description="Name of the broker group.")
     group: str = Field(description="For whom; empty if it has not come into its topic.")
     topic: str = Field(description="Topic of the place that the fate is derived from.")
     position: int = Field(description="Of that place, in the log of the broker.")

@@ -27,7 +27,7 @@ class NewMessage(BaseModel, extra="forbid"):
     `lite_topic` is given: a message is of one type.
     """
 
-    body: str
+    body: str = Field(description="Body of the message.")
     body_encoding: Literal["text", "base64"] = Field(default="text", description="What `body` is; text goes as UTF-8.")
     tag: str = Field(default="", description="Consumers may filter by it.")
     keys: list[str] = Field(default=[], max_length=_NAMES_MAX, description="Words to find it by.")

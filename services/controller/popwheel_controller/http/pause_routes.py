@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 
 from popwheel_common.clock import Clock
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
@@ -12,6 +12,7 @@ from popwheel_controller.cluster.pause import pause_group, pause_topic
 from popwheel_controller.cluster.state_keeper import StateKeeper
 from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topic
 from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
@@ -41,23 +42,23 @@ def pause_router(keeper: StateKeeper, clock: Clock) -> APIRouter:
         return shown_group(keeper.state.group(name))
 
     @router.post("/topics/{name}/pause", tags=["topics"], responses=_NOT_FOUND)
-    async def pause_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
-        """Pause a topic: deliver none of its messages until it is resumed. Sends are stored."""
+    async def pause_this_topic(note: Note, dry_run: DryRun, name: TopicName) -> Topic:
+        """Pause a topic: none of its messages is delivered until it is resumed; sends are stored."""
         return await set_topic(note, name, clock.wall_ms(), dry_run)
 
     @router.post("/topics/{name}/resume", tags=["topics"], responses=_NOT_FOUND)
-    async def resume_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
-        """Resume a topic."""
+    async def resume_this_topic(note: Note, dry_run: DryRun, name: TopicName) -> Topic:
+        """Resume a paused topic: its messages are delivered to all groups."""
         return await set_topic(note, name, 0, dry_run)
 
     @router.post("/groups/{name}/pause", tags=["groups"], responses=_NOT_FOUND)
-    async def pause_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
-        """Pause a consumer group: deliver nothing to it until it is resumed. It may acknowledge messages in flight."""
+    async def pause_this_group(note: Note, dry_run: DryRun, name: GroupName) -> Group:
+        """Pause a consumer group: nothing is delivered to it until it is resumed; it may acknowledge what it has."""
         return await set_group(note, name, clock.wall_ms(), dry_run)
 
     @router.post("/groups/{name}/resume", tags=["groups"], responses=_NOT_FOUND)
-    async def resume_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
-        """Resume a consumer group."""
+    async def resume_this_group(note: Note, dry_run: DryRun, name: GroupName) -> Group:
+        """Resume a paused consumer group: messages are delivered to it."""
         return await set_group(note, name, 0, dry_run)
 
     return router

@@ -26,9 +26,9 @@ _PARTS = 3
 class Polls(BaseModel):
     """Polls of a group for a topic, at one proxy. Counts are since the proxy was started, as far as it counts them."""
 
-    proxy: str
-    group: str
-    topic: str
+    proxy: str = Field(description="Name of the proxy.")
+    group: str = Field(description="Name of the consumer group.")
+    topic: str = Field(description="Name of the topic.")
     mode: str = Field(
         description="How they wait: `notify` at all brokers, `plain` at one, `sliced` at one after another. Empty if "
         "nobody has polled of late."
@@ -47,9 +47,9 @@ class Polls(BaseModel):
 class PollPage(BaseModel):
     """Some polls, by proxy, topic and group. A page may be empty although more follow."""
 
-    polls: list[Polls]
-    unanswered: list[SilentProxy]
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
+    polls: list[Polls] = Field(description="The polls of this page.")
+    unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their polls are missing.")
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
 
 
 _BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}

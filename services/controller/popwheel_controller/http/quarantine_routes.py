@@ -13,6 +13,7 @@ from popwheel_common.web.refusals import http_status
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import DryRun, SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
+from popwheel_controller.http.path_parts import BrokerName, QuarantineId
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import QUARANTINE_DROP, QUARANTINE_LIST, QUARANTINE_RETRY, QUARANTINE_SHOW
 
@@ -26,15 +27,15 @@ BornMs = Annotated[
 class QuarantineEntry(BaseModel):
     """Poison message in the quarantine."""
 
-    broker: str
-    id: str = Field(description="Id at its broker.")
-    step: str = Field(description="Step at which it failed.")
+    broker: str = Field(description="Name of the broker group.")
+    id: str = Field(description="Names it at its broker.")
+    step: str = Field(description="At which it failed.")
     reason: str = Field(description="The error.")
     set_aside_ms: int = Field(description="When it was quarantined, in milliseconds since 1970.")
     group: str = Field(description="Whose delivery it was; empty for none.")
-    topic: str
-    queue_id: int
-    queue_offset: int
+    topic: str = Field(description="Topic of the message.")
+    queue_id: int = Field(description="Queue at this broker.")
+    queue_offset: int = Field(description="Offset in the queue.")
     position: int = Field(description="Of the record that failed, in the commit log.")
     taken: bool = Field(
         description="Whether it was removed from its place; else it is still there, and this entry only reports it."
@@ -44,18 +45,18 @@ class QuarantineEntry(BaseModel):
 class QuarantineList(BaseModel):
     """Poison messages of all brokers that answered, the oldest first."""
 
-    entries: list[QuarantineEntry]
-    total: int = Field(description="Number of all, listed or not.")
-    unanswered: list[Silence]
+    entries: list[QuarantineEntry] = Field(description="The poison messages of this page.")
+    total: int = Field(description="How many there are, also of those that are not listed.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class QuarantinedMessage(QuarantineEntry, ShownBody):
     """One of them, with its message."""
 
-    message_id: str
-    tag: str
-    keys: list[str]
-    properties: dict[str, str]
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    properties: dict[str, str] = Field(description="Properties of the message, by name.")
     hidden: bool = Field(default=False, description="The token may not see properties and body.")
     unreadable: str = Field(description="Why the message cannot be read; empty if it can.")
 
@@ -63,9 +64,9 @@ class QuarantinedMessage(QuarantineEntry, ShownBody):
 class QuarantineChange(BaseModel):
     """Confirmation of a change."""
 
-    broker: str
-    id: str
-    changed: bool = Field(description="False: the quarantine has no such id (any more).")
+    broker: str = Field(description="Name of the broker group.")
+    id: str = Field(description="Id in the quarantine of this broker.")
+    changed: bool = Field(description="False: the quarantine has no message with that id (any more).")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
@@ -86,24 +87,28 @@ def quarantine_router(inquiry: Inquiry) -> APIRouter:
     async def list_quarantine(
         limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many, the oldest."),
     ) -> QuarantineList:
+        """List the poison messages of all brokers, the oldest first."""
         return _list(await inquiry.of_all(QUARANTINE_LIST, pb.QuarantineListRequest(limit=limit)), limit)
 
     @router.get("/{broker}/{id}", responses={**_REFUSED, 404: refusal("The quarantine has no such id.")})
     async def show_quarantined(
-        broker: str,
-        id: str,  # noqa: A002 - as the path says it
+        broker: BrokerName,
+        id: QuarantineId,  # noqa: A002 - as the path says it
         sees_data: SeesData,
     ) -> QuarantinedMessage:
+        """Show a poison message with its error, properties and body."""
         found = await inquiry.of(broker, QUARANTINE_SHOW, pb.QuarantineShowRequest(id=id))
         return _message(broker, found, sees_data=sees_data)
 
     @router.post("/{broker}/{id}/retry", responses=_REFUSED)
-    async def retry_quarantined(broker: str, id: str) -> QuarantineChange:  # noqa: A002
+    async def retry_quarantined(broker: BrokerName, id: QuarantineId) -> QuarantineChange:  # noqa: A002
+        """Put a poison message back to where it failed, so that the broker tries it once more."""
         answer = await inquiry.of(broker, QUARANTINE_RETRY, pb.QuarantineRetryRequest(id=id))
         return QuarantineChange(broker=broker, id=id, changed=answer.changed)
 
     @router.post("/{broker}/{id}/drop", responses=_REFUSED)
-    async def drop_quarantined(broker: str, id: str, dry_run: DryRun) -> QuarantineChange:  # noqa: A002
+    async def drop_quarantined(broker: BrokerName, id: QuarantineId, dry_run: DryRun) -> QuarantineChange:  # noqa: A002
+        """Remove a poison message from the quarantine for good."""
         if dry_run:
             return QuarantineChange(broker=broker, id=id, changed=await _is_there(inquiry, broker, id))
         answer = await inquiry.of(broker, QUARANTINE_DROP, pb.QuarantineDropRequest(id=id))

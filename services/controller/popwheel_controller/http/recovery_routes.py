@@ -46,21 +46,21 @@ class RecoveryFinding(BaseModel):
     """Finding about a topic or group that could not be recovered, or not as it was."""
 
     kind: str = Field(description="topic or group.")
-    name: str
-    what: str
+    name: str = Field(description="Name of the topic or group.")
+    what: str = Field(description="What could not be recovered, in a sentence.")
 
 
 class Recovery(BaseModel):
     """Topics and groups that were restored, or would be."""
 
     brokers: list[str] = Field(description="The broker groups that were asked.")
-    topics: list[Topic] = Field(description="The first 1,000 restored ones.")
-    topics_total: int
-    groups: list[Group] = Field(description="The first 1,000 restored ones.")
-    groups_total: int
-    kept_total: int = Field(description="Number of topics and groups that were created since, and stay.")
+    topics: list[Topic] = Field(description="The first 1,000 of those that came back.")
+    topics_total: int = Field(description="Number of all topics that came back.")
+    groups: list[Group] = Field(description="The first 1,000 of those that came back.")
+    groups_total: int = Field(description="Number of all groups that came back.")
+    kept_total: int = Field(description="Number of topics and groups that were made since, and stay.")
     findings: list[RecoveryFinding] = Field(description="The first 1,000.")
-    findings_total: int
+    findings_total: int = Field(description="Number of all findings.")
 
 
 def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: Inquiry) -> APIRouter:

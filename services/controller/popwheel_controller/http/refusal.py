@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Refusal(BaseModel):
     """Reason for which a request was refused. `leader` is set only if another controller leads; it may be empty."""
 
-    code: str
-    message: str
-    leader: str | None = None
+    code: str = Field(description="Status by name: `TOPIC_NOT_FOUND`.")
+    message: str = Field(description="Why, and what to do, in a sentence.")
+    leader: str | None = Field(default=None, description="host:port of the controller that leads.")
 
 
 def refusal(description: str) -> dict[str, Any]:

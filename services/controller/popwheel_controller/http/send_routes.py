@@ -7,7 +7,7 @@ checks, first use of topics, order of message groups, another broker when one fa
 import asyncio
 from typing import Any, Final
 
-from fastapi import APIRouter, Path, Request, status
+from fastapi import APIRouter, Request, status
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -21,6 +21,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectQuestion, SendQ
 from popwheel_common.web.caller import caller_in
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.http.new_message import NewMessage, decoded, send_request
+from popwheel_controller.http.path_parts import TopicName
 from popwheel_controller.http.refusal import refusal
 
 _SEND_MS: Final = 5_000
@@ -31,8 +32,8 @@ _ANSWER_S: Final = 6.0
 class SentMessage(BaseModel):
     """Stored message."""
 
-    message_id: str
-    topic: str
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    topic: str = Field(description="Name of the topic.")
     proxy: str = Field(description="Through which it was sent.")
     queue_offset: int | None = Field(description="Its offset in its queue; null for a delayed one.")
     recall_handle: str | None = Field(description="Of a delayed message: handle to recall it (`/timers/recall`).")
@@ -105,8 +106,8 @@ def send_router(sending: Sending, clock: Clock) -> APIRouter:
     router = APIRouter(tags=["topics"])
 
     @router.post("/topics/{name}/messages", status_code=status.HTTP_201_CREATED, responses=_REFUSED)
-    async def send_message(new: NewMessage, request: Request, name: str = Path()) -> SentMessage:
-        """Send a message, as a client would."""
+    async def send_message(new: NewMessage, request: Request, name: TopicName) -> SentMessage:
+        """Send a message through a proxy, as a client would."""
         names.topic(name, Use.SEND)
         caller = caller_in(request.scope.setdefault("state", {}))
         sent_id = sending.next_id()

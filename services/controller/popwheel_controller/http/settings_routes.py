@@ -40,21 +40,21 @@ class ProcessSettings(BaseModel):
     """The settings in force of one process."""
 
     process: str = Field(description="`controller`, `proxy/NAME`, `broker/NAME/REPLICA`.")
-    settings: list[Setting]
+    settings: list[Setting] = Field(description="The settings of the process.")
 
 
 class SilentProcess(BaseModel):
     """A process that did not answer."""
 
-    process: str
-    reason: str
+    process: str = Field(description="Key of the process.")
+    reason: str = Field(description="Why it did not answer, in a sentence.")
 
 
 class Settings(BaseModel):
     """The settings of all processes that answered, without other controllers that do not lead."""
 
-    processes: list[ProcessSettings]
-    unanswered: list[SilentProcess]
+    processes: list[ProcessSettings] = Field(description="The processes that answered.")
+    unanswered: list[SilentProcess] = Field(description="Processes that did not answer.")
 
 
 def settings_router(
@@ -94,7 +94,7 @@ def settings_router(
     async def list_settings(
         process: str = Query(default="", max_length=300, description="Of this one alone; all if left out."),
     ) -> Settings:
-        """Settings in force, and where each came from."""
+        """List the settings in force of each process, and where each value came from."""
         found = {OWN} if _PAGE in own_pages else set()
         for member in processes.members(views.registrations()):
             if not member.is_within:

@@ -21,11 +21,11 @@ class ClusterProcess(BaseModel):
     """A broker or proxy."""
 
     kind: str = Field(description="broker or proxy.")
-    name: str
+    name: str = Field(description="Name of the broker group or proxy.")
     address: str = Field(description="host:port at which proxies reach a broker, clients a proxy.")
     pid: int | None = Field(description="Its number, if it runs on the controller's machine.")
-    since_ms: int = Field(description="Time of its registration, in milliseconds since 1970.")
-    ready: bool
+    since_ms: int = Field(description="Since when it is registered, in milliseconds since 1970.")
+    ready: bool = Field(description="The process can serve.")
     reason: str = Field(description="Why it is not ready; empty if it is.")
     replica: int | None = Field(description="Number of a broker within its broker group, whose name it has.")
     role: str = Field(description="master or slave; empty of a proxy, and of a broker without a role.")
@@ -34,10 +34,10 @@ class ClusterProcess(BaseModel):
 class ClusterStatus(BaseModel):
     """The cluster and its processes."""
 
-    name: str
-    version: int
-    processes: list[ClusterProcess]
-    broker_groups: list[BrokerGroupView]
+    name: str = Field(description="Name of the cluster.")
+    version: int = Field(description="Increases with each change of topics, groups or brokers.")
+    processes: list[ClusterProcess] = Field(description="The brokers and proxies.")
+    broker_groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
 
 def shared_status(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
@@ -86,7 +86,7 @@ def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
 
     @router.get("/status")
     async def cluster_status() -> ClusterStatus:
-        """List all brokers and proxies with their readiness; concurrent requests share one check."""
+        """List all brokers and proxies with their readiness; callers at the same time share one check."""
         return await status.result()
 
     return router

@@ -44,7 +44,7 @@ def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None],
         lite_topic: LiteTopic = "",
         rate: Annotated[int, Query(ge=1, le=RATE_MAX, description="At most so many messages a second.")] = RATE_MAX,
     ) -> TailResponse:
-        """Stream the new messages of a topic; consumer groups are not affected.
+        """Stream the messages that come to a topic from now on; the progress of groups stays as it is.
 
         Events: `begun`, when no new message will be missed; `message`, like one of `browse`; `skipped`, the `count` of
         messages that were too many; `unanswered`, brokers that do not answer, when these change; `end`, with a `code`

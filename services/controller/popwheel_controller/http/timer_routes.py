@@ -27,21 +27,21 @@ class Horizon(BaseModel):
     """Number of messages due within a time from now."""
 
     within_ms: int = Field(description="Without what the horizons before it count; 0: all that is due later.")
-    count: int
+    count: int = Field(description="Number of messages.")
 
 
 class TopicCount(BaseModel):
     """Number of a topic's delayed messages."""
 
-    topic: str
-    count: int
+    topic: str = Field(description="Name of the topic.")
+    count: int = Field(description="Number of messages.")
 
 
 class BrokerTimers(BaseModel):
     """The timer of one broker."""
 
-    broker: str
-    pending: int = Field(description="Delayed messages that are not due yet.")
+    broker: str = Field(description="Name of the broker group.")
+    pending: int = Field(description="Messages that wait for their time.")
     recalled: int = Field(description="Recalled messages, as far as the broker remembers them.")
     read_time_ms: int = Field(description="Up to when its wheel was read, in milliseconds since 1970.")
     write_time_ms: int = Field(description="Up to when its wheel was written, in milliseconds since 1970.")
@@ -51,33 +51,33 @@ class BrokerTimers(BaseModel):
 class TimerStats(BaseModel):
     """Delayed messages at a glance, of all brokers that answered."""
 
-    pending: int = Field(description="Delayed messages that are not due yet.")
-    horizons: list[Horizon]
+    pending: int = Field(description="Messages that wait for their time.")
+    horizons: list[Horizon] = Field(description="Messages by the time until they are due.")
     topics: list[TopicCount] = Field(description="Those of which most are pending; all others as `(other)`.")
-    brokers: list[BrokerTimers]
-    unanswered: list[Silence]
+    brokers: list[BrokerTimers] = Field(description="The timer of each broker.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class Timer(ShownBody):
     """Delayed message."""
 
     due_ms: int = Field(description="When it is delivered, in milliseconds since 1970.")
-    topic: str
-    message_id: str
-    tag: str
-    keys: list[str]
-    broker: str
-    recall_handle: str = Field(description="Handle to recall the message.")
+    topic: str = Field(description="Name of the topic.")
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    tag: str = Field(description="Tag of the message; empty if it has none.")
+    keys: list[str] = Field(description="Keys of the message.")
+    broker: str = Field(description="Name of the broker group.")
+    recall_handle: str = Field(description="Handle that recalls the message.")
     hidden: bool = Field(default=False, description="The token may not see the body.")
 
 
 class TimerList(BaseModel):
     """Some delayed messages, the earliest first."""
 
-    timers: list[Timer]
+    timers: list[Timer] = Field(description="The messages of this page.")
     more: bool = Field(description="There may be more.")
-    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
-    unanswered: list[Silence]
+    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 class RecallOrder(BaseModel):
@@ -92,9 +92,9 @@ class RecallOrder(BaseModel):
 class Recalled(BaseModel):
     """A message that was recalled: it will not be delivered."""
 
-    topic: str
-    message_id: str
-    recalled: bool
+    topic: str = Field(description="Name of the topic.")
+    message_id: str = Field(description="Id of the message; retries keep it.")
+    recalled: bool = Field(description="The message is recalled.")
 
 
 class Bucket(BaseModel):
@@ -110,12 +110,12 @@ class Bucket(BaseModel):
 class TimerHistogram(BaseModel):
     """Delayed messages by when they are due, of all brokers that answered."""
 
-    pending: int = Field(description="Delayed messages that are not due yet.")
-    buckets: list[Bucket]
+    pending: int = Field(description="Messages that wait for their time.")
+    buckets: list[Bucket] = Field(description="Messages by the time until they are due.")
     behind_ms: int | None = Field(
         description="By how much the oldest message that is due is late, at the slowest broker; null: none answered."
     )
-    unanswered: list[Silence]
+    unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
 _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
@@ -137,6 +137,7 @@ def timer_router(timers: Timers) -> APIRouter:
 
     @router.get("/stats")
     async def timer_stats() -> TimerStats:
+        """Count delayed messages by the time until they are due, by topic and by broker."""
         return _stats(await timers.stats())
 
     @router.get("/histogram", responses={404: refusal("There is no topic of that name.")})
@@ -162,10 +163,12 @@ def timer_router(timers: Timers) -> APIRouter:
             default="", description="`next` of the previous page. A page may be empty although more follow."
         ),
     ) -> TimerList:
+        """List delayed messages that are due within a time from now, the earliest first."""
         return _list(await timers.page(topic, within_ms, limit, broker, after), sees_data=sees_data)
 
     @router.post("/recall", responses=_RECALL_REFUSED)
     async def recall_timer(order: RecallOrder) -> Recalled:
+        """Recall a delayed message by its recall handle, so that it is never delivered."""
         message_id = await timers.recall(order.topic, order.recall_handle)
         return Recalled(topic=order.topic, message_id=message_id, recalled=True)
 

@@ -24,16 +24,16 @@ class Problem(BaseModel):
     since_ms: int | None = Field(
         description="When this controller first saw it, in milliseconds since 1970; null if just now."
     )
-    fires: bool = Field(description="Whether it has lasted for the duration of the Prometheus alert.")
-    what_to_do: str
-    link: str = Field(description="Link to the section of the documentation about it.")
+    fires: bool = Field(description="It has lasted for as long as the alert of Prometheus asks for.")
+    what_to_do: str = Field(description="What to do, in a sentence.")
+    link: str = Field(description="The section of the documents that says more.")
 
 
 class Problems(BaseModel):
     """All problems that the controller knows, critical ones first."""
 
-    problems: list[Problem]
-    unanswered: list[Silence] = Field(description="Brokers without a recent sample: their state is unknown.")
+    problems: list[Problem] = Field(description="The problems, critical ones first.")
+    unanswered: list[Silence] = Field(description="Brokers whose last sample is missing: of them nothing is known.")
 
 
 def trouble_router(
