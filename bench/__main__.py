@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import failover, many, streams
+from bench import failover, growth, many, streams
 from bench.cluster import ClusterServer
 from bench.measure import CASES, OWN_ONLY, TOPICS, warm_up
 from bench.report import Run, table
@@ -48,6 +48,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--memory-messages", type=int, default=Scale.memory_messages)
     parser.add_argument("--bulk-messages", type=int, default=Scale.bulk_messages, help="of revive-burst, cold-drain")
     parser.add_argument("--timers-seconds", type=float, default=Scale.timers_s, help="over which timers are spread")
+    parser.add_argument("--part", type=float, default=Scale.part, help="of what a server of growth-... is filled with")
     parser.add_argument("--tiny", action="store_true", help="hardly anything of everything: shows that it works")
     parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="append the JSON lines to this file (default: standard output)")
@@ -103,10 +104,11 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             bulk_messages=options.bulk_messages,
             timers_s=options.timers_seconds,
             failovers=options.failovers,
+            part=options.part,
         )
     )
     names = options.case or list(CASES)
-    alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
+    alone = [name for name in names if not {name} & {*many.CASES, *failover.CASES, *growth.FILLS}]
     codes = [None, options.compiled] if options.compiled else [None]
     counts = [1, options.workers] if options.workers > 1 else [1]
     own = [
@@ -147,19 +149,25 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                 clusters = failover.servers_of(name, folder, options.flush or FLUSHES)
                 beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
                 servers = [*clusters, *beside]
-            for number in range(1, options.runs + 1):
-                for server in servers:
-                    if name in OWN_ONLY and server in peers:
-                        continue
-                    if name == "memory" and not server.pids:
-                        continue
-                    console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
-                    async with _running(server):
-                        with _held(peers if options.peer_pause and server not in peers else ()):
-                            figures = await _figures(name, server, scale)
-                    gc.collect()
-                    runs.append(Run(name, server.name, number, figures, server.words))
-                    runs[-1].write(lines)
+            async with contextlib.AsyncExitStack() as of_case:
+                if name in growth.FILLS:
+                    console.print(f"filling a server for {name}", style="dim")
+                    flush, code = (options.flush or FLUSHES)[0], codes[-1]
+                    pair = growth.servers_of(name, folder, flush, code, scale.part)
+                    servers = [*await of_case.enter_async_context(pair)]
+                for number in range(1, options.runs + 1):
+                    for server in servers:
+                        if name in OWN_ONLY and server in peers:
+                            continue
+                        if name == "memory" and not server.pids:
+                            continue
+                        console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
+                        async with _running(server):
+                            with _held(peers if options.peer_pause and server not in peers else ()):
+                                figures = await _figures(name, server, scale)
+                        gc.collect()
+                        runs.append(Run(name, server.name, number, figures, server.words))
+                        runs[-1].write(lines)
     return runs
 
 

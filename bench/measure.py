@@ -17,6 +17,7 @@ from bench import (
     checkpoints,
     failover,
     fifo,
+    growth,
     loss,
     many,
     process,
@@ -293,6 +294,7 @@ CASES: dict[str, Case] = {
     **spark.CASES,
     **access.CASES,
     **loss.CASES,
+    **growth.cases(partial(send, 64, 1)),
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
@@ -306,5 +308,6 @@ OWN_ONLY = {
     *spark.CASES,
     *access.CASES,
     *loss.CASES,
+    *growth.FILLS,
 }
 """Cases that start and kill the server."""

@@ -81,6 +81,10 @@ SHOWN = (
     "peak_mib",
     "data_mib",
     "messages_per_poll",
+    "turn_max_ms",
+    "topics",
+    "open",
+    "timers",
     "acknowledged",
     "lost",
     "early",
@@ -91,8 +95,14 @@ SHOWN = (
 )
 """Figures that the table shows, in this order; the JSON lines have them all."""
 
-BESIDE = {"peer": "", "valkey-snapshots": "async", "valkey-everysec": "async", "valkey-always": "sync"}
-"""Servers that are not ours, by name, and what begins the names of ours that promise the same."""
+BESIDE = {
+    "peer": "",
+    "valkey-snapshots": "async",
+    "valkey-everysec": "async",
+    "valkey-always": "sync",
+    "empty": "filled",
+}
+"""Servers that others are set beside, by name, and what begins the names of these: they promise the same."""
 
 _HIDDEN_IF_ZERO = {"early", "missing", "undelivered", "duplicates", "errors"}
 
@@ -137,7 +147,7 @@ def medians(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[float]]:
 
 
 def table(runs: Sequence[Run], console: Console) -> None:
-    """Print medians, their spread, and ratios to servers that are not ours where there are any."""
+    """Print medians, their spread, and ratios to the servers that they stand beside, where there are any."""
     servers = list(dict.fromkeys(run.server for run in runs))
     cases = list(dict.fromkeys(run.case for run in runs))
     found = medians(runs)
