@@ -141,20 +141,9 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             elif peer.has_replicas:
                 await failover.warm_up(peer, warm)
         for name in names:
-            servers: list[Server] = [*own, *(valkeys if name in streams.CASES else ()), *peers]
-            if name in many.CASES:
-                clusters = many.servers_of(name, folder, options.flush or FLUSHES, options.way or many.WAYS, scale)
-                servers = [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
-            elif name in failover.CASES:
-                clusters = failover.servers_of(name, folder, options.flush or FLUSHES)
-                beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
-                servers = [*clusters, *beside]
-            async with contextlib.AsyncExitStack() as of_case:
-                if name in growth.FILLS:
-                    console.print(f"filling a server for {name}", style="dim")
-                    flush, code = (options.flush or FLUSHES)[0], codes[-1]
-                    pair = growth.servers_of(name, folder, flush, code, scale.part)
-                    servers = [*await of_case.enter_async_context(pair)]
+            if name in growth.FILLS:
+                console.print(f"filling a server for {name}", style="dim")
+            async with _servers(name, options, folder, scale, own, valkeys, peers) as servers:
                 for number in range(1, options.runs + 1):
                     for server in servers:
                         if name in OWN_ONLY and server in peers:
@@ -169,6 +158,31 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                         runs.append(Run(name, server.name, number, figures, server.words))
                         runs[-1].write(lines)
     return runs
+
+
+@contextlib.asynccontextmanager
+async def _servers(
+    name: str,
+    options: argparse.Namespace,
+    folder: Path,
+    scale: Scale,
+    own: Sequence[OwnServer],
+    valkeys: Sequence[ValkeyServer],
+    peers: Sequence[PeerServer],
+) -> AsyncIterator[Sequence[Server]]:
+    """Those on which a case is measured, in their order; some cases have servers of their own."""
+    flushes = options.flush or FLUSHES
+    if name in growth.FILLS:
+        async with growth.servers_of(name, folder, flushes[0], options.compiled, scale.part) as pair:
+            yield pair
+    elif name in many.CASES:
+        clusters = many.servers_of(name, folder, flushes, options.way or many.WAYS, scale)
+        yield [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
+    elif name in failover.CASES:
+        beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
+        yield [*failover.servers_of(name, folder, flushes), *beside]
+    else:
+        yield [*own, *(valkeys if name in streams.CASES else ()), *peers]
 
 
 async def _figures(name: str, server: Server, scale: Scale) -> Figures:

@@ -108,6 +108,9 @@ async def servers_of(
     try:
         await empty.start()
         await FILLS[name](filled, part)
+        for server in servers:
+            async with _admin(server):  # it makes its pages, beside the first sends
+                pass
         yield servers
     finally:
         for server in servers:
