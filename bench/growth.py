@@ -32,6 +32,7 @@ _SETTINGS = (
 _SAMPLE = re.compile(r"^([a-z_]+) (\S+)$", re.MULTILINE)
 """A metric without labels."""
 _HTTP_S = 120.0
+_RECOVERED_IN_S = 600.0
 _LOOK_S = 0.1
 
 Fill = Callable[[OwnServer, float], Awaitable[None]]
@@ -64,8 +65,9 @@ async def with_open_deliveries(server: OwnServer, part: float) -> None:
 
 async def with_timers(server: OwnServer, part: float) -> None:
     """Delayed messages, the first of which is due in an hour; they are written into its files."""
-    await asyncio.to_thread(timer_data.build, server.data_dir, of(TIMERS, part))
-    await server.start()
+    if not server.data_dir.exists():
+        await asyncio.to_thread(timer_data.build, server.data_dir, of(TIMERS, part))
+    await server.start(within_s=_RECOVERED_IN_S)
 
 
 @contextlib.asynccontextmanager
