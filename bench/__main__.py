@@ -15,12 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import failover, many
+from bench import failover, growth, many, streams
 from bench.cluster import ClusterServer
 from bench.measure import CASES, OWN_ONLY, TOPICS, warm_up
 from bench.report import Run, table
 from bench.server import OwnServer, PeerServer, Server
 from bench.steps import TINY, Figures, Scale
+from bench.valkey import KEEPS, MISSING, ValkeyServer
+from tests.harness.redis import bundled_server
 
 FLUSHES = ("async", "sync")
 WRONG = ("errors", "missing", "early")
@@ -46,9 +48,17 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--memory-messages", type=int, default=Scale.memory_messages)
     parser.add_argument("--bulk-messages", type=int, default=Scale.bulk_messages, help="of revive-burst, cold-drain")
     parser.add_argument("--timers-seconds", type=float, default=Scale.timers_s, help="over which timers are spread")
+    parser.add_argument("--part", type=float, default=Scale.part, help="of what a server of growth-... is filled with")
     parser.add_argument("--tiny", action="store_true", help="hardly anything of everything: shows that it works")
     parser.add_argument("--data-dir", type=Path, help="where our server keeps its data (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="append the JSON lines to this file (default: standard output)")
+    parser.add_argument(
+        "--valkey",
+        action="append",
+        choices=list(KEEPS),
+        default=[],
+        help="Redis Streams beside it, with its data kept so",
+    )
     parser.add_argument("--peer", metavar="HOST:PORT", help=f"another server, with topics {', '.join(TOPICS)}")
     parser.add_argument("--peer-warm-up", type=float, default=30.0, help="seconds of load on the peer before all cases")
     parser.add_argument("--peer-pids", default="", metavar="PID,...", help="its processes, for CPU and memory")
@@ -67,7 +77,10 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         metavar="COMMAND",
         help="ends with 0 when all of the peer's replicas are in sync; for failover-kill",
     )
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if options.valkey and bundled_server() is None:
+        parser.error(f"--valkey: {MISSING}")
+    return options
 
 
 def peers_of(options: argparse.Namespace) -> list[PeerServer]:
@@ -91,10 +104,11 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             bulk_messages=options.bulk_messages,
             timers_s=options.timers_seconds,
             failovers=options.failovers,
+            part=options.part,
         )
     )
     names = options.case or list(CASES)
-    alone = [name for name in names if name not in many.CASES and name not in failover.CASES]
+    alone = [name for name in names if not {name} & {*many.CASES, *failover.CASES, *growth.FILLS}]
     codes = [None, options.compiled] if options.compiled else [None]
     counts = [1, options.workers] if options.workers > 1 else [1]
     own = [
@@ -104,13 +118,17 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
         for workers in counts
     ]
     peers = peers_of(options)
+    valkeys = [ValkeyServer(keeps, folder) for keeps in options.valkey if alone]
     for name in names:
+        if valkeys and name not in streams.CASES:
+            console.print(f"{name} leaves Valkey out: it has no such case")
         if name in failover.SIDE_BY_SIDE and not all(peer.has_replicas for peer in peers):
             console.print(f"{name} leaves the peer out: it needs --peer-kill-master and --peer-in-sync")
     runs: list[Run] = []
     async with contextlib.AsyncExitStack() as stack:
         lines = stack.enter_context(options.json.open("a")) if options.json else sys.stdout
-        for each in own:
+        started: list[OwnServer | ValkeyServer] = [*own, *valkeys]
+        for each in started:
             await each.start()
             stack.push_async_callback(each.stop)
         for peer in peers if options.peer_warm_up > 0 else ():
@@ -123,28 +141,55 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             elif peer.has_replicas:
                 await failover.warm_up(peer, warm)
         for name in names:
-            servers: list[Server] = [*own, *peers]
-            if name in many.CASES:
-                clusters = many.servers_of(name, folder, options.flush or FLUSHES, options.way or many.WAYS, scale)
-                servers = [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
-            elif name in failover.CASES:
-                clusters = failover.servers_of(name, folder, options.flush or FLUSHES)
-                beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
-                servers = [*clusters, *beside]
-            for number in range(1, options.runs + 1):
-                for server in servers:
-                    if name in OWN_ONLY and server not in own:
-                        continue
-                    if name == "memory" and not server.pids:
-                        continue
-                    console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
-                    async with _running(server):
-                        with _stopped(peers if options.peer_pause and server not in peers else ()):
-                            figures: Figures = await CASES[name](server, scale)
-                    gc.collect()
-                    runs.append(Run(name, server.name, number, figures, server.words))
-                    runs[-1].write(lines)
+            if name in growth.FILLS:
+                console.print(f"filling a server for {name}", style="dim")
+            async with _servers(name, options, folder, scale, own, valkeys, peers) as servers:
+                for number in range(1, options.runs + 1):
+                    for server in servers:
+                        if name in OWN_ONLY and server in peers:
+                            continue
+                        if name == "memory" and not server.pids:
+                            continue
+                        console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
+                        async with _running(server):
+                            with _stopped(peers if options.peer_pause and server not in peers else ()):
+                                figures = await _figures(name, server, scale)
+                        gc.collect()
+                        runs.append(Run(name, server.name, number, figures, server.words))
+                        runs[-1].write(lines)
     return runs
+
+
+@contextlib.asynccontextmanager
+async def _servers(
+    name: str,
+    options: argparse.Namespace,
+    folder: Path,
+    scale: Scale,
+    own: Sequence[OwnServer],
+    valkeys: Sequence[ValkeyServer],
+    peers: Sequence[PeerServer],
+) -> AsyncIterator[Sequence[Server]]:
+    """Those on which a case is measured, in their order; some cases have servers of their own."""
+    flushes = options.flush or FLUSHES
+    if name in growth.FILLS:
+        async with growth.servers_of(name, folder, flushes[0], options.compiled, scale.part) as pair:
+            yield pair
+    elif name in many.CASES:
+        clusters = many.servers_of(name, folder, flushes, options.way or many.WAYS, scale)
+        yield [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
+    elif name in failover.CASES:
+        beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
+        yield [*failover.servers_of(name, folder, flushes), *beside]
+    else:
+        yield [*own, *(valkeys if name in streams.CASES else ()), *peers]
+
+
+async def _figures(name: str, server: Server, scale: Scale) -> Figures:
+    """One run of a case on a server, by what that server speaks."""
+    if isinstance(server, ValkeyServer):
+        return await streams.CASES[name](server, scale)
+    return await CASES[name](server, scale)
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
 from bench import requests
 from bench.client import CallFailedError, Client
@@ -262,7 +262,11 @@ class SteadySends:
 
     def arrived(self, message: definition.Message) -> None:
         """A message has come."""
-        index = int(message.body[: requests.SEQUENCE_DIGITS]) - self.first
+        self.came(message.body)
+
+    def came(self, body: bytes) -> None:
+        """A message with that body has come."""
+        index = int(body[: requests.SEQUENCE_DIGITS]) - self.first
         if not 0 <= index < len(self.arrived_at):
             return
         if self.arrived_at[index]:
@@ -291,8 +295,15 @@ class SteadySends:
         ]
 
 
+class Sender(Protocol):
+    """What sends one prebuilt request, and raises `CallFailedError` if it is refused."""
+
+    async def send(self, message: bytes) -> None:
+        """Send it."""
+
+
 async def send_steadily(
-    client: Client,
+    client: Sender,
     topic: str,
     size: int,
     rate: float,

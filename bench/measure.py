@@ -11,7 +11,22 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from bench import access, bulk, checkpoints, failover, fifo, many, process, promotion, requests, soak, spark, timers
+from bench import (
+    access,
+    bulk,
+    checkpoints,
+    failover,
+    fifo,
+    growth,
+    loss,
+    many,
+    process,
+    promotion,
+    requests,
+    soak,
+    spark,
+    timers,
+)
 from bench.client import Client, close_all, connect_all
 from bench.load import ReceiveLoop, SendLoop, SteadySends, send_steadily
 from bench.process import Usage
@@ -22,6 +37,7 @@ from bench.steps import (
     BATCH_CONCURRENCY,
     BODY_BYTES,
     CONNECTIONS,
+    E2E_RATE,
     POLLERS,
     QUIET_S,
     Case,
@@ -35,7 +51,6 @@ from bench.steps import (
     prime,
 )
 
-E2E_RATE = 50.0
 TOPICS = (
     "bench-send",
     "bench-drain",
@@ -278,6 +293,8 @@ CASES: dict[str, Case] = {
     **promotion.CASES,
     **spark.CASES,
     **access.CASES,
+    **loss.CASES,
+    **growth.cases(partial(send, 64, 1)),
 }
 """By name, in the order in which they run: `crash` finds the data of all that went before."""
 
@@ -290,5 +307,7 @@ OWN_ONLY = {
     *promotion.CASES,
     *spark.CASES,
     *access.CASES,
+    *loss.CASES,
+    *growth.FILLS,
 }
 """Cases that start and kill the server."""

@@ -12,12 +12,12 @@ MIB = 2**20
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """Seconds of CPU, user and system, that processes have used with all of their threads."""
+    """Seconds of CPU, user and system, that processes have used, with all threads and with children that ended."""
     ticks = 0
     for pid in pids:
         # The name in brackets may hold anything, spaces and brackets too.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        ticks += sum(map(int, fields[11:15]))
     return ticks / _TICKS_PER_S
 
 

@@ -81,6 +81,12 @@ SHOWN = (
     "peak_mib",
     "data_mib",
     "messages_per_poll",
+    "turn_max_ms",
+    "topics",
+    "open",
+    "timers",
+    "acknowledged",
+    "lost",
     "early",
     "missing",
     "undelivered",
@@ -88,6 +94,15 @@ SHOWN = (
     "errors",
 )
 """Figures that the table shows, in this order; the JSON lines have them all."""
+
+BESIDE = {
+    "peer": "",
+    "valkey-snapshots": "async",
+    "valkey-everysec": "async",
+    "valkey-always": "sync",
+    "empty": "filled",
+}
+"""Servers that others are set beside, by name, and what begins the names of these: they promise the same."""
 
 _HIDDEN_IF_ZERO = {"early", "missing", "undelivered", "duplicates", "errors"}
 
@@ -132,14 +147,19 @@ def medians(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[float]]:
 
 
 def table(runs: Sequence[Run], console: Console) -> None:
-    """Print medians, their spread, and ratios to the peer where there is one."""
+    """Print medians, their spread, and ratios to the servers that they stand beside, where there are any."""
     servers = list(dict.fromkeys(run.server for run in runs))
     cases = list(dict.fromkeys(run.case for run in runs))
     found = medians(runs)
-    ours = [server for server in servers if server != "peer"] if "peer" in servers else []
+    pairs = [
+        (ours, other)
+        for other in servers
+        for ours in servers
+        if other in BESIDE and ours not in BESIDE and ours.startswith(BESIDE[other])
+    ]
     count = max((run.number for run in runs), default=0)
     title = f"median of {count} (least to greatest)" if count > 1 else "one run"
-    shown = Table("case", "figure", *servers, *(f"{server} / peer" for server in ours), title=title)
+    shown = Table("case", "figure", *servers, *(f"{ours} / {other}" for ours, other in pairs), title=title)
     for column in shown.columns[2:]:
         column.justify = "right"
     for case in cases:
@@ -148,8 +168,7 @@ def table(runs: Sequence[Run], console: Console) -> None:
             values = [found.get((case, server, name)) for server in servers]
             if not any(values) or (name in _HIDDEN_IF_ZERO and not any(value and value[2] for value in values)):
                 continue
-            peer = found.get((case, "peer", name))
-            ratios = [_ratio(found.get((case, server, name)), peer) for server in ours]
+            ratios = [_ratio(found.get((case, ours, name)), found.get((case, other, name))) for ours, other in pairs]
             shown.add_row(case if first else "", name, *map(_cell, values), *ratios)
             first = False
         shown.add_section()

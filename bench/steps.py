@@ -17,6 +17,7 @@ BATCH_CONCURRENCY = 16
 POLLERS = 16
 CONNECTIONS = 4
 ARRIVAL_TIMEOUT_S = 15.0
+E2E_RATE = 50.0
 QUIET_S = 2.0
 
 Figures = dict[str, float]
@@ -44,6 +45,7 @@ class Scale:
         many_polls: open there.
         failovers: in one run.
         sync_topics: of which the master's progress is brought to a slave.
+        part: of what a whole server of `growth-...` is filled with.
     """
 
     seconds: float = 5.0
@@ -63,6 +65,7 @@ class Scale:
     many_polls: int = 10_000
     failovers: int = 10
     sync_topics: int = 10_000
+    part: float = 1.0
 
 
 TINY = Scale(
@@ -83,6 +86,7 @@ TINY = Scale(
     many_polls=40,
     failovers=1,
     sync_topics=50,
+    part=0.0005,
 )
 """Shows that all of it works, not how fast."""
 

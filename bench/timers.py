@@ -31,7 +31,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 TOPICS = ("bench-later", "bench-burst")
 
 _SENDERS = 64
-_FILL_RATE = 4000.0
+FILL_RATE = 4000.0
 """Delayed messages a second that any server is thought to take."""
 _ARRIVAL_TIMEOUT_S = 60.0
 _QUIET_S = 2.0
@@ -78,15 +78,20 @@ class Arrivals:
 
     def arrived(self, message: definition.Message) -> None:
         """A message has come."""
-        index = int(message.body[: requests.SEQUENCE_DIGITS]) - self.first
+        if self.came(message.body):
+            self.stored_ms.append(message.system_properties.store_timestamp.ToMilliseconds())
+
+    def came(self, body: bytes) -> bool:
+        """A message with that body has come; whether it is one of these, for the first time."""
+        index = int(body[: requests.SEQUENCE_DIGITS]) - self.first
         if not 0 <= index < len(self.due_ms):
-            return
+            return False
         if self.late_ms[index] is not None:
             self.duplicates += 1
-            return
+            return False
         self.late_ms[index] = _now_ms() - self.due_ms[index]
-        self.stored_ms.append(message.system_properties.store_timestamp.ToMilliseconds())
         self.count += 1
+        return True
 
     async def all_came(self, timeout_s: float) -> None:
         """Wait until none is missing, or so long."""
@@ -121,7 +126,7 @@ async def lateness(count: int, server: Server, scale: Scale) -> Figures:
         await _make_delay_topic(producers[0], topic)
         queues = await consumers[0].queues()
         await prime(consumers[0], topic, group, queues)
-        begin_ms = int(_now_ms() + (count / _FILL_RATE + _QUIET_S) * 1000)
+        begin_ms = int(_now_ms() + (count / FILL_RATE + _QUIET_S) * 1000)
         spread_ms = scale.timers_s * 1000
         arrivals = Arrivals(_numbers(), [begin_ms + int(number * spread_ms / count) for number in range(count)])
         loop = ReceiveLoop(consumers, topic, group, queues, POLLERS, BATCH, arrivals.arrived)
@@ -211,7 +216,7 @@ async def burst(server: Server, scale: Scale) -> Figures:
         queues, steady_queues = await consumers[0].queues(), await receivers[0].queues()
         await prime(consumers[0], topic, group, queues)
         await prime(receivers[0], steady, steady, steady_queues)
-        due_ms = int(_now_ms() + (count / _FILL_RATE + _QUIET_S + scale.calm_s + _SLOT_LEAD_S) * 1000)
+        due_ms = int(_now_ms() + (count / FILL_RATE + _QUIET_S + scale.calm_s + _SLOT_LEAD_S) * 1000)
         arrivals = Arrivals(_numbers(), [due_ms] * count)
         errors = await _send_all(producers, topic, arrivals)
         await asyncio.sleep(due_ms / 1000 - scale.calm_s - _SLOT_LEAD_S - time.time())

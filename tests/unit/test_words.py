@@ -32,7 +32,17 @@ BANNED = {
 }
 """What is banned, as words of a text or of a name -> the field's words."""
 
-PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful", "heard_ms", "held_messages_max", "lane_queues")
+PUBLIC = (
+    "held",
+    "held_since_ms",
+    "held_max",
+    "set_aside",
+    "set_aside_ms",
+    "doubtful",
+    "heard_ms",
+    "held_messages_max",
+    "lane_queues",
+)
 """Fields of the HTTP API and of stored state, and options: their names are a promise."""
 
 _BANNED = {re.compile(rf"\b(?:{banned})\b", re.IGNORECASE): better for banned, better in BANNED.items()}

@@ -363,3 +363,16 @@ async def test_sends_under_way_end_when_the_proxy_does() -> None:
         answers = await asyncio.gather(*sends, waiting, return_exceptions=True)
         assert all(isinstance(one, BaseException) for one in answers)
         assert w.app._send_handler.waiting_messages == 0
+
+
+async def test_topics_that_are_no_more_are_forgotten_a_part_at_a_time() -> None:
+    async with world() as w:
+        await w.send(message())
+        handler = w.app._send_handler
+        handler._turns.update((f"gone-{number}", 0) for number in range(1200))
+        left = []
+        for _ in range(4):
+            handler.tick()
+            left.append(len(handler._turns))
+        assert left == [701, 201, 1, 1]
+        assert list(handler._turns) == ["orders"]

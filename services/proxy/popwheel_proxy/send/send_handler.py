@@ -32,6 +32,7 @@ from popwheel_rpc.service import Call
 from popwheel_rpc.status import RpcError
 
 _NOWHERE: Collection[str] = ()
+_CHECKED_AT_ONCE = 500
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class SendHandler:
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}
+        self._unchecked: list[str] = []
         self._send_queues = SendQueues(options.send.waiting_messages_max)
 
     @property
@@ -277,5 +279,14 @@ class SendHandler:
         return now
 
     def tick(self) -> None:
-        """Forget what no longer matters; called about once a second."""
-        self._turns = {name: turn for name, turn in self._turns.items() if self._catalog.find_topic(name) is not None}
+        """Forget deleted topics, some of all at a time; called about once a second.
+
+        A check of 100,000 at once takes a tenth of a second of the loop.
+        """
+        if not self._unchecked:
+            self._unchecked = list(self._turns)
+        checked = self._unchecked[-_CHECKED_AT_ONCE:]
+        del self._unchecked[-_CHECKED_AT_ONCE:]
+        for name in checked:
+            if self._catalog.find_topic(name) is None:
+                self._turns.pop(name, None)
