@@ -12,7 +12,15 @@ from popwheel_cli.process.quick_load import loads_quickly
 OF_CALLERS = ("httpx", "popwheel_cli.admin.commands", "popwheel_cli.messages", "popwheel_rpc.client.socket_channel")
 OF_LOGS = ("attr", "pygments", "rich")
 OF_HTTP = ("authlib", "fastapi", "jinja2", "starlette", "uvicorn", "popwheel_common.http", "popwheel_console")
-OF_SETTINGS = ("grpc", "kubernetes", "opentelemetry", "redis", "cryptography")
+OF_SETTINGS = (
+    "popwheel_controller.kubernetes.mirror",
+    "popwheel_controller.kubernetes.reconciler",
+    "grpc",
+    "kubernetes",
+    "opentelemetry",
+    "redis",
+    "cryptography",
+)
 
 OF_A_VERB = """
 from popwheel_cli.process.quick_load import loads_quickly
