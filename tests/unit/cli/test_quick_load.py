@@ -31,6 +31,11 @@ def load():
     return 0
 
 load()
+
+from popwheel_cli.options import StandaloneOptions
+from popwheel_common.settings.config import load as settings_of
+
+settings_of(StandaloneOptions, assignments=["broker.flush=async", "proxy.grpc_port=0"])
 """
 
 
@@ -43,7 +48,7 @@ def loaded(program: str, *names: str) -> list[str]:
 
 def test_the_command_alone_loads_little() -> None:
     """A service must not start later because the command can do more."""
-    others = ("yaml", "pydantic", "structlog", "asyncio", "google.protobuf")
+    others = ("pydantic", "structlog", "asyncio", "google.protobuf")
     assert loaded("import popwheel_cli.main", *OF_CALLERS, *OF_LOGS, *OF_HTTP, *OF_SETTINGS, *others) == []
 
 
