@@ -56,13 +56,19 @@ def test_a_server_loads_what_a_send_needs_and_hardly_more() -> None:
     assert loaded(OF_A_VERB, *OF_CALLERS, *OF_LOGS, *OF_HTTP, *OF_SETTINGS) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the threads")
+def test_what_a_server_loads_starts_no_threads() -> None:
+    assert loaded(f"{OF_A_VERB}\nimport os\nprint(len(os.listdir('/proc/self/task')))") == ["1"]
+
+
 def test_rich_can_be_loaded_later() -> None:
     assert loaded(f"{OF_A_VERB}\nimport rich.console, structlog", "rich", "structlog") == ["rich", "structlog"]
 
 
 @pytest.fixture
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    for name in ("PYDANTIC_DISABLE_PLUGINS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "as it is")
 
 
 @pytest.mark.usefixtures("_as_before")

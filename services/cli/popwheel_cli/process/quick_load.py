@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec
 
-_PLUGINS_VARIABLE = "PYDANTIC_DISABLE_PLUGINS"
+_VARIABLES = {
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""What libraries are told, unless the environment says something else.
+
+pydantic reads the metadata of every distribution for plugins. numpy's linear algebra, which nothing here uses, starts a
+thread for each core.
+"""
 
 Arguments = ParamSpec("Arguments")
 
@@ -19,8 +27,8 @@ def loads_quickly(verb: Callable[Arguments, int]) -> Callable[Arguments, int]:
     @wraps(verb)
     def quickly(*args: Arguments.args, **kwargs: Arguments.kwargs) -> int:
         with _collector_at_rest():
-            # It reads the metadata of every distribution for plugins of its own; whoever wants some says so.
-            os.environ.setdefault(_PLUGINS_VARIABLE, "__all__")
+            for name, value in _VARIABLES.items():
+                os.environ.setdefault(name, value)
             load_structlog()
             return verb(*args, **kwargs)
 
