@@ -12,7 +12,7 @@ _VARIABLES = {
     "PYDANTIC_DISABLE_PLUGINS": "__all__",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""What libraries are told, unless the environment says something else.
+"""Variables for libraries, unless the environment has others.
 
 pydantic reads the metadata of every distribution for plugins. numpy's linear algebra, which nothing here uses, starts a
 thread for each core.
