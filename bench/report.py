@@ -26,6 +26,7 @@ SHOWN = (
     "empty_trigger_p50_ms",
     "received_per_s",
     "first_send_s",
+    "first_send_cpu_s",
     "ordinary_cpu_s",
     "idle_cpu_s",
     "whole_cpu_s",

@@ -207,6 +207,7 @@ TOUCHING = {
     "popwheel_cli.process.ports": "binds the ports that it reserves",
     "popwheel_cli.process.service_process": "draws the seed of the random source, and says which process it is",
     "popwheel_cli.process.heartbeat": "writes into a pipe",
+    "popwheel_cli.process.quick_load": "sets variables for libraries",
     "popwheel_cli.process.run": "takes signals",
     "popwheel_cli.drills.socket_owner": "asks the kernel whose a socket is",
     "popwheel_cli.process.standalone": "draws the seed of the random source",

@@ -64,6 +64,7 @@ _POPWHEEL_COMPLETE=fish_source popwheel | source        # in ~/.config/fish/comp
 
 def cli_page() -> str:
     """The whole page, in Markdown."""
+    main.add_admin()
     return "\n".join(
         [
             head(

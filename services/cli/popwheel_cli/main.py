@@ -9,11 +9,9 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from popwheel_cli.admin.commands import admin
-from popwheel_cli.admin.completion import complete_names
 from popwheel_cli.admin.connection import api_of, connection_options
 from popwheel_cli.errors import WrongUseError
-from popwheel_common.errors import ConfigurationError
+from popwheel_cli.process.quick_load import loads_quickly
 
 Function = TypeVar("Function", bound=Any)
 
@@ -52,8 +50,36 @@ class _OneSentenceGroup(click.Group):
             sys.exit(1)
         sys.exit(result if isinstance(result, int) else 0)
 
+
+class _Popwheel(_OneSentenceGroup):
+    """The command itself. What calls a cluster is loaded when it is asked for: a service does without."""
+
+    def add_admin(self) -> None:
+        """Add `admin` and its verbs, if they are not there yet."""
+        from popwheel_cli.admin.commands import admin
+        from popwheel_cli.admin.completion import complete_names
+
+        if admin.name not in self.commands:
+            self.add_command(admin)
+            for name, command in admin.commands.items():
+                if name not in self.commands:  # `admin broker` and `admin cluster` have the names of services
+                    self.add_command(command, name)
+            complete_names(admin)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            self.add_admin()
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self.add_admin()
+        return super().list_commands(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands that run a service apart from those that call one."""
+        from popwheel_cli.admin.commands import admin
+
+        self.add_admin()
         of_admin = {name for name, command in self.commands.items() if admin.commands.get(name) is command}
         for title, names in (
             ("Run and set up", sorted(self.commands.keys() - of_admin)),
@@ -125,7 +151,7 @@ def _skipping(assignments: Sequence[str], skip_record: int | None) -> Sequence[s
     return assignments if skip_record is None else (*assignments, f"broker.skip_record={skip_record}")
 
 
-@click.group(cls=_OneSentenceGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Popwheel, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="popwheel", message="%(version)s")
 @connection_options
 @click.pass_context
@@ -149,6 +175,7 @@ def main(context: click.Context) -> None:
 )
 @_skip_record
 @_with_settings
+@loads_quickly
 def standalone(
     data_dir: Path,
     host: str | None,
@@ -208,6 +235,7 @@ def standalone(
 @click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API.  [default: 8080]")
 @click.option("--relays", is_flag=True, help="A relay before each broker and controller, for `admin drill partition`.")
 @_with_settings
+@loads_quickly
 def cluster(
     data_dir: Path,
     groups: int,
@@ -252,6 +280,7 @@ def cluster(
 @click.option("--shared-port", is_flag=True, hidden=True, help="For a worker: listen beside the others.")
 @_of_child
 @_with_settings
+@loads_quickly
 def proxy(workers: int, shared_port: bool, heartbeat: int | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Run a proxy of a cluster."""
     from popwheel_cli.options import ClusterOptions
@@ -279,6 +308,7 @@ def proxy(workers: int, shared_port: bool, heartbeat: int | None, file: Path | N
 @_skip_record
 @_of_child
 @_with_settings
+@loads_quickly
 def broker(
     data_dir: Path,
     lock_inherited: bool,
@@ -307,6 +337,7 @@ def broker(
 @_data_dir
 @_of_child
 @_with_settings
+@loads_quickly
 def controller(data_dir: Path, heartbeat: int | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Run the controller of a cluster."""
     from popwheel_cli.options import ClusterOptions
@@ -357,13 +388,6 @@ def console_password(name: str, role: str) -> None:
     click.echo(user_line(name, role))
 
 
-main.add_command(admin)
-for _name, _command in admin.commands.items():
-    if _name not in main.commands:  # `admin broker` and `admin cluster` have the names of services
-        main.add_command(_command)
-complete_names(admin)
-
-
 def _bind(parent: int | None) -> None:
     """Make a child process end with its parent."""
     if parent is not None:
@@ -375,6 +399,7 @@ def _bind(parent: int | None) -> None:
 def _load(
     model: type[Any], file: Path | None, assignments: Sequence[str], flags: Mapping[str, object] | None = None
 ) -> Any:
+    from popwheel_common.errors import ConfigurationError
     from popwheel_common.settings.config import load
 
     given = {key: value for key, value in (flags or {}).items() if value is not None}

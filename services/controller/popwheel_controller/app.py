@@ -45,9 +45,6 @@ from popwheel_controller.http.inquiry import Inquiry
 from popwheel_controller.http.tails import Tails
 from popwheel_controller.http.timers import Timers
 from popwheel_controller.http.use_checks import UseChecks
-from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
-from popwheel_controller.kubernetes.mirror import KubernetesMirror
-from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions
 from popwheel_controller.store.file_state_store import FileStateStore
@@ -62,6 +59,10 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from popwheel_controller.http.drill_routes import KillReplica
+    from popwheel_controller.kubernetes.mirror import KubernetesMirror
+    from popwheel_controller.kubernetes.reconciler import Reconciler
+
+    Shown = KubernetesMirror | Reconciler[Topic] | Reconciler[Group]
 
 _CONTROLLER_ID_BYTES = 8
 _MACHINE_BYTES = 8
@@ -179,9 +180,13 @@ class ControllerApp:
         self._inquiry = Inquiry(self._keeper, broker_channels)
         self._use_checks = UseChecks(self._inquiry)
         refusal = self._use_checks.refusal
-        self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
+        self._shows: list[Shown] = []
         """View of the Kubernetes resources, both shown and declared ones."""
         if isinstance(self._store, KubernetesStateStore):
+            from popwheel_controller.kubernetes.declared_kind import DECLARED_GROUPS, DECLARED_TOPICS
+            from popwheel_controller.kubernetes.mirror import KubernetesMirror
+            from popwheel_controller.kubernetes.reconciler import DeclarationMetrics, Reconciler
+
             api, declarations = self._store.api, DeclarationMetrics(registry)
             self._shows = [
                 KubernetesMirror(

@@ -1,6 +1,9 @@
 """Listeners: connections of a process that may not open as many files, clients' certificates, loud warnings."""
 
+import asyncio
+import importlib
 import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,12 @@ def test_the_authority_of_clients_may_be_another_than_that_of_the_server(tmp_pat
     before = shown.server()
     volume.hold(certificate_by(new_authority()), new_authority())
     assert shown.server() is not before, "all three files are taken over when they change"
+
+
+def test_the_loop_goes_first_while_http_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual_s = sys.getswitchinterval()
+    meanwhile_s: list[float] = []
+    monkeypatch.setattr(importlib, "import_module", lambda _: meanwhile_s.append(sys.getswitchinterval()))
+    asyncio.run(listeners.load_http())
+    assert meanwhile_s[0] < usual_s / 5
+    assert sys.getswitchinterval() == usual_s

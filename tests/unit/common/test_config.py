@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
@@ -76,6 +76,23 @@ def test_values_of_texts_are_yaml() -> None:
         Root, assignments=["broker.on=yes", "broker.log.waits_ms=[5, 6]", 'broker.name="7"', "broker.folder="]
     )
     assert options.broker == BrokerPart(on=True, name="7", log=LogPart(waits_ms=[5, 6]))
+
+
+class AnyValue(BaseModel):
+    value: Any = None
+
+
+@given(
+    st.from_regex(r"[a-zA-Z0-9_./~:+-]{1,8}", fullmatch=True)
+    | st.sampled_from(["null", "Yes", "oFF", "y", "n", "true", "1e3", "0x1f", "017", "1_000", "190:20", "2026-11-28"])
+)
+def test_words_and_numbers_are_what_they_are_in_yaml(text: str) -> None:
+    try:
+        expected = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return
+    value = load(AnyValue, assignments=[f"value={text}"]).value
+    assert (value, type(value)) == (expected, type(expected)) or value != value
 
 
 def test_a_group_of_settings_may_be_empty(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def run(
     atexit.register(log_writer.drain, _LAST_LINES_S_MAX)
     logs.set_up(log)
     keep_freed_memory()
+    GarbageCollection.keep_loaded()
     try:
         return _run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max, heartbeat))
     except ConfigurationError as error:

@@ -33,7 +33,7 @@ from popwheel_cli.process.listeners import (
 )
 from popwheel_cli.process.ports import Ports
 from popwheel_common import log_writer
-from popwheel_common.clock import SystemClock
+from popwheel_common.clock import Clock, SystemClock
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from popwheel_common.runtime import Runtime
 from popwheel_rpc.membership.inspection_stream import InspectionStream
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from popwheel_common.http import HttpServer
 
 _GRACE_S = 3.0
+_MASTER_S_MAX = 0.1
+_LOOK_S = 0.002
 
 _logger = structlog.get_logger()
 
@@ -129,6 +131,7 @@ class Standalone:
         stack.push_async_callback(server.stop, _GRACE_S)
         stack.callback(proxy.drain)
 
+        await until_sends_are_answered(cluster, self._clock)
         await load_http()
         checks = {
             "process": lambda: "the process is draining" if self._draining else None,
@@ -168,3 +171,15 @@ class Standalone:
     async def _stop_http(self) -> None:
         if self._http is not None:
             await self._http.stop()
+
+
+async def until_sends_are_answered(cluster: InProcessCluster, clock: Clock) -> None:
+    """Wait for a master, but no longer than it usually takes.
+
+    What loads HTTP meanwhile would keep the election, and the first sends, waiting for the interpreter.
+    """
+    until_s = clock.monotonic() + _MASTER_S_MAX
+    while cluster.broker.health() is not None or not cluster.proxy.ready:
+        if clock.monotonic() >= until_s:
+            return
+        await asyncio.sleep(_LOOK_S)
