@@ -78,8 +78,8 @@ class ActiveGroups(BaseModel):
     """Some consumer groups, by name."""
 
     groups: list[GroupActivity] = Field(description="The consumer groups of this page.")
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
@@ -102,8 +102,8 @@ class ActiveTopics(BaseModel):
     """Some topics, by name."""
 
     topics: list[TopicActivity] = Field(description="The topics of this page.")
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 

@@ -62,8 +62,8 @@ class Topics(BaseModel):
     """Some topics, sorted by name."""
 
     topics: list[Topic] = Field(description="The topics of this page.")
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class ExponentialBackoff(_Body):
@@ -108,8 +108,8 @@ class Groups(BaseModel):
     """Some consumer groups, sorted by name."""
 
     groups: list[Group] = Field(description="The consumer groups of this page.")
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class Deleted(BaseModel):

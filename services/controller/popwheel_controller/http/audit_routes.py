@@ -100,7 +100,7 @@ class _Page(BaseModel):
     broker: str = Field(description="Of which this page is; empty if there is none.")
     epoch: int = Field(description="Of its master; 0 if it did not answer.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
-    next: str | None = Field(description="To be given as `after` for what follows; null if nothing does.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class InFlightList(_Page):
@@ -242,7 +242,7 @@ class MessageList(_Page):
     """Some messages with a key. A page may be empty although more follow."""
 
     messages: list[ListedMessage] = Field(description="The messages of this page.")
-    looked_through: int = Field(description="Messages that were looked through for this page.")
+    looked_through: int = Field(description="Number of messages scanned for this page.")
     unreadable: int = Field(description="Those among them that cannot be read, so they may have the key.")
 
 

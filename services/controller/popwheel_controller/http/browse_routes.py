@@ -39,7 +39,7 @@ class BrowsedMessages(BaseModel):
     looked_through: int = Field(description="Number of messages scanned for this page.")
     unreadable: int = Field(description="Those among them that cannot be read.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {

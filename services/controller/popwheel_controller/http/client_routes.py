@@ -92,7 +92,7 @@ class Clients(BaseModel):
 
     clients: list[Client] = Field(description="The clients of this page.")
     unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their clients are missing.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class DescribedClient(BaseModel):

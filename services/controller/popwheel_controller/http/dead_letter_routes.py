@@ -47,7 +47,7 @@ class DeadLetters(BaseModel):
     letters: list[DeadLetter] = Field(description="With the first KiB of each body.")
     total: int = Field(description="How many there are at the brokers that answered.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class ChosenLetter(BaseModel, extra="forbid"):

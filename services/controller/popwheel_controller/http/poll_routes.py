@@ -49,7 +49,7 @@ class PollPage(BaseModel):
 
     polls: list[Polls] = Field(description="The polls of this page.")
     unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their polls are missing.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 _BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}

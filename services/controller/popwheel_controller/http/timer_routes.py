@@ -76,7 +76,7 @@ class TimerList(BaseModel):
 
     timers: list[Timer] = Field(description="The messages of this page.")
     more: bool = Field(description="There may be more.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence] = Field(description="Brokers that did not answer; what they know is missing.")
 
 
