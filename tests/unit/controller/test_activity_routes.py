@@ -289,7 +289,7 @@ async def test_the_balance_has_its_difference_and_null_where_something_is_not_kn
         ]
         assert found["rows"][2]["done"] is None
         assert found["rows"][2]["held"] == 0
-        assert found["explained"].startswith("stored = done + held")
+        assert found["explained"].startswith("`stored` = `done` + `held`")
         assert (await client.get("/groups/none/balance")).status_code == 404
         assert (await client.get("/groups/g/balance", params={"topic": "none"})).status_code == 404
 
