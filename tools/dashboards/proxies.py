@@ -117,7 +117,7 @@ _SENDS = Row(
             "short",
             "Calls that wait for a master, and brokers that sends avoid as they are slow or fail.",
             [
-                Line(of("popwheel_proxy_held_calls"), "{{instance}}, parked calls"),
+                Line(of("popwheel_proxy_parked_calls"), "{{instance}}, parked calls"),
                 Line(of("popwheel_proxy_brokers_avoided"), "{{instance}}, brokers avoided"),
                 Line(of("popwheel_proxy_brokers_without_master"), "{{instance}}, groups without master"),
             ],
