@@ -26,7 +26,7 @@ from popwheel_broker.log.record import Record, RecordKind, stored
 from popwheel_broker.replication.checkpoint_source import CheckpointSource
 from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_broker.replication.master_checkpoint_file import MasterCheckpointFile
-from popwheel_broker.topics.known_names import KnownNames, Names
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import SystemDisk
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
@@ -57,7 +57,7 @@ class _Sync:
         disk = SystemDisk()
         index = QueueIndex(disk, folder, 2, 0)
         self.buffer = MergeBuffer(10_000, 200_000, 100_000_000)
-        self.names = KnownNames(ClusterView())
+        self.names = TopicRegistry(ClusterView())
         entries_max = ReplicationConstants().checkpoint_entries_max
         self.source = CheckpointSource("broker-0", 1, entries_max, self.buffer, self.names)
         self.file = MasterCheckpointFile(disk, folder)
@@ -84,7 +84,7 @@ class _Sync:
         look = self.source.look()
         while self._step(lambda: sum(1 for _ in islice(look, _LOOKED_AT_ONCE))):
             pass
-        known = self.file.held.known_version
+        known = self.file.checkpoint.known_version
         while True:
             at_master = self._step(partial(self._answer, known))
             at_controller = FETCH_CHECKPOINT.response.decode(at_master)

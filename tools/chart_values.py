@@ -1,4 +1,4 @@
-"""What the values of helm/popwheel may be, but for `config`, which has the services' own options.
+"""Schema of the values of helm/popwheel, except `config`, which has the services' own options.
 
 `helm/popwheel/values.yaml` holds the defaults and says what each is for; `make docs` makes values.schema.json of both.
 What Kubernetes itself defines (affinity, tolerations ...) is as its own schema has it, named by `kubernetes`.
@@ -110,7 +110,7 @@ class DisruptionBudget(_Values):
 
 
 class Pod(_Values):
-    """What pods of every kind have."""
+    """Values of pods of every kind."""
 
     resources: Resources
     podAnnotations: Texts
@@ -281,7 +281,7 @@ class Admin(_Values):
 
 
 class Global(BaseModel):
-    """What charts that hold this one say for all of theirs; other keys are for others."""
+    """Global values of parent charts; other keys are for other charts."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

@@ -70,7 +70,7 @@ COMPILED = (
     "popwheel_broker/lite/*.py",
     "popwheel_broker/log/*.py",
 )
-"""What a message passes through."""
+"""Modules that a message passes through."""
 
 INTERPRETED = re.compile(r"^(?:from|import) (?:numpy|prometheus_client|pydantic)\b", re.MULTILINE)
 """Modules that import one of these stay out: their types are not what mypyc takes them for, and C does their work."""

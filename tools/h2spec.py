@@ -40,7 +40,7 @@ class SuiteMissingError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """How one run of the suite ended.
+    """Result of one run of the suite.
 
     Args:
         title: which run.
@@ -107,7 +107,7 @@ def run(title: str, program: Path, port: int, arguments: tuple[str, ...], report
 
 
 def read_report(text: str) -> tuple[int, list[str]]:
-    """How many cases of a JUnit report passed, and the names of all others.
+    """Return the number of passed cases of a JUnit report, and the names of all others.
 
     Args:
         text: the report; its own control characters, which XML does not allow, are passed over.

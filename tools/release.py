@@ -28,7 +28,7 @@ NOTES = ROOT / "packaging" / "notes"
 MINORS = (11, 12, 13, 14)
 """Of Python 3: those that all libraries have wheels for."""
 EXTRAS = "grpcio,kubernetes,redis,compile"
-"""What the compiler must have at hand: the libraries' types, and itself."""
+"""Requirements of the compiler: the libraries' types, and itself."""
 
 _PLACES = (".pyenv/versions/3.{minor}.*/bin/python", ".local/share/uv/python/cpython-3.{minor}.*/bin/python3")
 """Where tools keep interpreters, below the home folder."""

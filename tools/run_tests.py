@@ -26,15 +26,15 @@ FILES_AT_ONCE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Where tests of a file share servers, and much of the time is waiting: each process does a file at a time."""
 
 WORDS = {"unit": WAITING_AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
-"""What pytest is told besides, by folder."""
+"""Further arguments of pytest, by folder."""
 
 BUDGET_S = 600
-"""What all of them together may take on two cores."""
+"""Time limit of all of them together on two cores."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How many tests of a folder ended how, and how long all of it took."""
+    """Results of a folder's tests by outcome, and their duration."""
 
     folder: str
     passed: int

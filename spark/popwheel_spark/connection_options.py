@@ -1,4 +1,4 @@
-"""Options for the connection to a cluster, which reading and writing share."""
+"""Connection options of reads and writes."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,]+):\d{1,5}")
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Addresses of the proxies and the controller.
+    """Connection to a cluster: addresses, TLS and credentials.
 
     Args:
         endpoints: `host:port` of each proxy.
-        tls: whether TLS is spoken with them.
+        tls: whether to use TLS to them.
         authority: PEM of those whose certificates are trusted; empty: the system's. Read on the driver, so that the
             file need not be on every worker.
-        timeout_s: how long a request is tried again once it has failed.
+        timeout_s: how long a failed request is retried.
         admin: base URL of the admin API; empty if not given.
         credentials: access key and secret, shown to the proxies; an empty key shows nothing.
         token: shown to the admin API; empty if not given.
@@ -36,7 +36,7 @@ class ConnectionOptions:
 
     @classmethod
     def take(cls, given: GivenOptions) -> "ConnectionOptions":
-        """Take these options.
+        """Return the connection of these options.
 
         Raises:
             OptionError: one is missing or impossible.

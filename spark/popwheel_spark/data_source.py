@@ -1,7 +1,7 @@
-"""The data source `popwheel`: its name, and where readers and writers come from.
+"""The data source `popwheel`: its name, readers and writers.
 
 Spark starts a process for each step of a query (to make the source, to plan, to commit), and each imports this module.
-What reads and what writes takes longer to import than pyspark, so it is imported by the steps that need it.
+The modules of readers and writers take longer to import than pyspark, so only the steps that need them import them.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ class PopwheelDataSource(DataSource):
         return "popwheel"
 
     def schema(self) -> str | StructType:
-        """The columns, if the query does not say which it wants; those of a SQL table have its options beside them."""
+        """Return the columns, if the query does not choose some; those of a SQL table carry its options."""
         from popwheel_spark.source.readers import columns, table_columns
         from popwheel_spark.sql_tables import is_being_made
 
@@ -64,7 +64,7 @@ class PopwheelDataSource(DataSource):
 
         options = self._write_options(schema, overwrite)
         if options.write_id:
-            raise OptionError("writeId", "leave it out: what a stream sends is told apart by its checkpoint")
+            raise OptionError("writeId", "leave it out: the checkpoint of a stream identifies its messages")
         return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> "WriteOptions":

@@ -16,7 +16,7 @@ from popwheel_spark.errors import OptionError
 from popwheel_spark.schema_registry import RegisteredSchema
 
 BAD_VALUE: Final = "badValue"
-"""The column that says why a body cannot be decoded, with `bad="column"`."""
+"""Column with the reason why a body cannot be decoded, with `bad="column"`."""
 _OK: Final = "popwheel_ok"
 _BROKEN: Final = "popwheel_broken"
 _PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset", "messageId")
@@ -36,7 +36,7 @@ class Bad(StrEnum):
 def decode_json(
     frame: DataFrame, schema: str | StructType, *, body: str = "body", into: str = "value", bad: str = Bad.FAIL
 ) -> DataFrame:
-    """Bodies that are JSON objects as a column of structs.
+    """Decode JSON bodies to a column of structs.
 
     Args:
         frame: a table or stream of messages.
@@ -70,7 +70,7 @@ def decode_avro(
     into: str = "value",
     bad: str = Bad.FAIL,
 ) -> DataFrame:
-    """Bodies that are records of Avro, without a header, as a column of structs.
+    """Decode Avro bodies without a header to a column of structs.
 
     Args:
         frame: a table or stream of messages.
@@ -94,7 +94,7 @@ def decode_confluent_avro(
     into: str = "value",
     bad: str = Bad.FAIL,
 ) -> DataFrame:
-    """Bodies that are Avro in Confluent's wire format as a column of structs, of the type of the last version.
+    """Decode Avro bodies in Confluent's wire format to a column of structs, of the type of the last version.
 
     Args:
         frame: a table or stream of messages.
@@ -112,7 +112,7 @@ def decode_confluent_avro(
     schema_id, payload = confluent_id(body), confluent_payload(body)
     found = {each.id: _from_avro(payload, each.text, versions[-1].text) for each in versions}
     ids = ", ".join(map(str, sorted(found)))
-    # A chain, of which Spark goes through one branch for each row.
+    # A chain of conditions, of which Spark evaluates one branch for each row.
     value, reason = (
         sql.lit(None),
         sql.concat(
@@ -131,7 +131,7 @@ def decode_confluent_avro(
 
 
 def confluent_id(body: str = "body") -> Column:
-    """The id of the schema of a body in Confluent's wire format; null if it is none.
+    """Return the schema id of a body in Confluent's wire format; null if it is none.
 
     Args:
         body: the column.
@@ -142,7 +142,7 @@ def confluent_id(body: str = "body") -> Column:
 
 
 def confluent_payload(body: str = "body") -> Column:
-    """The payload behind the id: JSON as it is; Avro; of Protobuf first the place of the message in its file.
+    """Return the payload behind the id: JSON or Avro as it is; for Protobuf with the message index in front.
 
     Args:
         body: the column.
@@ -153,7 +153,7 @@ def confluent_payload(body: str = "body") -> Column:
 def decode_protobuf(
     frame: DataFrame, message: str, descriptors: bytes, *, body: str = "body", into: str = "value", bad: str = Bad.FAIL
 ) -> DataFrame:
-    """Bodies that are messages of Protobuf as a column of structs.
+    """Decode Protobuf bodies to a column of structs.
 
     Args:
         frame: a table or stream of messages.
@@ -169,13 +169,13 @@ def decode_protobuf(
 
     wanted = _bad(bad)
     if wanted not in (Bad.FAIL, Bad.NULL):
-        raise OptionError("bad", f"of Protobuf it is fail or null, not {bad!r}: Spark does not tell bad bodies apart")
+        raise OptionError("bad", f"of Protobuf it is fail or null, not {bad!r}: Spark does not mark bad bodies")
     options = {"mode": "FAILFAST" if wanted is Bad.FAIL else "PERMISSIVE"}
     return frame.withColumn(into, from_protobuf(body, message, options=options, binaryDescriptorSet=descriptors))
 
 
 def _from_avro(payload: Column, schema: str, reader: str) -> Column:
-    """A record, with one more field that is null if it could not be read: of such a one Spark makes all fields null."""
+    """Return the record with one more field, which is null if decoding failed: then Spark makes all fields null."""
     from pyspark.sql.avro.functions import from_avro
 
     _record(schema)
@@ -185,10 +185,10 @@ def _from_avro(payload: Column, schema: str, reader: str) -> Column:
 
 
 def _record(schema: str) -> Mapping[str, Any]:
-    """A schema as Python has it.
+    """Return a parsed schema.
 
     Raises:
-        OptionError: it is none of a record.
+        OptionError: it is no schema of a record.
     """
     try:
         found = json.loads(schema)
@@ -200,14 +200,14 @@ def _record(schema: str) -> Mapping[str, Any]:
 
 
 def _decoded(frame: DataFrame, value: Column, reason: Column, into: str, bad: str) -> DataFrame:
-    """The frame with values.
+    """Return the frame with decoded values.
 
     Args:
-        frame: has what is decoded.
+        frame: the frame with the bodies.
         value: null where it can't be.
         reason: why not; null where it can.
         into: the column of values.
-        bad: what is done about those that can't.
+        bad: treatment of bodies that can't be decoded.
     """
     match _bad(bad):
         case Bad.FAIL:

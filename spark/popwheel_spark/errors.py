@@ -1,12 +1,12 @@
-"""Errors between Spark and Popwheel, each with a sentence that says what to do."""
+"""Errors between Spark and Popwheel, each with its remedy."""
 
 
 class PopwheelSparkError(Exception):
-    """Any of these errors."""
+    """Base of these errors."""
 
 
 class OptionError(PopwheelSparkError, ValueError):
-    """An option that is missing, misspelt or impossible. Raised on the driver, before anything is read or written.
+    """Missing, misspelt or impossible option. Raised on the driver, before anything is read or written.
 
     Args:
         name: the option, as one writes it: `startingOffsets`.
@@ -19,20 +19,20 @@ class OptionError(PopwheelSparkError, ValueError):
 
 
 class UnreachableError(PopwheelSparkError):
-    """Error: no proxy gave an answer for as long as `timeoutMs` says."""
+    """No answer of any proxy within `timeoutMs`."""
 
 
 class RefusedError(PopwheelSparkError):
-    """A proxy refused a request for what it is; asking again would not help."""
+    """Refusal of a request by a proxy; a retry would not help."""
 
 
 class DataLossError(PopwheelSparkError):
-    """Messages that were to be read are not there any more, and `failOnDataLoss` is true."""
+    """Loss of messages before they were read, with `failOnDataLoss`."""
 
 
 class BadRecordError(PopwheelSparkError):
-    """A message that cannot be decoded, and `badRecords` is `fail`."""
+    """Message that cannot be decoded, with `badRecords=fail`."""
 
 
 class FormatError(PopwheelSparkError):
-    """Records that this release cannot read, as they are of a newer one."""
+    """Records of a newer release, which this one cannot read."""

@@ -1,4 +1,4 @@
-"""Options as Spark hands them over: texts by names without case. Each is taken once; what is left is a mistake.
+"""Options as Spark passes them: texts by case-insensitive names. Each is taken once; remaining ones are mistakes.
 
 Kinds, limits and defaults are those of the table in `options.py`.
 """
@@ -32,7 +32,7 @@ class GivenOptions:
         self._known: list[str] = []
 
     def text(self, name: str) -> str:
-        """An option's text without blanks around it; its default if it is not given or empty."""
+        """Return an option's text without blanks around it; its default if it is not given or empty."""
         self._known.append(name)
         return self._left.pop(name.lower(), "").strip() or OPTIONS[name].default
 
@@ -41,7 +41,7 @@ class GivenOptions:
         return words(self.text(name))
 
     def flag(self, name: str) -> bool:
-        """`true` or `false`.
+        """Return the value of a flag, `true` or `false`.
 
         Raises:
             OptionError: it is neither.
@@ -53,7 +53,7 @@ class GivenOptions:
         return flag
 
     def number(self, name: str) -> int:
-        """A whole number.
+        """Return a whole number.
 
         Raises:
             OptionError: it is none, or below the least.
@@ -64,7 +64,7 @@ class GivenOptions:
         return int(text)
 
     def choice(self, name: str) -> str:
-        """One of some words.
+        """Return one of some words.
 
         Raises:
             OptionError: it is none of them.
@@ -75,7 +75,7 @@ class GivenOptions:
         return text
 
     def columns(self, there: Collection[str]) -> tuple[str, ...]:
-        """The columns that the option `columns` names, in the order of the table; all if it names none.
+        """Return the columns that the option `columns` names, in the order of the table; all if it names none.
 
         Args:
             there: the columns of the table.
@@ -89,19 +89,19 @@ class GivenOptions:
         return tuple(name for name in there if name.lower() in asked) or tuple(there)
 
     def not_yet(self, name: str, sentence: str) -> None:
-        """An option that has its place and no meaning yet.
+        """Refuse a reserved option.
 
         Raises:
-            OptionError: it is given.
+            OptionError: the option is given.
         """
         if self.text(name):
             raise OptionError(name, sentence)
 
     def check_all_taken(self) -> None:
-        """Refuse options that nobody asked for.
+        """Refuse options that were not taken.
 
         Raises:
-            OptionError: there is one; the text names what may have been meant.
+            OptionError: there is one; the text suggests a similar name.
         """
         for name in self._left:
             known = {each.lower(): each for each in self._known}

@@ -1,4 +1,4 @@
-"""All options of reads, of the sink and of the jobs: one table, of which all of these and the docs are made (pure)."""
+"""Table of all options of reads, the sink and the jobs; code and docs are made from it (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Side(Enum):
     """Side of an option: the reads or writes that take it."""
 
     ALL = "all"
-    """Everywhere: it says how the cluster is reached."""
+    """All reads and writes: connection options."""
     READ = "read"
     """Reads of messages and dead letters: tables and streams."""
     BATCH = "table"
@@ -37,13 +37,13 @@ _ALL: Final = (Side.ALL,)
 
 @dataclass(frozen=True)
 class Option:
-    """One of them.
+    """One option.
 
     Args:
-        name: as one writes it.
-        kind: what its text is.
+        name: its name.
+        kind: type of its text.
         default: its text if it is not given.
-        help: what it means, for the docs and the jobs' `--help`.
+        help: its meaning, for the docs and the jobs' `--help`.
         sides: where it goes.
         shown: the default in words, if its text says too little.
         least: of a number.
@@ -71,7 +71,7 @@ class Option:
 
     @property
     def is_connection(self) -> bool:
-        """True if it says how the cluster is reached."""
+        """True for a connection option."""
         return Side.ALL in self.sides
 
 
@@ -80,20 +80,20 @@ _ROWS: Final = (
         "endpoints",
         Kind.WORDS,
         "",
-        "the proxies, `HOST:PORT` with commas between; the next is asked when one fails",
+        "the proxies, `HOST:PORT` separated by commas; when one fails, the next is used",
         _ALL,
         shown="needed",
         flag="--endpoints",
         flag_default="127.0.0.1:8081",
         metavar="HOST:PORT",
     ),
-    Option("timeoutMs", Kind.NUMBER, "60000", "how long a call that has failed is tried again", _ALL, least=1),
-    Option("tls", Kind.FLAG, "false", "speak TLS with the proxies", _ALL, flag="--tls"),
+    Option("timeoutMs", Kind.NUMBER, "60000", "how long a failed call is retried", _ALL, least=1),
+    Option("tls", Kind.FLAG, "false", "use TLS to the proxies", _ALL, flag="--tls"),
     Option(
         "tlsCaFile",
         Kind.TEXT,
         "",
-        "whose certificates to trust, a PEM file on the driver",
+        "trusted certificates, a PEM file on the driver",
         _ALL,
         shown="the system's",
         flag="--tls-ca-file",
@@ -113,7 +113,7 @@ _ROWS: Final = (
         "accessKey",
         Kind.TEXT,
         "",
-        "the user as which proxies are asked ([access](../operate/access.md))",
+        "the user for proxies ([access](../operate/access.md))",
         _ALL,
         shown="nobody",
         flag="--access-key",
@@ -152,7 +152,7 @@ _ROWS: Final = (
         "topic",
         Kind.TEXT,
         "",
-        "one topic; of the sink, where all rows go",
+        "one topic; for the sink, the topic of all rows",
         (Side.READ, Side.LIST, Side.SINK),
         shown="one of these",
         said_by_job=True,
@@ -161,7 +161,7 @@ _ROWS: Final = (
         "topics",
         Kind.WORDS,
         "",
-        "several topics, with commas between",
+        "several topics, separated by commas",
         (Side.READ, Side.LIST),
         shown="one of these",
         said_by_job=True,
@@ -188,7 +188,7 @@ _ROWS: Final = (
         "group",
         Kind.WORDS,
         "",
-        "whose dead letters `dlq` has, or whose messages `inflight`",
+        "the consumer group of `dlq` and `inflight`",
         (Side.READ, Side.LIST),
         said_by_job=True,
     ),
@@ -231,14 +231,14 @@ _ROWS: Final = (
         "failOnDataLoss",
         Kind.FLAG,
         "true",
-        "whether messages that are gone before they were read are an error, or a warning",
+        "whether messages that are gone before they were read are an error, else a warning",
         (Side.READ,),
     ),
     Option(
         "badRecords",
         Kind.CHOICE,
         "fail",
-        "what is done about a message that cannot be decoded: `fail`, `skip`, `column` "
+        "treatment of a message that cannot be decoded: `fail`, `skip`, `column` "
         "([below](../use/spark.md#messages-that-cannot-be-decoded))",
         (Side.READ,),
         choices=("fail", "skip", "column"),
@@ -249,7 +249,7 @@ _ROWS: Final = (
         "minPartitions",
         Kind.NUMBER,
         "1",
-        "at least so many tasks, if there are as many rows: long queues are split",
+        "least number of tasks, if there are as many rows: long queues are split",
         (Side.READ,),
         least=1,
     ),
@@ -261,12 +261,12 @@ _ROWS: Final = (
         (Side.READ,),
         least=1,
     ),
-    Option("maxRowsPerPartition", Kind.NUMBER, "0", "no task reads more offsets", (Side.READ,), "no limit"),
+    Option("maxRowsPerPartition", Kind.NUMBER, "0", "limit of the offsets of one task", (Side.READ,), "no limit"),
     Option(
         "maxRowsPerTrigger",
         Kind.NUMBER,
         "0",
-        "offsets of a micro-batch, shared out by the backlog of the queues",
+        "offsets of a micro-batch, divided by the backlog of the queues",
         (Side.STREAM,),
         "no limit",
     ),
@@ -274,12 +274,12 @@ _ROWS: Final = (
         "maxBytesPerTrigger",
         Kind.NUMBER,
         "0",
-        "the same in bytes, as far as a sample of each queue tells",
+        "the same in bytes, estimated from a sample of each queue",
         (Side.STREAM,),
         "no limit",
     ),
-    Option("minRowsPerTrigger", Kind.NUMBER, "0", "a stream waits for so many rows", (Side.STREAM,)),
-    Option("maxTriggerDelayMs", Kind.NUMBER, "900000", "but no longer than that", (Side.STREAM,), least=1),
+    Option("minRowsPerTrigger", Kind.NUMBER, "0", "rows that a stream waits for", (Side.STREAM,)),
+    Option("maxTriggerDelayMs", Kind.NUMBER, "900000", "longest wait for `minRowsPerTrigger`", (Side.STREAM,), least=1),
     Option("columns", Kind.WORDS, "", "the columns that are read", (Side.READ, Side.LIST), "all"),
     Option("includeBody", Kind.FLAG, "true", "whether the body is read", (Side.READ,)),
     Option(
@@ -293,7 +293,7 @@ _ROWS: Final = (
         "requestsAtOnce",
         Kind.NUMBER,
         "8",
-        "requests of a task that are under way; message groups keep their order",
+        "requests of a task in flight at a time; message groups keep their order",
         (Side.SINK,),
         least=1,
     ),
@@ -301,7 +301,7 @@ _ROWS: Final = (
         "writeId",
         Kind.TEXT,
         "",
-        "what the ids of a batch's rows follow from: a write with the same one is the same write (below)",
+        "base of the ids of a batch's rows: a write with the same one is the same write (below)",
         (Side.SINK,),
         shown="a new one",
     ),
@@ -314,5 +314,5 @@ _BY_LOWER_NAME: Final = {name.lower(): row for name, row in OPTIONS.items()}
 
 
 def find(name: str) -> Option | None:
-    """The option of a name in any case."""
+    """Return the option of a case-insensitive name."""
     return _BY_LOWER_NAME.get(name.lower())

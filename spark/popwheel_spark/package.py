@@ -1,4 +1,4 @@
-"""This package as a zip file, which spark-submit takes along to the workers of a cluster (docs/use/spark.md).
+"""Zip file of this package, which spark-submit ships to the workers of a cluster (docs/use/spark.md).
 
 `python -m popwheel_spark.package FILE`
 """
@@ -14,13 +14,13 @@ _OWN = "popwheel_spark"
 _OURS = "popwheel_"
 """The beginning of the names of all our packages."""
 _ENDING = ".zip"
-"""Spark puts files of other names, such as wheels, on no worker's path."""
+"""Suffix that Spark puts on the workers' path; it ignores others, such as wheels."""
 
 
 def needed_files() -> dict[str, Path]:
-    """This package, and of others of ours what it imports, now or later: path in site-packages -> file.
+    """Return the files of this package and of our modules that it imports: path in site-packages -> file.
 
-    It reads sources: also where a compiled module stands beside one, and where servers are installed, too.
+    It reads sources, also where compiled modules or servers are installed.
     """
     found: dict[str, Path] = {}
     left = {file: folder for folder in [_folder(_OWN)] for file in folder.rglob("*.py")}

@@ -1,10 +1,10 @@
-"""Rows that were sent more than once, and a table or stream without the repeats."""
+"""Removal of rows that were sent more than once."""
 
 from pyspark.sql import DataFrame
 
 
 def without_repeats(frame: DataFrame, watermark: str = "1 hour") -> DataFrame:
-    """The rows without those that came twice: what `popwheel` sends again has the same message id.
+    """Return the rows without repeats: messages that `popwheel` sends again have the same message id.
 
     Args:
         frame: with the column `messageId`; of a stream, also with `storeTimestamp`.

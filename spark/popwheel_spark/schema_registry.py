@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's API: schemas by id and by subject, each fetched once, on the driver."""
+"""Client of a schema registry with Confluent's API: schemas by id and subject, fetched once, on the driver."""
 
 import json
 import urllib.error
@@ -20,7 +20,7 @@ class RegisteredSchema:
     """A schema of a registry.
 
     Args:
-        id: with which bodies name it.
+        id: its id in bodies.
         kind: `AVRO`, `JSON` or `PROTOBUF`.
         text: the schema itself.
     """
@@ -31,7 +31,7 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """Asks a registry.
+    """Client of a registry.
 
     Args:
         url: where it is, `http://HOST:PORT`.
@@ -52,7 +52,7 @@ class SchemaRegistry:
         self._schemas: dict[int, RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:
-        """The schema with an id.
+        """Return the schema with an id.
 
         Raises:
             RefusedError: there is none, it refers to others, or as many were fetched as may be.

@@ -1,4 +1,4 @@
-"""A Spark session that knows `popwheel`: on the cluster that spark-submit names, or on this machine."""
+"""Spark session with `popwheel`: on the cluster that spark-submit names, or on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NoJavaError(PopwheelSparkError):
-    """Spark needs a Java runtime, and there is none."""
+    """Missing Java runtime, which Spark needs."""
 
 
 def check_java() -> None:
@@ -39,7 +39,7 @@ def check_java() -> None:
 
 
 def spark_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, with the data source registered.
+    """Return the session of this process, with the data source registered.
 
     Args:
         name: of the application, for Spark's pages and logs.

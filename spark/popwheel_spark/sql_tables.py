@@ -25,7 +25,7 @@ _OF_THE_CATALOG: Final = frozenset(
 
 
 def is_being_made(options: Mapping[str, str]) -> bool:
-    """Return whether these are the options of a CREATE TABLE."""
+    """Return whether these options are of a CREATE TABLE."""
     return any(name.lower() == _PROVIDER for name in options)
 
 
@@ -39,14 +39,14 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns of a table, with its options beside the first."""
+    """Return the columns of a table, with its options beside the first."""
     first, *others = columns.fields
     noted = StructField(first.name, first.dataType, first.nullable, {_KEY: json.dumps(dict(options))})
     return StructType([noted, *others])
 
 
 def of_sides(options: Mapping[str, str], sides: Iterable[Side]) -> dict[str, str]:
-    """Return those of a table's options that go somewhere, by their names in lower case: a table may have others."""
+    """Return a table's options for some sides, by lower-case name; a table may have others."""
     wanted = {Side.ALL, *sides}
     return {
         name.lower(): text
@@ -56,7 +56,7 @@ def of_sides(options: Mapping[str, str], sides: Iterable[Side]) -> dict[str, str
 
 
 def options_of(schema: StructType, options: Mapping[str, str], sides: Iterable[Side]) -> Mapping[str, str]:
-    """The options that a read or write goes by: those of the statement, and of the table those that go there.
+    """Return the options of a read or write: those of the statement, and the table's ones for its sides.
 
     Args:
         schema: of the statement.
@@ -86,7 +86,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def rows_to_send(batches: Iterable["pa.RecordBatch"], sent: Iterable[str]) -> Iterator["pa.RecordBatch"]:
-    """Rows for a table without the columns that only reads have.
+    """Yield rows for a table without the columns that only reads have.
 
     Args:
         batches: have all columns of the table.

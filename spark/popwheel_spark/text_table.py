@@ -11,7 +11,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows below their headings, each as one line.
 
-    Control characters are spelled out, as what senders have written must not steer a terminal.
+    Control characters are spelled out, as senders' texts must not control a terminal.
     """
     titles = [heading.upper() for heading in headings]
     lines = [[_CONTROL.sub(lambda match: repr(match[0])[1:-1], cell) for cell in line] for line in (titles, *rows)]

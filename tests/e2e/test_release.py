@@ -55,7 +55,7 @@ def test_events_tell_of_switchovers_and_refusals(release: Release) -> None:
     epoch = before.epoch + 1
     wanted = {
         ("SwitchoverRefused", f"NOT_FOUND: {GROUP} has no replica 9; it has 0, 1"),
-        ("SwitchedOver", f"{GROUP}-{to} leads {GROUP} in epoch {epoch}, as asked for by an annotation"),
+        ("SwitchedOver", f"{GROUP}-{to} leads {GROUP} in epoch {epoch}, as requested by an annotation"),
         ("Elected", f"{GROUP}-{to} leads in epoch {epoch}"),
     }
     release.wait_until(lambda: wanted <= set(release.group_events()), 30, "events", lambda: str(release.group_events()))

@@ -215,7 +215,7 @@ class Subject:
             "streams": (len(http2.streams), limits.concurrent_streams_max),
             "calls": (len(connection._calls), limits.concurrent_streams_max),
             "handlers": (len(connection._calls) + len(connection._lingering), 2 * limits.concurrent_streams_max),
-            "held bytes": (http2.held_bytes, limits.receive_buffer_bytes_max + limits.connection_window_bytes),
+            "held bytes": (http2.buffered_bytes, limits.receive_buffer_bytes_max + limits.connection_window_bytes),
             "queued bytes": (http2.outbox.queued_bytes, limits.send_buffer_bytes_max + 8 * 2**20),
             "bytes of an unfinished frame": (len(http2._reader.rest), 16_384 + 9),
             "bytes of an unfinished block": (http2._reader.block_bytes, limits.header_list_bytes_max + 16_384),

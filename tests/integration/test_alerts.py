@@ -167,7 +167,7 @@ DRILLS = {
         },
         *(14, 16, PLACE),
     ),
-    "PopwheelMessageSetAside": Drill(of_master("popwheel_quarantined_messages", "0x9 1x9"), 9, 10, PLACE),
+    "PopwheelPoisonMessage": Drill(of_master("popwheel_quarantined_messages", "0x9 1x9"), 9, 10, PLACE),
     "PopwheelQuarantineFull": Drill(
         {
             **of_master("popwheel_quarantined_messages", "40x9 41x9"),

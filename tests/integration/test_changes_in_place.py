@@ -182,7 +182,7 @@ async def test_the_order_of_a_group_changes_only_while_nobody_uses_it(
     (held,) = await client.receive_all("turning", "Turning", 1)
     in_use = await admin(server, "group", "update", "turning", "--fifo", "--max-attempts", "3")
     assert in_use.exit_code == 1 and "PRECONDITION_FAILED" in in_use.stderr
-    assert "1 messages are given out, 0 wait for a retry" in in_use.stderr
+    assert "1 messages are in flight, 0 wait for a retry" in in_use.stderr
     shown = httpx.get(f"{server.http_url}/api/v1/groups/turning").json()
     assert (shown["fifo"], shown["max_attempts"]) == (False, 17)  # neither of the two
     await changed(server, "group", "update", "turning", "--max-attempts", "3")  # that does not mind

@@ -51,9 +51,9 @@ async def test_dead_letters_come_again_by_the_console(server: StandaloneProcess,
     with Browser(server) as browser:
         at = f"/groups/{group}/dead-letters"
         assert "4 dead letters" in browser.words(at)
-        assert "of 2 held messages" in browser.words(f"/groups/{group}/retries")
+        assert "of 2 messages in flight" in browser.words(f"/groups/{group}/retries")
         said = browser.send(f"{at}/redrive", at, broker="broker-0", limit="3", end_offset="4")
-        assert "3 dead letters of broker-0 will come again." in said
+        assert "3 dead letters of broker-0 will be redelivered." in said
         again = await client.receive_all(group, topic, 3, invisible_s=60.0)
         assert {each.body for each in again} < {each.body for each in given[:4]}
         said = browser.send(f"{at}/purge", at, typed=group)
@@ -61,7 +61,7 @@ async def test_dead_letters_come_again_by_the_console(server: StandaloneProcess,
 
         await client.ack(group, topic, [*given[4:], *again[:1]])
         balance = browser.words(f"/balance?group={group}&topic={topic}")
-        assert re.search(r"Stored 6 .*Done 4 .*Held 2 .*Waiting 0 .*Dead 0 .*Difference: 0 ", balance)
+        assert re.search(r"Stored 6 .*Done 4 .*In flight 2 .*Waiting 0 .*Dead 0 .*Difference: 0 ", balance)
         assert "proxy.receive.invisible_ms_min" in browser.words("/settings")
         assert f"{topic} at all brokers" in browser.words(f"/polls?group={group}")
-        assert "Nothing is set aside." in browser.words("/trouble")
+        assert "The quarantine is empty." in browser.words("/trouble")

@@ -160,9 +160,9 @@ async def test_a_message_is_found_by_its_id_wherever_it_is(server: StandalonePro
     places = told(server, "message", "trace", message_id, "--topic", "Trace")["places"]
     assert [each["topic"] for each in places] == ["Trace", "%DLQ%tracers"]
     holdings = {each["group"]: each["holding"] for each in places[0]["groups"]}
-    assert holdings == {"tracers": "done", "others": "given out"}
+    assert holdings == {"tracers": "done", "others": "delivered"}
     table = admin(server, "message", "trace", message_id, "--topic", "Trace", "--group", "others")
-    assert "given out at" in table
+    assert "delivered at" in table
     refused = admin(server, "message", "get", "nobody", "--topic", "Trace", exit_code=1)
     assert "no message nobody of Trace" in refused
     admin(server, "message", "get", message_id, "--topic", "Nowhere", exit_code=1)

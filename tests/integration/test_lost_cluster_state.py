@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies, delayed_message
 from tests.harness.cluster import ClusterCommand
@@ -73,7 +73,7 @@ async def test_messages_and_progress_outlive_the_controllers_store(tmp_path: Pat
 
             await asyncio.to_thread(lose_state, cluster)
             async with asyncio.timeout(20):
-                while incarnation_of(await version(cluster)) in (0, incarnation_of(before)):
+                while store_id_of(await version(cluster)) in (0, store_id_of(before)):
                     await asyncio.sleep(0.1)
                 plain = await send_until_known(cluster, client, "Plain", b"4")
                 delayed = await send_until_known(cluster, client, "Delayed", b"now")

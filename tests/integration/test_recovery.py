@@ -14,7 +14,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from popwheel_cli.main import main
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import COMMIT, Code
 from tests.harness.client import MessagingClient, bodies, delayed_message, half_message
 from tests.harness.cluster import ClusterCommand
@@ -81,7 +81,7 @@ async def test_ids_settings_progress_timers_and_half_messages_are_as_they_were(t
 
             await asyncio.to_thread(lose_state, cluster)
             async with asyncio.timeout(20):
-                while incarnation_of(await version(cluster)) in (0, incarnation_of(first_life)):
+                while store_id_of(await version(cluster)) in (0, store_id_of(first_life)):
                     await asyncio.sleep(0.1)
                 while not (await admin(cluster, "broker", "list")) or not (await admin(cluster, "cluster", "status")):
                     await asyncio.sleep(0.1)
@@ -94,7 +94,7 @@ async def test_ids_settings_progress_timers_and_half_messages_are_as_they_were(t
             assert await definitions(cluster) == ([], []), "a dry run changes nothing"
             assert await admin(cluster, "cluster", "recover", "--yes") == would
             assert await definitions(cluster) == before
-            assert incarnation_of(await version(cluster)) == incarnation_of(first_life)
+            assert store_id_of(await version(cluster)) == store_id_of(first_life)
 
             again = await admin(cluster, "cluster", "recover", "--yes")
             assert (again["topics_total"], again["groups_total"], again["findings"]) == (0, 0, [])
@@ -131,7 +131,7 @@ async def test_what_was_made_again_under_its_name_is_refused_or_adopted(tmp_path
             )
             await asyncio.to_thread(lose_state, cluster)
             async with asyncio.timeout(20):
-                while incarnation_of(await version(cluster)) in (0, incarnation_of(first_life)):
+                while store_id_of(await version(cluster)) in (0, store_id_of(first_life)):
                     await asyncio.sleep(0.1)
                 while [each["master"] for each in await admin(cluster, "broker", "list")] != [0]:
                     await asyncio.sleep(0.1)

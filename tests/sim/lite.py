@@ -316,9 +316,9 @@ class LiteWorkload:
     async def _is_done(self, kind: str, handle: str, call: int, *, again: bool) -> bool:
         """Acknowledge a message, or have it be a dead letter. Raises StatusError: that was refused."""
         if kind == "forward":
-            request = pb.DeadLetterRequest(group=GROUP, topic=TOPIC, receipt_handle=handle, again=again, call=call)
+            request = pb.DeadLetterRequest(group=GROUP, topic=TOPIC, receipt_handle=handle, is_retry=again, call=call)
             return await self._call(methods.DEAD_LETTER, request) is not None
-        ack = pb.AckRequest(group=GROUP, topic=TOPIC, receipt_handles=[handle], again=again, call=call)
+        ack = pb.AckRequest(group=GROUP, topic=TOPIC, receipt_handles=[handle], is_retry=again, call=call)
         answer = await self._call(methods.ACK, ack)
         if answer is not None and answer.results and answer.results[0].code != d.Code.OK:
             raise StatusError(answer.results[0].code, answer.results[0].error)

@@ -129,7 +129,7 @@ def test_a_write_of_a_micro_batch_that_died_once_is_the_same_write(
 @pytest.mark.parametrize(
     ("columns", "options", "sentence"),
     [
-        ("'a' AS body", {}, "say where the rows go"),
+        ("'a' AS body", {}, "give the topic of the rows"),
         ("'a' AS text", {"topic": "many"}, "messages have no 'text'"),
         ("1 AS body", {"topic": "many"}, "the column body must be BINARY"),
         ("'a' AS body", {"topic": "%RETRY%g+t"}, "cannot be sent to"),

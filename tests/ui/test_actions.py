@@ -219,11 +219,11 @@ def test_dead_letters_are_chosen_exported_given_back_and_purged(tab: Watched, se
     tab.go("/groups/failing/dead-letters?wait=1")
     tab.page.get_by_label(f"Choose {ids[3]}").check()
     tab.page.get_by_role("button", name="Dry run").click()
-    assert "1 dead letter would come again" in done(tab)
+    assert "1 dead letter would be redelivered" in done(tab)
     assert server.client.take("failing", "Failing", within_s=1.5) == []
     tab.page.get_by_label(f"Choose {ids[3]}").check()
     tab.page.get_by_role("button", name="Redrive the chosen").click()
-    assert "1 dead letter will come again" in done(tab)
+    assert "1 dead letter will be redelivered" in done(tab)
     assert [each["id"] for each in server.client.take("failing", "Failing", ack=True)] == [ids[3]]
 
     form = post(tab, "/dead-letters/redrive")

@@ -39,7 +39,7 @@ def test_groups_are_as_far_as_the_client_knows(tab: Watched, populated: Populate
     def look() -> dict[str, tuple[str, str, str]]:
         tab.go("/groups?wait=1")
         rows = tab.rows(str(len(GROUPS)))
-        return {name: tuple(rows[name][column] for column in ("Waiting", "Held", "Dead")) for name in wanted}  # type: ignore[misc]
+        return {name: tuple(rows[name][column] for column in ("Waiting", "In flight", "Dead")) for name in wanted}  # type: ignore[misc]
 
     wanted = {
         name: (str(known.waiting[name]), str(len(known.held.get(name, ()))), str(known.dead.get(name, 0)))
@@ -73,7 +73,7 @@ def test_held_names_each_message_and_who_holds_it(tab: Watched, populated: Popul
 def test_the_overview_adds_up_what_the_client_knows(tab: Watched, populated: Populated) -> None:
     known = populated.known
     wanted = {
-        "Held": str(sum(map(len, known.held.values()))),
+        "In flight": str(sum(map(len, known.held.values()))),
         "Delayed": str(known.delayed),
         "Dead letters": str(sum(known.dead.values())),
         "Topics": str(len(TYPES)),
@@ -110,6 +110,6 @@ def test_a_message_tells_its_life(tab: Watched, populated: Populated) -> None:
     life = tab.page.locator("ol.events").inner_text()
     assert "billing" in life and known.holders["billing"] in life
     standing = tab.rows("How it stands")["billing"]
-    assert standing["State"].lower().startswith("held"), standing
+    assert standing["State"].lower().startswith("in flight"), standing
     tab.go(f"/messages/Orders/{known.acked}?wait=1")
-    assert "held" not in tab.rows("How it stands")["billing"]["State"].lower()
+    assert "in flight" not in tab.rows("How it stands")["billing"]["State"].lower()

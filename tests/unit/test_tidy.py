@@ -150,7 +150,7 @@ WAITING = {
     "popwheel_proxy.brokers.parked_calls": "lets calls wait until they may try again",
     "popwheel_proxy.send.batcher": "lets senders wait for the Put that carries them",
     "popwheel_proxy.send.batchers": "looks at Puts in flight from time to time",
-    "popwheel_proxy.send.lanes": "lets sends of a message group wait for one another",
+    "popwheel_proxy.send.send_queues": "lets sends of a message group wait for one another",
     "popwheel_proxy.lite.lite_sync": "tells all brokers at once, one thing after another",
     "popwheel_proxy.receive.absent_names": "holds polls until a name is made",
     "popwheel_proxy.receive.notifications": "holds the streams of notifications open",

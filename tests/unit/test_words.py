@@ -1,4 +1,4 @@
-"""Each idea has one word, the field's: what is banned, and the word that stands for it (docs/internals/words.md).
+"""Each idea has one word, the field's: what is banned, and the word that stands for it (docs/DESIGN.md, section 1).
 
 `python -m tests.unit.test_words [FOLDER ...]` lists the places.
 """
@@ -32,7 +32,7 @@ BANNED = {
 }
 """What is banned, as words of a text or of a name -> the field's words."""
 
-PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful")
+PUBLIC = ("held", "held_since_ms", "held_max", "set_aside", "set_aside_ms", "doubtful", "heard_ms")
 """Fields of the HTTP API and options: their names are a promise."""
 
 _BANNED = {re.compile(rf"\b(?:{banned})\b", re.IGNORECASE): better for banned, better in BANNED.items()}

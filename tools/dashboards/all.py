@@ -1,4 +1,4 @@
-"""All dashboards, in the order in which one looks at them."""
+"""All dashboards, the overview first."""
 
 from typing import Final
 

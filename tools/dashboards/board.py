@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and its JSON as Grafana's own SDK builds it.
+"""Parts of a dashboard, and its JSON as Grafana's own SDK builds it.
 
 All of them look alike: rows of panels, each with a unit and a sentence that explains it, legends as tables that show
 the last and the largest value, and the same three choices at the top.

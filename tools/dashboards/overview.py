@@ -1,4 +1,4 @@
-"""The dashboard to look at first."""
+"""Overview dashboard."""
 
 from typing import Final
 
@@ -27,26 +27,26 @@ _WELL = Row(
         Number(
             "Out",
             "mps",
-            "Messages that were given out, in a second. Each group counts for itself, and so does each delivery.",
+            "Messages delivered per second. Each group counts for itself, and so does each delivery.",
             total(per_second("rocketmq_messages_out_total")),
         ),
         Number(
             "Oldest message not acknowledged",
             "ms",
-            "How old the oldest message is that a group has yet to acknowledge. It grows if consumers do not keep up.",
+            "Age of the oldest message that a group has not acknowledged. It grows if consumers do not keep up.",
             f"{largest(of_masters('rocketmq_consumer_lag_latency'))} or vector(0)",
             bad_from=600_000,
         ),
         Number(
             "Not acknowledged",
             "short",
-            "Messages that wait for a group, or that it has been given and has not acknowledged.",
+            "Messages that wait for a group, and messages in flight.",
             total(of_masters("rocketmq_consumer_lag_messages")),
         ),
         Number(
             "Groups without master",
             "short",
-            "Broker groups that have no living master. Sends go to the others, what these hold waits.",
+            "Broker groups without a living master. Sends go to the others, their messages wait.",
             total(of("popwheel_controller_groups_without_master")),
             bad_from=1,
         ),
@@ -116,13 +116,13 @@ _TRAFFIC = Row(
         Graph(
             "Out, by group",
             "mps",
-            "Messages that were given out, in a second, with those that come again.",
+            "Messages delivered per second, including redeliveries.",
             [Line(total(per_second("rocketmq_messages_out_total"), "consumer_group"), _GROUP)],
         ),
         Graph(
             "Bytes",
             "Bps",
-            "Bytes of messages that were stored and given out.",
+            "Bytes of messages stored and delivered.",
             [
                 Line(total(per_second("rocketmq_throughput_in_total")), "in"),
                 Line(total(per_second("rocketmq_throughput_out_total")), "out"),
@@ -137,7 +137,7 @@ _LATENCY = Row(
         Graph(
             "End to end: from store to delivery",
             "s",
-            "How long messages wait until they are given out for the first time. A group that is down makes it long.",
+            "How long messages wait for their first delivery. It is long if a group is down.",
             [
                 Line(share_within(share, "popwheel_pop_queueing_seconds"), f"{share:.0%} within")
                 for share in (0.5, 0.95, 0.99)
@@ -174,13 +174,13 @@ _LAG = Row(
         Graph(
             "Ready",
             "short",
-            "Messages that wait to be given out. It grows when a group takes less than what comes in.",
+            "Messages that wait for delivery. It grows when a group receives less than what is sent.",
             [Line(total(of_masters("rocketmq_consumer_ready_messages"), "consumer_group"), _GROUP)],
         ),
         Graph(
             "In flight",
             "short",
-            "Messages that were given out and are not acknowledged yet. They come again when they are not in time.",
+            "Messages in flight: delivered and not acknowledged. They are redelivered when their time is over.",
             [Line(total(of_masters("rocketmq_consumer_inflight_messages"), "consumer_group"), _GROUP)],
         ),
         Graph(
@@ -199,7 +199,7 @@ _LAG = Row(
         Graph(
             "Out, by topic",
             "mps",
-            "Messages that were given out, in a second, to all groups.",
+            "Messages delivered per second, to all groups.",
             [Line(total(per_second("popwheel_topic_messages_out_total"), "topic"), "{{topic}}")],
         ),
     ],

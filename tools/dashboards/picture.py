@@ -45,7 +45,7 @@ def shown(value: float, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is to be seen.
+    """Content of a picture.
 
     Args:
         ask: gives what a query of a dashboard finds, from `begin_s` to `end_s`.

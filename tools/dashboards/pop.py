@@ -1,23 +1,23 @@
-"""What is given out, what comes again, and what is set aside."""
+"""Dashboard of deliveries, redeliveries and poison messages."""
 
 from typing import Final
 
 from tools.dashboards.board import Board, Graph, Line, Row
 from tools.dashboards.query import largest, of, of_masters, per_second, total
 
-_GIVEN_OUT = Row(
-    "Given out",
+_IN_FLIGHT = Row(
+    "In flight",
     [
         Graph(
-            "Messages given out",
+            "Messages delivered",
             "mps",
-            "Messages that brokers gave out, in a second, by group.",
+            "Messages that brokers delivered per second, by group.",
             [Line(total(per_second("rocketmq_messages_out_total"), "consumer_group"), "{{consumer_group}}")],
         ),
         Graph(
-            "Messages out with consumers",
+            "Messages in flight",
             "short",
-            "Messages that are given out now, by broker, and those of the group that has most. The limit is "
+            "Messages in flight, by broker, and those of the group that has most. The limit is "
             "broker.pop.open_messages_max.",
             [
                 Line(of_masters("popwheel_pop_open_messages"), "{{instance}}"),
@@ -27,7 +27,7 @@ _GIVEN_OUT = Row(
         Graph(
             "Deliveries",
             "short",
-            "Pops of which a message is not acknowledged yet, and those of them that hold up a committed offset.",
+            "Pops of which a message is not acknowledged yet, and those of them that delay a committed offset.",
             [
                 Line(of_masters("popwheel_pop_open_deliveries"), "{{instance}}, open"),
                 Line(of_masters("rocketmq_pop_checkpoint_buffer_size"), "{{instance}}, in the merge buffer"),
@@ -37,7 +37,7 @@ _GIVEN_OUT = Row(
 )
 
 _REVIVE = Row(
-    "Revive: what was not acknowledged in time",
+    "Revive: messages not acknowledged in time",
     [
         Graph(
             "Revived",
@@ -124,15 +124,14 @@ _ASIDE = Row(
         Graph(
             "Quarantine",
             "short",
-            "Messages that were set aside because they fail by themselves, by step. Above zero somebody has to look "
-            "(docs/operate/messages.md).",
+            "Poison messages, by the step that failed. Above zero an operator has to act (docs/operate/messages.md).",
             [Line(total(of_masters("popwheel_quarantined_messages"), "instance", "step"), "{{instance}}: {{step}}")],
             bound=1,
         ),
         Graph(
             "Standing still",
             "short",
-            "Queues and delayed messages that stand still at a damaged record until another replica mends it.",
+            "Queues and delayed messages that stand still at a damaged record until another replica repairs it.",
             [
                 Line(of_masters("popwheel_damaged_queues"), "{{instance}}, queues"),
                 Line(of_masters("popwheel_timer_damaged"), "{{instance}}, delayed messages"),
@@ -183,6 +182,6 @@ _READS = Row(
 POP: Final = Board(
     "pop",
     "Pop and revive",
-    "Who has which messages, what comes again because it was not acknowledged, and what was moved aside.",
-    [_GIVEN_OUT, _REVIVE, _IN_ORDER, _ASIDE, _READS],
+    "Messages in flight, redeliveries, and poison messages.",
+    [_IN_FLIGHT, _REVIVE, _IN_ORDER, _ASIDE, _READS],
 )

@@ -106,18 +106,18 @@ _SENDS = Row(
         Graph(
             "Tries again",
             "ops",
-            "Calls to broker groups that were made again, by what was wrong, and sends that went to another group.",
+            "Retried calls to broker groups, by reason, and sends that were moved to another group.",
             [
                 Line(total(per_second("popwheel_proxy_call_retries_total"), "reason"), "{{reason}}"),
                 Line(total(per_second("popwheel_proxy_sends_moved_total")), "moved to another group"),
             ],
         ),
         Graph(
-            "Held and avoided",
+            "Parked and avoided",
             "short",
             "Calls that wait for a master, and brokers that sends avoid as they are slow or fail.",
             [
-                Line(of("popwheel_proxy_held_calls"), "{{instance}}, calls held"),
+                Line(of("popwheel_proxy_held_calls"), "{{instance}}, parked calls"),
                 Line(of("popwheel_proxy_brokers_avoided"), "{{instance}}, brokers avoided"),
                 Line(of("popwheel_proxy_brokers_without_master"), "{{instance}}, groups without master"),
             ],
@@ -146,7 +146,7 @@ _CLIENTS = Row(
         Graph(
             "Handles that are renewed",
             "short",
-            "Receipt handles that proxies keep alive for push consumers.",
+            "Receipt handles that proxies renew for push consumers.",
             [Line(of("popwheel_proxy_renewed_handles"), "{{instance}}")],
         ),
     ],
@@ -155,6 +155,6 @@ _CLIENTS = Row(
 PROXIES: Final = Board(
     "proxies",
     "Proxies and long polling",
-    "How polls wait and are woken, where sends go, and what clients hold open.",
+    "Long polls and wake-ups, sends, and open streams of clients.",
     [_POLLS, _WAKES, _SENDS, _CLIENTS],
 )

@@ -29,7 +29,7 @@ def of_masters(metric: str) -> str:
 
 
 def per_second(counter: str, *matchers: str) -> str:
-    """How fast a counter goes up."""
+    """Return the query for the rate of a counter."""
     return f"rate({of(counter, *matchers)}[$__rate_interval])"
 
 
@@ -44,7 +44,7 @@ def largest(expression: str, *labels: str) -> str:
 
 
 def share_within(share: float, histogram: str, *labels: str, matchers: tuple[str, ...] = ()) -> str:
-    """What this share of all that a histogram has counted lately did not exceed, in the histogram's unit."""
+    """Return the query for a quantile of a histogram's recent values, in its unit."""
     buckets = total(per_second(f"{histogram}_bucket", *matchers), "le", *labels)
     return f"histogram_quantile({share:g}, {buckets})"
 

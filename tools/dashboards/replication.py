@@ -1,4 +1,4 @@
-"""Replicas, their masters, and how fresh what slaves hold is."""
+"""Replicas, their masters, and the lag of slaves."""
 
 from typing import Final
 
@@ -127,7 +127,7 @@ _REPLICAS = Row(
         Graph(
             "Repairs",
             "short",
-            "Damaged records: found, mended from another replica, and those that nobody could mend.",
+            "Damaged records: found, repaired from another replica, and not repairable.",
             [
                 Line(of("popwheel_replication_checks_failed_total"), "{{instance}}, found"),
                 Line(of("popwheel_replication_repaired_records_total"), "{{instance}}, mended"),
@@ -159,13 +159,13 @@ _CHECKPOINTS = Row(
         Graph(
             "What was brought",
             "Bps",
-            "Bytes that masters told: all of their progress, or what has changed.",
+            "Bytes of checkpoints that masters sent: whole ones, or differences.",
             [Line(total(per_second("popwheel_controller_checkpoint_fetched_bytes_total"), "kind"), "{{kind}}")],
         ),
         Graph(
             "Failed syncs",
             "short",
-            "Within ten minutes, by step: the master did not tell (fetch), the slave did not store (store), the slave "
+            "Within ten minutes, by step: the master did not send (fetch), the slave did not store (store), the slave "
             "refused (refused).",
             [
                 Line(

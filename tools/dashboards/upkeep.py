@@ -1,4 +1,4 @@
-"""What somebody may have to renew or mend by hand: certificates, and resources that declare topics and groups."""
+"""What an operator may have to renew or repair: certificates, and resources that declare topics and groups."""
 
 from typing import Final
 
@@ -100,7 +100,7 @@ _RESOURCES = Row(
         Graph(
             "Declared and shown",
             "short",
-            "Resources by which somebody declares a topic or a group, and those by which the controller shows one.",
+            "Resources of users that declare a topic or a group, and those by which the controller shows one.",
             [
                 Line(
                     largest(of("popwheel_controller_resources", 'made_by="user"'), "namespace", "kind"),
@@ -131,6 +131,6 @@ _RESOURCES = Row(
 UPKEEP: Final = Board(
     "upkeep",
     "Upkeep",
-    "What somebody may have to renew or mend by hand: certificates, and resources that declare topics and groups.",
+    "What an operator may have to renew or repair: certificates, and resources that declare topics and groups.",
     [_WELL, _PROCESSES, _CERTIFICATES, _RESOURCES],
 )

@@ -18,7 +18,7 @@ _EVERYWHERE = {
     "tls",
     "tls_ca",
     "shared_port",
-    "lock_held",
+    "lock_inherited",
 }
 """Options that the page explains once, or that only our own processes give to one another."""
 _HEAD = """\

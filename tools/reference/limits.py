@@ -193,15 +193,15 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             Limit("their bytes", "proxy.send.waiting_bytes_max", _BUSY, shared="topic"),
             Limit(
                 "calls parked while a broker group has no master",
-                "popwheel_proxy.brokers.parked_calls:HELD_CALLS_MAX",
+                "popwheel_proxy.brokers.parked_calls:PARKED_CALLS_MAX",
                 _BUSY,
-                "held_calls_max",
+                "parked_calls_max",
             ),
             Limit(
                 "their bytes",
-                "popwheel_proxy.brokers.parked_calls:HELD_BYTES_MAX",
+                "popwheel_proxy.brokers.parked_calls:PARKED_BYTES_MAX",
                 _BUSY,
-                "held_bytes_max",
+                "parked_bytes_max",
             ),
             Limit("clients known", "proxy.client.sessions_max", _BUSY),
             Limit(
@@ -272,7 +272,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
                 shared="group",
             ),
             Limit("bytes that wait for the disk", "broker.waiting_bytes_max", _BUSY),
-            Limit("poison messages set aside", "broker.quarantine_max", "it waits where it is", shared="topic"),
+            Limit("poison messages in the quarantine", "broker.quarantine_max", "it waits where it is", shared="topic"),
             Limit("delivery events kept", "broker.pop.events_max", "the oldest go"),
             Limit(
                 "names deleted by hand that rest for a day",

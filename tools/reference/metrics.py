@@ -107,7 +107,7 @@ def _rows(tree: ast.Module, where: str) -> Iterator[Row]:
 
 
 def _values(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[dict[str, ast.expr]]:
-    """What the variables of the loop around a node stand for, one by one, where the loop goes over what is written."""
+    """Yield the values of the variables of a loop around a node, if the loop iterates over a literal."""
     at: ast.AST | None = node
     while at is not None:
         for target, over in _loops(at):

@@ -91,7 +91,7 @@ class BrokerApp:
             make_core=self._make_core,
             on_failure=self._fail,
             checkpoint_changes_bytes=options.checkpoint_changes_bytes,
-            on_doubt_ended=self._report_soon,
+            on_suspect_cleared=self._report_soon,
         )
         timeout_ms = constants.repair_timeout_ms
         self._peers = Peers(options.name, options.replica, channels, timeout_ms, clock)
@@ -220,7 +220,7 @@ class BrokerApp:
     # Begin and end
 
     async def start(self) -> None:
-        """Recover; it serves when it was told to lead.
+        """Recover; serve when the controller makes this replica the master.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; nothing was changed.
@@ -259,7 +259,7 @@ class BrokerApp:
         self._registrar = BrokerRegistrar(
             self._controller,
             lambda: self.report(address),
-            self.roles.hear,
+            self.roles.group_changed,
             self._random,
             self._constants.heartbeat_ms / 1000,
         )

@@ -49,7 +49,12 @@ class RetentionOptions(BaseModel):
     disk_used_share_max: float = Field(
         default=0.85, gt=0, le=1, description="Above this share of the disk, the oldest are deleted before their time."
     )
-    interval_ms: int = Field(default=10_000, ge=10, le=3_600_000, description="How often this is looked at.")
+    interval_ms: int = Field(
+        default=10_000,
+        ge=10,
+        le=3_600_000,
+        description="How often the age of segments and the use of the disk are checked.",
+    )
 
 
 class PopOptions(BaseModel):
@@ -70,7 +75,7 @@ class PopOptions(BaseModel):
         default=2_000_000,
         ge=1,
         le=100_000_000,
-        description="Messages given out and not yet acknowledged; past it nothing more is given out.",
+        description="Messages delivered and not yet acknowledged; past it no more are delivered.",
     )
     held_messages_max: int = Field(
         default=400_000,
@@ -109,7 +114,7 @@ class PopOptions(BaseModel):
         default=200_000,
         ge=16,
         le=10_000_000,
-        description="An open delivery with so many newer records in its revive queue is written again at its end.",
+        description="An open delivery with so many newer records in its revive queue is rewritten at the queue's end.",
     )
     notify_interests_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="Interests in arriving messages that proxies may register."
@@ -219,7 +224,7 @@ class LiteOptions(BaseModel):
         default=90_000,
         ge=100,
         le=3_600_000,
-        description="A client that was not heard of for so long reads no lite topics any more, until it says so again.",
+        description="A client that is idle for so long reads no lite topics any more, until it subscribes again.",
     )
 
 
@@ -262,13 +267,13 @@ class ReplicationOptions(BaseModel):
         default=500,
         ge=10,
         le=600_000,
-        description="A replica whose stream has broken and did not come back for so long leaves the sync-state set.",
+        description="A replica whose stream is broken for so long leaves the sync-state set.",
     )
     leaving_ms_max: int = Field(
         default=6000,
         ge=100,
         le=3_600_000,
-        description="For so long a replica that is asked to end waits until its group can do without it.",
+        description="How long a replica that is to shut down waits until its group can do without it.",
     )
 
 
@@ -291,30 +296,33 @@ class BrokerOptions(BaseModel):
         default=500,
         ge=1,
         le=60_000,
-        description="How often all else is synced: sends with flush async, acknowledgements always.",
+        description="How often sends with flush async, and all acknowledgements, are synced.",
     )
     checkpoint_interval_ms: int = Field(
-        default=5000, ge=10, le=600_000, description="How often progress is saved; bounds what a restart reads again."
+        default=5000,
+        ge=10,
+        le=600_000,
+        description="How often progress is saved; bounds the part of the log that a restart reads.",
     )
     checkpoint_bytes: int = Field(
         default=128 * _MEBIBYTE,
         ge=4096,
         le=16 * 1024 * _MEBIBYTE,
-        description="After so many bytes of log, progress is saved before its time; a restart reads no more.",
+        description="Bytes of log after which progress is saved early; bounds what a restart reads of the log.",
     )
     checkpoint_changes_bytes: int = Field(
         default=_MEBIBYTE,
         ge=0,
         le=1024 * _MEBIBYTE,
-        description="Of changes the file of progress takes so many at least, and as many as the whole, before it is "
-        "written anew.",
+        description="Bytes of changes that the file of progress takes before it is rewritten: at least so many, and as "
+        "many as its whole content.",
     )
     disk_full_share: float = Field(
         default=0.95,
         gt=0,
         le=1,
-        description="Above this share of the disk, sends are refused; the rest goes on while there is room for its "
-        "records.",
+        description="Above this share of the disk, sends are refused; other calls are served while there is room for "
+        "their records.",
     )
     waiting_bytes_max: int = Field(
         default=256 * _MEBIBYTE,
@@ -326,8 +334,8 @@ class BrokerOptions(BaseModel):
         default=10_000,
         ge=1,
         le=100_000,
-        description="Records that may be set aside because they fail by themselves (docs/operate/messages.md); past it "
-        "one waits where it is.",
+        description="Poison messages that the quarantine may hold (docs/operate/messages.md); past it "
+        "a record that fails by itself blocks its queue.",
     )
     skip_record: int | None = Field(
         default=None,

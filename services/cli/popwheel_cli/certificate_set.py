@@ -1,6 +1,6 @@
 """Certificates and authorities of a cluster's services, and the next step in renewing them.
 
-It is decided by the certificates and the time alone; only what a new key is comes from the machine's randomness.
+The decision depends on the certificates and the time alone; only new keys are random.
 """
 
 import datetime
@@ -17,7 +17,7 @@ DAYS = 90
 AUTHORITY_DAYS = 3650
 
 SPREAD = datetime.timedelta(hours=1)
-"""Time after which every process has a new file, however late Kubernetes brings it."""
+"""Time after which every process has a new file, even if Kubernetes is slow."""
 
 _LAST_PART = 3
 
@@ -52,47 +52,49 @@ class Step:
     why: str
 
 
-def next_step(held: CertificateSet, names: Sequence[str], now: datetime.datetime) -> Step | None:
-    """The next step in renewing a set; None if nothing is to be done now.
+def next_step(current: CertificateSet, names: Sequence[str], now: datetime.datetime) -> Step | None:
+    """Return the next step in renewing a set; None if none is due.
 
     Processes see a step at different times, up to `SPREAD` apart, and no two of them may refuse each other meanwhile.
     So a new authority is first trusted by all, then makes a certificate, and only then the one before is forgotten.
 
     Args:
-        held: what there is.
+        current: the set as it is.
         names: host names that the certificate must be good for.
         now: the time.
 
     Raises:
-        ValueError: it holds what is no certificate or key.
+        ValueError: it has an invalid certificate or key.
     """
-    trusted = _certificates(held.authorities)
-    issuer = next((each for each in trusted if _belongs(held.authority_key, each)), None)
-    shown = x509.load_pem_x509_certificate(held.certificate) if held.certificate else None
-    if shown is not None and (shown.not_valid_after_utc <= now or not _belongs(held.key, shown)):
-        shown = None  # nobody takes it, so nobody is to be waited for
+    trusted = _certificates(current.authorities)
+    issuer = next((each for each in trusted if _belongs(current.authority_key, each)), None)
+    shown = x509.load_pem_x509_certificate(current.certificate) if current.certificate else None
+    if shown is not None and (shown.not_valid_after_utc <= now or not _belongs(current.key, shown)):
+        shown = None  # no process accepts it, so none must be waited for
     if issuer is None or _is_in_last_part(issuer, now):
-        return _with_new_authority(held, names, now, alone=shown is None)
+        return _with_new_authority(current, names, now, alone=shown is None)
     wanted = set(names)
     if shown is None:
-        return _with_new_certificate(held, issuer, wanted, now, "there is no certificate")
+        return _with_new_certificate(current, issuer, wanted, now, "there is no certificate")
     by_issuer = _is_by(shown, issuer)
     if by_issuer or _is_known_to_all(issuer, now):
         if not wanted <= _names(shown):
-            # The others call this one by its former names until they have been started anew.
-            return _with_new_certificate(held, issuer, wanted | _names(shown), now, "there are new names")
+            # Others use the former names until they are restarted.
+            return _with_new_certificate(current, issuer, wanted | _names(shown), now, "there are new names")
         if not by_issuer:
-            return _with_new_certificate(held, issuer, wanted, now, "there is a new authority")
+            return _with_new_certificate(current, issuer, wanted, now, "there is a new authority")
         if _is_in_last_part(shown, now):
-            return _with_new_certificate(held, issuer, wanted, now, "the certificate is in the last third of its time")
+            return _with_new_certificate(
+                current, issuer, wanted, now, "the certificate is in the last third of its time"
+            )
     if by_issuer and len(trusted) > 1 and _is_known_to_all(shown, now):
-        return Step(replace(held, authorities=_pem(issuer)), "the authority before is trusted no more")
+        return Step(replace(current, authorities=_pem(issuer)), "the previous authority is not trusted any more")
     return None
 
 
-def _with_new_authority(held: CertificateSet, names: Sequence[str], now: datetime.datetime, *, alone: bool) -> Step:
+def _with_new_authority(current: CertificateSet, names: Sequence[str], now: datetime.datetime, *, alone: bool) -> Step:
     made = authority(now, AUTHORITY_DAYS)
-    step = replace(held, authorities=held.authorities + made.certificate, authority_key=made.key)
+    step = replace(current, authorities=current.authorities + made.certificate, authority_key=made.key)
     if not alone:
         return Step(step, "there is a new authority, which all are to trust before it makes a certificate")
     issuer = x509.load_pem_x509_certificate(made.certificate)
@@ -100,10 +102,10 @@ def _with_new_authority(held: CertificateSet, names: Sequence[str], now: datetim
 
 
 def _with_new_certificate(
-    held: CertificateSet, issuer: x509.Certificate, names: set[str], now: datetime.datetime, why: str
+    current: CertificateSet, issuer: x509.Certificate, names: set[str], now: datetime.datetime, why: str
 ) -> Step:
-    made = signed(KeyPair(_pem(issuer), held.authority_key), sorted(names), now, DAYS)
-    return Step(replace(held, certificate=made.certificate, key=made.key), why)
+    made = signed(KeyPair(_pem(issuer), current.authority_key), sorted(names), now, DAYS)
+    return Step(replace(current, certificate=made.certificate, key=made.key), why)
 
 
 def _certificates(pem: bytes) -> list[x509.Certificate]:

@@ -1,4 +1,4 @@
-"""`popwheel certificates`: keeps the certificate that services show one another in a Secret of Kubernetes."""
+"""`popwheel certificates`: renews the services' certificate in a Secret of Kubernetes."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ _FILES = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt", "
 
 
 def keep_certificates(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> None:
-    """Take the next step that a Secret of the Kubernetes cluster needs, if any, and say which.
+    """Take the next step of a Secret of the Kubernetes cluster, if any; return it in words.
 
     Args:
         secret: its name.
@@ -59,7 +59,7 @@ async def _keep_in_cluster(secret: str, namespace: str, names: Sequence[str], cl
 
 
 async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clock) -> str:
-    """Take the next step; what was done, in words.
+    """Take the next step; return it in words.
 
     Args:
         api: the API server.
@@ -69,28 +69,28 @@ async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clo
 
     Raises:
         ApiAwayError: the API server cannot be asked.
-        CommandError: the Secret is somebody else's, or holds something else, or others change it all the time.
+        CommandError: the Secret is not ours, has other content, or is changed by others all the time.
     """
     for _ in range(_TRIES):
         found = await api.get(SECRETS, secret)
         now = datetime.datetime.fromtimestamp(clock.wall_ms() / 1000, datetime.UTC)
         try:
-            step = next_step(_held(found, secret), names, now)
+            step = next_step(_current(found, secret), names, now)
         except (ValueError, TypeError) as error:
             raise CommandError(
                 f"the Secret {secret} holds what cannot be renewed ({error}): delete it, and all is made anew"
             ) from error
         if step is None:
-            return "nothing is to be renewed now"
+            return "no renewal is due"
         try:
             await _store(api, found, secret, step.made)
         except ApiConflictError:
-            continue  # somebody else was quicker
+            continue  # another process was faster
         return step.why
     raise CommandError(f"the Secret {secret} was changed by others {_TRIES} times meanwhile; try again")
 
 
-def _held(found: Resource | None, secret: str) -> CertificateSet:
+def _current(found: Resource | None, secret: str) -> CertificateSet:
     if found is None:
         return CertificateSet()
     labels = found["metadata"].get("labels") or {}
@@ -98,10 +98,10 @@ def _held(found: Resource | None, secret: str) -> CertificateSet:
         raise CommandError(f"the Secret {secret} is not of our making: delete it, or have the chart use it as it is")
     data = found.get("data") or {}
     try:
-        held = {name: base64.b64decode(data.get(file, ""), validate=True) for name, file in _FILES.items()}
+        current = {name: base64.b64decode(data.get(file, ""), validate=True) for name, file in _FILES.items()}
     except binascii.Error as error:
         raise ValueError(str(error)) from error
-    return CertificateSet(**held)
+    return CertificateSet(**current)
 
 
 async def _store(api: KubernetesApi, found: Resource | None, secret: str, made: CertificateSet) -> None:

@@ -1,4 +1,4 @@
-"""Makes lines of the file of the console's users."""
+"""Lines of the file of the console's users."""
 
 import sys
 
@@ -11,7 +11,7 @@ _LENGTH_MIN = 8
 
 
 def user_line(name: str, role: str) -> str:
-    """The line of a user, whose password is asked for.
+    """Return the line of a user, after asking for the password.
 
     Args:
         name: of the user.

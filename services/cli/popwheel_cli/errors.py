@@ -4,12 +4,12 @@ import click
 
 
 class CommandError(click.ClickException):
-    """A command that could not do what was asked: why, and what to do about it."""
+    """Failure of a command: the reason, and the remedy."""
 
     exit_code = 1
 
 
 class WrongUseError(CommandError):
-    """A command that was asked for what cannot be: a wrong flag, a wrong setting."""
+    """Impossible request to a command: a wrong flag, a wrong setting."""
 
     exit_code = 2

@@ -1,6 +1,6 @@
-"""The health of a container: `python -m popwheel_cli.healthcheck` asks the `popwheel` in it for `/healthz`.
+"""Health check of a container: `python -m popwheel_cli.healthcheck` requests `/healthz` of the `popwheel` in it.
 
-It finds out by itself at which port, from the command line of that process and from the settings that both have.
+The port comes from the command line of that process and from the shared settings.
 """
 
 import os
@@ -24,7 +24,7 @@ _SERVICES = ("standalone", "cluster", "proxy", "broker", "controller")
 
 
 def address_of(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """host:port at which a process answers over HTTP.
+    """Return host:port of a process's HTTP listener.
 
     Args:
         words: its command line, also with what stands before its verb.
@@ -57,7 +57,7 @@ def address_of(words: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def check(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Ask a process whether it is alive; arguments as for `address_of`.
+    """Check that a process is alive; arguments as for `address_of`.
 
     Raises:
         CommandError: it is not, or can't be asked.

@@ -1,4 +1,4 @@
-"""The `popwheel` command. Each verb loads what it needs only when it is called."""
+"""The `popwheel` command. Each verb loads its modules only when it is called."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _WORKERS_MAX = 64
 
 
 def _say(words: str) -> None:
-    """Write on standard error, if it can be written: the exit code is the same."""
+    """Write on standard error; a failure to write does not change the exit code."""
     with suppress(OSError):
         click.echo(words, err=True)
 
@@ -53,11 +53,11 @@ class _OneSentenceGroup(click.Group):
         sys.exit(result if isinstance(result, int) else 0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List what runs a service apart from what calls one."""
+        """List the commands that run a service apart from those that call one."""
         of_admin = {name for name, command in self.commands.items() if admin.commands.get(name) is command}
         for title, names in (
             ("Run and set up", sorted(self.commands.keys() - of_admin)),
-            ("Send, see and look after (as in `popwheel admin`)", sorted(of_admin)),
+            ("Messages and administration (as in `popwheel admin`)", sorted(of_admin)),
         ):
             rows = [(name, self.commands[name].get_short_help_str(62)) for name in names]
             with formatter.section(title):
@@ -65,7 +65,7 @@ class _OneSentenceGroup(click.Group):
 
 
 class _WorkerCount(click.ParamType[int]):
-    """A number of processes, or `auto`."""
+    """Number of processes, or `auto`."""
 
     name = "N|auto"
 
@@ -82,7 +82,7 @@ class _WorkerCount(click.ParamType[int]):
 
 
 def _with_settings(function: Function) -> Function:
-    """Add the options that every process has."""
+    """Add the common options of all processes."""
     function = click.option(
         "--set",
         "assignments",
@@ -96,7 +96,7 @@ def _with_settings(function: Function) -> Function:
 
 
 def _of_child(function: Function) -> Function:
-    """Add the options that a process is given by its parent."""
+    """Add the options that a parent gives to a child process."""
     function = click.option("--heartbeat", type=int, hidden=True)(function)
     return click.option(
         "--parent", type=int, expose_value=False, hidden=True, callback=lambda _, __, value: _bind(value)
@@ -108,7 +108,7 @@ _data_dir = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
-    help="Folder of all that must last.",
+    help="Folder of all persistent data.",
 )
 
 
@@ -199,7 +199,12 @@ def standalone(
 @click.option(
     "--proxy-workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes of each proxy."
 )
-@click.option("--grpc-port", type=int, metavar="PORT", help="Of the first proxy; others on the next.  [default: 8081]")
+@click.option(
+    "--grpc-port",
+    type=int,
+    metavar="PORT",
+    help="Port of the first proxy; the others use the next ones.  [default: 8081]",
+)
 @click.option("--http-port", type=int, metavar="PORT", help="Port of the admin API.  [default: 8080]")
 @click.option("--relays", is_flag=True, help="A relay before each broker and controller, for `admin drill partition`.")
 @_with_settings
@@ -268,13 +273,15 @@ def proxy(workers: int, shared_port: bool, heartbeat: int | None, file: Path | N
 
 @main.command()
 @_data_dir
-@click.option("--lock-held", is_flag=True, hidden=True, help="For a child: its parent has the folder, and so has it.")
+@click.option(
+    "--lock-inherited", is_flag=True, hidden=True, help="For a child process: its parent has locked the folder."
+)
 @_skip_record
 @_of_child
 @_with_settings
 def broker(
     data_dir: Path,
-    lock_held: bool,
+    lock_inherited: bool,
     skip_record: int | None,
     heartbeat: int | None,
     file: Path | None,
@@ -289,7 +296,7 @@ def broker(
     from popwheel_cli.process.service_process import BrokerProcess, stop_s_max
 
     return run(
-        lambda: BrokerProcess(options, data_dir, lock_held=lock_held),
+        lambda: BrokerProcess(options, data_dir, lock_inherited=lock_inherited),
         options.log,
         stop_s_max(options.broker),
         heartbeat,
@@ -313,8 +320,10 @@ def controller(data_dir: Path, heartbeat: int | None, file: Path | None, assignm
 
 
 @main.command()
-@click.option("--secret", required=True, metavar="NAME", help="Secret that holds them; it is made if it is not there.")
-@click.option("--namespace", default="", help="Where it is.  [default: that of this pod]")
+@click.option(
+    "--secret", required=True, metavar="NAME", help="Secret with the certificates; created if it does not exist."
+)
+@click.option("--namespace", default="", help="Namespace of the Secret.  [default: that of this pod]")
 @click.option(
     "--name",
     "names",
@@ -323,7 +332,7 @@ def controller(data_dir: Path, heartbeat: int | None, file: Path | None, assignm
     help="Host name of services, * for its first part; may be repeated.",
 )
 def certificates(secret: str, namespace: str, names: Sequence[str]) -> None:
-    """Renew the certificates by which services of a cluster on Kubernetes know one another, if it is time.
+    """Renew the certificates between the services of a cluster on Kubernetes, if it is time.
 
     A new authority takes three calls, an hour or more apart, so that no two processes refuse each other meanwhile.
     """
@@ -335,7 +344,7 @@ def certificates(secret: str, namespace: str, names: Sequence[str]) -> None:
 
 @main.group()
 def console() -> None:
-    """The console that controllers serve: who may log in to it."""
+    """Manage users of the web console."""
 
 
 @console.command("password")
@@ -356,7 +365,7 @@ complete_names(admin)
 
 
 def _bind(parent: int | None) -> None:
-    """End when the parent does, if this is a child process."""
+    """Make a child process end with its parent."""
     if parent is not None:
         from popwheel_cli.cluster.parent import end_with_parent
 

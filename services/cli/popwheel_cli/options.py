@@ -1,4 +1,4 @@
-"""The settings of whole processes: one model of everything, so that one file can serve every process of a cluster."""
+"""Settings of whole processes: one model of everything, so that one file serves every process of a cluster."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -17,7 +17,7 @@ from popwheel_proxy.options import ProxyOptions
 
 
 class ChildrenOptions(BaseModel):
-    """Settings of a process that keeps others running: `--workers N`, `popwheel cluster`."""
+    """Settings of a parent of processes: `--workers N`, `popwheel cluster`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,7 +31,7 @@ class ChildrenOptions(BaseModel):
 
 
 class ClusterOptions(BaseModel):
-    """Settings of a process that runs one service; it takes its own part and checks the rest as well."""
+    """Settings of a process that runs one service; it uses its own part, and checks the rest as well."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,14 +53,14 @@ class ClusterOptions(BaseModel):
         return self._sources
 
     def from_sources(self, sources: Mapping[str, str]) -> Self:
-        """The same with where each came from."""
+        """Return the settings, each with its source."""
         copy = self.model_copy()
         copy._sources = sources
         return copy
 
 
 class StandaloneProxyOptions(ProxyOptions):
-    """The proxy's settings where all is one process: what is not there is made on first use."""
+    """Settings of the proxy of `popwheel standalone`: topics and groups are created on first use."""
 
     auto_create_topics: bool = Field(default=True, description="As elsewhere, but on.")
     auto_create_groups: bool = Field(default=True, description="As elsewhere.")

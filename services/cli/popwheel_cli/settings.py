@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def given(file: Path | None, assignments: Sequence[str]) -> list[str]:
-    """The words that gave this process its settings; the environment is inherited."""
+    """Return the words that gave this process its settings; the environment is inherited."""
     words = [] if file is None else ["--config", str(file.absolute())]
     return [*words, *(word for assignment in assignments for word in ("--set", assignment))]
 
 
 def assigned(settings: Mapping[str, object]) -> list[str]:
-    """Words that set these, over all that was said before them."""
+    """Return words that set these values, overriding earlier ones."""
 
     def words() -> Iterator[str]:
         for key, value in settings.items():

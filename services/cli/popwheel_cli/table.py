@@ -1,4 +1,4 @@
-"""Tables on standard output, or where an operator is asked."""
+"""Tables on standard output or standard error."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool = False) -> None:
     """Print rows below the names of their columns: as wide as the terminal; into a pipe, each row is one line.
 
-    Control characters are spelled out, as what senders have written must not steer a terminal.
+    Control characters are spelled out, as senders' texts must not control a terminal.
 
     Args:
         columns, rows: what is printed.
@@ -25,7 +25,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: b
         return
     lines = [titles, *([cell.replace("\n", r"\n") for cell in row] for row in cells)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    # In one piece: whoever waits for the table of `popwheel cluster` reads all of it, or none.
+    # In one write: a script that waits for the table of `popwheel cluster` reads all of it, or none.
     click.echo("\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines), err=err)
 
 

@@ -1,4 +1,4 @@
-"""The lines that show operators who was denied what: so many a second, the rest is counted."""
+"""Log lines for operators about denied calls: a limited number a second, the rest is counted."""
 
 from collections.abc import Callable
 
@@ -27,14 +27,14 @@ class AuditLog:
         second = int(self._monotonic())
         if second != self._second:
             self._second, self._lines = second, 0
-            self.tell_unwritten()
+            self.log_unwritten()
         if self._lines >= LINES_PER_S_MAX:
             self._unwritten += 1
             return
         self._lines += 1
         _logger.warning("access denied", **facts)
 
-    def tell_unwritten(self) -> None:
+    def log_unwritten(self) -> None:
         """Log how many lines were left out."""
         if self._unwritten:
             _logger.warning("more calls were denied than are written here", count=self._unwritten)

@@ -20,7 +20,7 @@ class Uptime(NamedTuple):
     ms: int
 
     def since(self, earlier: "Uptime") -> int:
-        """The milliseconds that have passed since an earlier one; 0 if the machine was started anew in between."""
+        """Return the milliseconds since an earlier uptime; 0 if the machine was restarted in between."""
         return max(0, self.ms - earlier.ms) if self.boot and self.boot == earlier.boot else 0
 
 

@@ -1,9 +1,9 @@
-"""Reads of what may not be in memory, so that nobody's read of the device keeps all others waiting.
+"""Reads of bytes that may not be in memory, without blocking the event loop while the device is read.
 
-What decides reads by plain calls, also what is not in the page cache. `ColdReads.run` calls it in such a way that a
-read that would wait raises `NotInMemory` instead. Then the bytes are read in a thread, with the others going on, and it
-is called again. So it has to read before it changes anything. It is handed what was read for it: memory that is short
-can't have it read the same bytes for ever.
+A function reads by plain calls, also bytes that are not in the page cache. `ColdReads.run` calls it so that a read that
+would wait raises `NotInMemory` instead. Then a thread reads the bytes, while the loop runs, and the function is called
+again. So it must read before it changes anything. It gets the bytes that were read for it, so that it makes progress
+even if memory is short.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class CacheableFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """The name it was opened by."""
+        """Name that it was opened by."""
 
     def size(self) -> int:
         """Bytes in it."""

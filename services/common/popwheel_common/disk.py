@@ -139,7 +139,7 @@ def to_its_end(work: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result
                 future._asyncio_future_blocking = False  # it is waited for, as a task that is given it says
                 while not future.done():
                     ended = future.get_loop().create_future()
-                    future.add_done_callback(partial(_tell, ended))
+                    future.add_done_callback(partial(_resolve, ended))
                     try:
                         yield from ended
                     except asyncio.CancelledError as error:
@@ -159,7 +159,7 @@ def to_its_end(work: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result
         work.close()
 
 
-def _tell(ended: asyncio.Future[None], of: asyncio.Future[Any]) -> None:
+def _resolve(ended: asyncio.Future[None], of: asyncio.Future[Any]) -> None:
     if not ended.done():
         ended.set_result(None)
 
@@ -199,7 +199,7 @@ class SyncPace:
         return 0.0 <= self._mean_s <= QUICK_SYNC_S
 
     def took(self, seconds: float) -> None:
-        """A sync of a little has taken so long, by the loop or in a thread."""
+        """Record how long a small sync has taken, by the loop or in a thread."""
         self._mean_s = seconds if self._mean_s < 0 else self._mean_s + _PACE_WEIGHT * (seconds - self._mean_s)
 
 

@@ -1,4 +1,4 @@
-"""The one error type that carries a status to whoever asked: a client, another service or the admin command line."""
+"""The error type that carries a status to the caller: a client, another service or the admin command line."""
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -24,9 +24,9 @@ class StatusError(Exception):
 
 
 class NotLeadingError(StatusError):
-    """A controller's refusal because it does not lead: it has not looked at what was asked, so nothing of it was done.
+    """A controller's refusal because it does not lead: it has not read the request, so nothing of it was done.
 
-    Whoever gets one sees it by its type, here and behind a socket; other refusals with HA_NOT_AVAILABLE prove nothing.
+    Callers recognize it by its type, also behind a socket; other refusals with HA_NOT_AVAILABLE prove nothing.
 
     Args:
         message: one sentence for a person.
@@ -51,7 +51,7 @@ class InconsistentClusterIdError(StatusError):
 
 
 class CorruptDataError(Exception):
-    """Stored bytes that were once known to be good and are not any more (invariant S7): the service must not go on."""
+    """Damage of stored bytes that were good before (invariant S7): the service must stop."""
 
 
 class UnknownFormatError(Exception):
@@ -73,7 +73,7 @@ class ConfigurationError(Exception):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the frames that an error came through, and of what it was raised from: they hold a request's bytes.
+    """Drop the frames that an error passed, and its cause: they keep a request's bytes alive.
 
     For an error that is answered and needs no traceback. A frame that keeps its error is a cycle, and those are
     collected late (decision 0022): sixty refused polls of 4 MiB stayed for up to an hour.
@@ -85,7 +85,7 @@ def forget_frames(error: BaseException) -> None:
 
 
 def code_name(code: int) -> str:
-    """The protocol's name of a code, or its number where this release knows no name for it."""
+    """Return the protocol's name of a code, or its number where this release knows no name for it."""
     try:
         return Code.Name(Code.ValueType(code))
     except ValueError:

@@ -22,7 +22,10 @@ OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 RENAMED: Final[Mapping[str, str]] = {
     "popwheel_pop_open_deliveries": "popwheel_pop_open_check_points",
     "popwheel_pop_blocked_messages": "popwheel_pop_held_messages",
+    "popwheel_proxy_parked_bytes": "popwheel_proxy_held_bytes",
+    "popwheel_proxy_parked_calls": "popwheel_proxy_held_calls",
     "popwheel_proxy_parked_seconds": "popwheel_proxy_held_seconds",
+    "popwheel_proxy_waiting_in_send_queues": "popwheel_proxy_waiting_in_lanes",
     "popwheel_proxy_lite_ends_notified": "popwheel_proxy_lite_ends_told",
     "popwheel_replica_replicated_position": "popwheel_replica_held_position",
     "popwheel_replica_high_watermark": "popwheel_replica_confirmed_position",
@@ -86,7 +89,7 @@ class FamilyText:
     series: list[str] = field(default_factory=list)
 
     def head(self, content_type: str) -> str:
-        """The lines before its series."""
+        """Return the lines before its series."""
         name, kind, documentation = self.name, self.kind, self.documentation
         if content_type == OPEN_METRICS:
             documentation = documentation.replace('"', r"\"")
@@ -109,7 +112,7 @@ def aliases(families: Mapping[str, FamilyText]) -> dict[str, FamilyText]:
 
 
 def preferred(accept: str) -> str:
-    """The content type for a client that accepts these."""
+    """Return the content type for a client that accepts these."""
     accepted = {each.partition(";")[0].strip() for each in accept.split(",")}
     return OPEN_METRICS if "application/openmetrics-text" in accepted else PLAIN
 
@@ -194,7 +197,7 @@ def _escaped(value: str) -> str:
 
 
 def _with_label(line: str, label: str) -> str:
-    """A series with one more label, which comes last."""
+    """Return a series with one more label, which comes last."""
     if "{" not in line:
         name, _, value = line.partition(" ")
         return f"{name}{{{label}}} {value}\n"

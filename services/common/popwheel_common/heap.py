@@ -12,10 +12,10 @@ _LARGEST_KEPT_BYTES = 8 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Have freed memory used again, up to 16 MiB at the heap's end, instead of given back at once.
+    """Reuse freed memory, up to 16 MiB at the heap's end, instead of a return to the kernel at once.
 
-    An answer to a pull is copied some times on its way, a mebibyte at a time. glibc gives such a piece back when it is
-    freed, and the kernel hands out empty pages for the next one: measured, 1 to 3 us for each KiB of a message.
+    An answer to a pull is copied some times on its way, a mebibyte at a time. glibc returns such a piece to the kernel
+    when it is freed, and the kernel clears pages for the next one: measured, 1 to 3 us for each KiB of a message.
 
     Other C libraries decide by themselves.
     """

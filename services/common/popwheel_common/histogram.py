@@ -26,7 +26,7 @@ class Histogram:
 
     @property
     def total_ms(self) -> float:
-        """The sum of all."""
+        """Sum of all."""
         return self._row[-1]
 
     @property

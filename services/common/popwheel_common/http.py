@@ -52,7 +52,7 @@ def make_http_app(
     at_once_max: int = AT_ONCE_MAX,
     body_limit: BodyLimit = short_bodies,
 ) -> FastAPI:
-    """The application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
+    """Return the application of one process; its OpenAPI page is at `/docs`, without a word to the Internet.
 
     Args:
         title: shown on the OpenAPI page.

@@ -1,4 +1,4 @@
-"""Standard error and standard output of a server, written by threads: what can't be written delays and ends nothing.
+"""Standard error and standard output of a server, written by threads: a failed write neither delays nor stops it.
 
 A log that lies on a full disk, whose reader is gone, or whose reader hangs, costs lines. They are counted, and a line
 says how many there were as soon as it can be written.

@@ -63,7 +63,7 @@ class _LineLogger:
 
 
 def last_lines() -> list[str]:
-    """The last lines that this process has logged, the oldest first; of a long one its beginning."""
+    """Return the last lines that this process has logged, the oldest first; of a long one its beginning."""
     return [_COLORS.sub("", line) for line in list(_last_lines)]
 
 

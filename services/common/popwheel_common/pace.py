@@ -11,11 +11,11 @@ _TURNS_MAX = 4
 
 
 class Pace:
-    """The pace of one kind of work in bulk: it takes half of the loop's time at the most, or less.
+    """Pace of one kind of bulk work: it takes at most half of the loop's time.
 
     Args:
         clock: the time.
-        rest: the loop is left to all else for so many times as long as a step took.
+        rest: pause after a step, as a multiple of the step.
     """
 
     def __init__(self, clock: Clock, rest: int = 1) -> None:
@@ -23,10 +23,10 @@ class Pace:
         self._rest = rest
 
     async def let_others(self, step_s: float) -> bool:
-        """Leave the loop to all else after a step; whether it has little to do.
+        """Leave the loop to other tasks after a step; return whether it has little to do.
 
-        Where nobody has anything to do the loop rests: who comes then is served at once, and the machine's scheduler
-        does not take the process for one that can wait.
+        Without other tasks the loop is idle: a new call is served at once, and the machine's scheduler does not treat
+        the process as a batch job.
 
         Args:
             step_s: how long the step took.
@@ -55,7 +55,7 @@ class Steps:
         self._began_s = clock.monotonic()
 
     async def take(self) -> None:
-        """A part of the work is done."""
+        """Count a part of the work."""
         step_s = self._clock.monotonic() - self._began_s
         if step_s >= STEP_S:
             await self._pace.let_others(step_s)

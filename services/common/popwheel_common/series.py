@@ -55,7 +55,7 @@ class Series(Generic[Row]):
         return row
 
     def get(self, *labels: str) -> Row | None:
-        """The row of labels; None if it has none of its own."""
+        """Return the row of labels; None if it has none of its own."""
         return self._rows.get(labels)
 
     def keep(self, known: Callable[..., bool]) -> None:

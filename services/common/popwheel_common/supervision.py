@@ -17,7 +17,7 @@ def supervised(
     Args:
         work: what to run.
         name: of the task, in logs.
-        on_failure: told of the error.
+        on_failure: called with the error.
     """
     task = asyncio.create_task(work, name=name)
 

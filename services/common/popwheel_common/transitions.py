@@ -8,7 +8,7 @@ StateT = TypeVar("StateT", bound=Enum)
 
 
 class IllegalTransitionError(Exception):
-    """A machine was told what cannot have happened, or went where its table does not lead; its code is wrong."""
+    """Step of a machine that its table does not have: an event that cannot happen, or a wrong next state."""
 
 
 class Row(NamedTuple, Generic[StateT]):
@@ -46,7 +46,7 @@ class Transitions(Generic[StateT]):
         }
 
     def step(self, state: StateT, event: str, next_state: StateT) -> StateT:
-        """The next state.
+        """Return the next state.
 
         Raises:
             IllegalTransitionError: the table has no such transition.
@@ -56,7 +56,7 @@ class Transitions(Generic[StateT]):
         return next_state
 
     def lines(self) -> Iterator[str]:
-        """The table in Markdown."""
+        """Yield the table in Markdown."""
         yield "| state | event | next state | when |"
         yield "|---|---|---|---|"
         for states, events, next_state, when in self._rows:

@@ -1,4 +1,4 @@
-"""Bounds the work of one kind in a turn of the loop, whoever asks for it and however many do."""
+"""Bound of one kind of work in a turn of the loop, for all callers together."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class TurnBudget:
         self._line = asyncio.Lock()
 
     async def room(self) -> None:
-        """Wait for a turn that has room; whoever came first goes first."""
+        """Wait for a turn with room, in the order of the calls."""
         if self._spent < self._cost_max and not self._line.locked():
             return
         async with self._line:

@@ -8,7 +8,7 @@ NO_LEADER: Final = "HA_NOT_AVAILABLE"
 
 
 class Row(dict[str, Any]):
-    """An object of an answer. A missing field is not known: None, as an older release may not report it."""
+    """Object in an answer. A missing field is None, as an older release may not report it."""
 
     def __missing__(self, name: str) -> None:
         return None
@@ -16,11 +16,11 @@ class Row(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request that a page makes.
+    """Request of a page to the API.
 
     Args:
         path: below `/api/v1`, its parts quoted.
-        query: what is asked for; empty values are left out.
+        query: parameters; empty values are left out.
         method: of HTTP.
         body: of a request that changes something.
     """
@@ -33,14 +33,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer.
+    """Answer of the API.
 
     Args:
         status: of HTTP; 0 if there is none yet.
-        body: its fields; none of a refusal.
+        body: its fields; empty for a refusal.
         code: of a refusal.
         message: of a refusal, a sentence.
-        leader: of a refusal: who is to be asked instead.
+        leader: of a refusal: address of the controller that leads.
     """
 
     status: int
@@ -72,21 +72,21 @@ class Answer:
         if self.is_pending:
             return "it has not answered yet"
         if self.is_missing:
-            return "this server does not tell it"
+            return "this server does not report it"
         return self.message or f"the server answered with status {self.status}"
 
     def number(self, name: str) -> int | None:
-        """A whole number; None if it is not known."""
+        """Return a whole number; None if it is not known."""
         value = self.body.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a list; none if there is no such list."""
+        """Return the rows of a list; empty if there is no such list."""
         value = self.body.get(name)
         return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
     def text(self, name: str) -> str:
-        """A text; empty if it is not known."""
+        """Return a text; empty if it is not known."""
         value = self.body.get(name)
         return value if isinstance(value, str) else ""
 

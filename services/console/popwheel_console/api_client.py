@@ -1,4 +1,4 @@
-"""Asks the admin API, as a program outside would, but within this process; the leader over HTTP if another leads."""
+"""Client of the admin API, within this process; over HTTP if another controller leads."""
 
 import asyncio
 import json
@@ -18,11 +18,11 @@ from popwheel_console.answer import NO_LEADER, Answer, Question, Row
 _PREFIX: Final = "/api/v1"
 _LEADER_TIMEOUT_S: Final = 6.0
 _STREAM_READ_S: Final = 15.0
-"""A stream of events says something every five seconds."""
+"""Time-out of a stream, which has an event every five seconds."""
 _NOBODY: Final = Answer(
     503,
     code=NO_LEADER,
-    message="no controller leads now, or the one that does cannot be reached; this page asks again",
+    message="no controller leads now, or the leader cannot be reached; this page retries",
 )
 
 
@@ -30,25 +30,25 @@ _logger = structlog.get_logger()
 
 
 class Api(Protocol):
-    """Answers questions of pages."""
+    """Interface of the API for pages."""
 
     leader: str
 
     async def ask(self, question: Question) -> Answer:
-        """The answer, which may be a refusal."""
+        """Return the answer, which may be a refusal."""
 
     def stream(self, question: Question, media_type: str) -> Response:
-        """An answer that passes on what the API sends as it comes."""
+        """Return a response that streams what the API sends."""
 
 
 class ApiClient:
-    """Asks for one request of a browser.
+    """Client for one request of a browser.
 
     Args:
         app: the application that serves the API.
-        authorization: header that says on whose behalf; empty for none.
-        address: where the browser is.
-        host: by which name the browser called this server.
+        authorization: header of the user; empty for none.
+        address: of the browser.
+        host: name by which the browser called this server.
     """
 
     def __init__(self, app: ASGIApp, authorization: str, address: str, host: str) -> None:
@@ -57,10 +57,10 @@ class ApiClient:
         self._address = address
         self._host = host
         self.leader = ""
-        """Address of the leader that is asked, `host:port`; empty while this process answers itself."""
+        """Address of the remote leader, `host:port`; empty while this process answers itself."""
 
     async def ask(self, question: Question) -> Answer:
-        """Ask this process, or whoever leads instead of it."""
+        """Ask this process, or the controller that leads instead."""
         if not self.leader:
             status, data = await self._within(question)
             answer = read(status, data)
@@ -72,10 +72,10 @@ class ApiClient:
         return await self._of_leader(question)
 
     def stream(self, question: Question, media_type: str) -> Response:
-        """An answer that passes on what the API sends as it comes. Ask something else first: that finds the leader.
+        """Return a response that streams what the API sends. Call `ask` first: it finds the leader.
 
         Args:
-            question: what is asked for.
+            question: for the API.
             media_type: of what the API answers with.
         """
         if self.leader:
@@ -85,7 +85,7 @@ class ApiClient:
     async def _of_leader_in_parts(self, question: Question) -> AsyncIterator[bytes]:
         url = f"http://{self.leader}{_PREFIX}{question.path}?{_query(question)}"
         timeout = httpx.Timeout(_LEADER_TIMEOUT_S, read=_STREAM_READ_S)
-        with suppress(httpx.HTTPError):  # the browser asks anew
+        with suppress(httpx.HTTPError):  # the browser reconnects
             async with _http() as client, client.stream("GET", url, headers=self._headers(), timeout=timeout) as answer:
                 if answer.status_code == 200:
                     async for data in answer.aiter_raw():
@@ -95,7 +95,7 @@ class ApiClient:
         return {"authorization": self._authorization} if self._authorization else {}
 
     def _scope(self, question: Question, body: bytes) -> Scope:
-        """A request as it comes from a socket."""
+        """Return a request like one from a socket."""
         headers = [(b"host", self._host.encode("latin-1", "replace")), (b"content-length", b"%d" % len(body))]
         if self._authorization:
             headers.append((b"authorization", self._authorization.encode("latin-1", "replace")))
@@ -119,7 +119,7 @@ class ApiClient:
         return scope
 
     async def _within(self, question: Question) -> tuple[int, bytes]:
-        """Call the application, with no socket between."""
+        """Call the application without a socket."""
         body = b"" if question.body is None else json.dumps(question.body).encode()
         scope = self._scope(question, body)
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -139,11 +139,11 @@ class ApiClient:
         try:
             await self._app(scope, receive, send)
         except Exception:
-            _logger.exception("a route failed that the console had asked", path=question.path)
+            _logger.exception("a route failed for the console", path=question.path)
         return status, b"".join(parts)
 
     async def _of_leader(self, question: Question) -> Answer:
-        """Ask the leader over HTTP; one that leads no more is as good as none."""
+        """Ask the leader over HTTP; a former leader counts as none."""
         url = f"http://{self.leader}{_PREFIX}{question.path}?{_query(question)}"
         try:
             async with _http() as client:
@@ -155,7 +155,7 @@ class ApiClient:
 
 
 class _PassedOn(Response):
-    """Answers with what the application answers to another request of this process.
+    """Response with the application's answer to another request.
 
     Args:
         app: the application.
@@ -168,12 +168,12 @@ class _PassedOn(Response):
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, until the browser goes."""
+        """Send the answer until the browser disconnects."""
         await self._app(self._request, receive, send)
 
 
 def load() -> None:
-    """Make and forget what the leader, and processes for their status, are asked with: the first takes 30 ms.
+    """Create an HTTP client once in advance, as the first one takes 30 ms.
 
     Call it in a thread.
     """
@@ -181,17 +181,17 @@ def load() -> None:
 
 
 def _http() -> httpx.AsyncClient:
-    # To read the authorities of the Internet takes long, and nobody is asked over TLS.
+    # Loading the public authorities takes long, and no call uses TLS.
     return httpx.AsyncClient(trust_env=False, timeout=_LEADER_TIMEOUT_S, verify=False)
 
 
 def part(name: str) -> str:
-    """A name as a part of a path."""
+    """Quote a name as a part of a path."""
     return quote(name, safe="")
 
 
 def read(status: int, data: bytes) -> Answer:
-    """An answer of the API from its bytes."""
+    """Parse an answer of the API."""
     try:
         found = json.loads(data, object_hook=Row)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The routes of the console: pages, forms, files for browsers, and what is said when there is no such page."""
+"""Routes of the console: pages, forms, static files, and the error for unknown pages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,9 +28,9 @@ from popwheel_console.view.renderer import Renderer
 from popwheel_console.visit import Elsewhere, Refused, Visit
 
 PATIENCE_S: Final = 0.25
-"""A page is shown after so long, without what was not answered by then."""
+"""Time after which a page is shown without the answers that are missing."""
 LIVE_PATIENCE_S: Final = 6.0
-"""The same of a refresh, which nobody waits for."""
+"""Likewise of a background refresh."""
 THEME_COOKIE: Final = "popwheel_theme"
 NOTICE_COOKIE: Final = "popwheel_notice"
 _YEAR_S: Final = 365 * 24 * 3600
@@ -42,14 +42,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """Answers browsers. It loads libraries when it is made: make it in a thread.
+    """Web application of the console. The constructor loads libraries: call it in a thread.
 
     Args:
         clock: the time.
         logins: sessions and forms.
-        login_pages: the routes by which people log in.
+        login_pages: routes of the login.
         renderer: of templates.
-        files: for browsers.
+        files: static files.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Console:
         self._pages = {page.path: page for page in PAGES}
 
     def router(self) -> APIRouter:
-        """Return its routes. Include them last: they have a page for each address that is no other's."""
+        """Return the routes. Include them last: they have a page for each unknown address."""
         router = APIRouter()
         self._login_pages.add_to(router)
         for page in PAGES:
@@ -109,13 +109,13 @@ class Console:
         except Refused as refused:
             return await self._page(request, action.page, session, form, refused.answer)
         answer = RedirectResponse(done.address, status_code=303)
-        # Not in the address, as a link of somebody else would have this page say whatever it likes.
+        # Not in the address: else a foreign link could make this page show any text.
         notice = quote(done.notice[:_NOTICE_LENGTH_MAX])
         answer.set_cookie(NOTICE_COOKIE, notice, max_age=_NOTICE_S, path="/", httponly=True, samesite="strict")
         return answer
 
     def _to_login(self, request: Request) -> Response:
-        """Have a browser log in first; a part of a page that refreshes itself says so, and the page leads there."""
+        """Send a browser to the login; a background refresh only reports the end of the session."""
         if request.headers.get(LIVE_HEADER) == "1":
             return Response("the session has ended: log in again", 401, media_type="text/plain")
         following = _address(request) if request.method == "GET" else "/"
@@ -133,7 +133,7 @@ class Console:
         form: Mapping[str, str] | None = None,
         refusal: Answer | None = None,
     ) -> Response:
-        """Show a page, after a form that was refused with what was in it."""
+        """Show a page, after a refused form with the sent values."""
         is_live = request.headers.get(LIVE_HEADER) == "1"
         visit = self._visit(request, session)
         if is_live or visit.query.get("wait") == "1":
@@ -156,7 +156,7 @@ class Console:
         return answer
 
     async def _error(self, request: Request, session: Session, answer: Answer, page: Page | None = None) -> Response:
-        """Show a refusal by its name; a skeleton, if the answer is late."""
+        """Show a refusal by its code; a skeleton if the answer is late."""
         visit = self._visit(request, session)
         cluster = (await visit.ask(cluster=Question("/cluster")))["cluster"]
         is_live = request.headers.get(LIVE_HEADER) == "1"
@@ -223,7 +223,7 @@ class Console:
                 return self._to_login(request)
             visit = self._visit(request, session)
             path = filled(stream.of, visit.path)
-            whole = await visit.api.ask(Question(path))  # a refusal of it is one of the stream's, too
+            whole = await visit.api.ask(Question(path))  # if it is refused, so is the stream
             if not whole.is_good:
                 return Response(whole.why, whole.status or 504, media_type="text/plain")
             query = {name: visit.asked_for(name) for name in stream.query}
@@ -245,7 +245,7 @@ class Console:
         file = self._files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
-        # A page of another release may ask for this one's: it must not keep it under that name.
+        # A page of another release may request this file: the browser must not cache it under that version.
         kept = KEEP if request.path_params["version"] == self._files.version else "no-cache"
         return Response(file.data, headers={"content-type": file.content_type, "cache-control": kept})
 

@@ -1,4 +1,4 @@
-"""Frame of every page: the navigation, the breadcrumb, and how the cluster is reached (pure)."""
+"""Frame of every page: navigation, breadcrumb, and the state of the connection to the cluster (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ SECTIONS: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("Messages", ("/topics", "/groups", "/held", "/messages", "/timers")),
     ("Cluster", ("/clients", "/replicas", "/polls", "/trouble", "/balance", "/changes", "/settings")),
 )
-"""The navigation: a heading, and the pages below it. One that is not there is left out."""
+"""Navigation: headings with the pages below them. Missing pages are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class NavigationLink:
-    """An entry of the navigation.
+    """Entry of the navigation.
 
     Args:
         title: as it is shown.
         address: of the page.
-        is_current: the page that is shown is this one, or below it.
+        is_current: whether the shown page is this one, or below it.
     """
 
     title: str
@@ -38,21 +38,21 @@ class Frame:
 
     Args:
         heading: above the page.
-        crumbs: the way to the page, the page itself left out.
+        crumbs: path to the page, without itself.
         sections: of the navigation.
-        address: of this page with its query, for coming back to it.
-        refresh_s: how often it is asked for anew; 0: not at all.
-        now_ms: when it was made.
+        address: of this page with its query, to return to it.
+        refresh_s: interval of its refresh; 0: none.
+        now_ms: time of the page.
         cluster: the cluster's name; empty if it is not known.
         trouble: why the cluster cannot be asked; empty if it can.
-        leader: which other controller was asked, as it leads; empty if this one does.
-        theme: `light`, `dark`, or empty for what the system has.
-        version: of the files for browsers.
-        user: who uses the console; empty where nobody logs in.
-        csrf: what forms send.
-        notice: a sentence about what was done.
-        is_live: only the part that is refreshed is made.
-        may_operate, may_administer: what the user's role allows: other forms are not shown.
+        leader: the other controller that leads; empty if this one does.
+        theme: `light`, `dark`, or empty for the system's.
+        version: of the static files.
+        user: name of the user; empty without logins.
+        csrf: token that forms send.
+        notice: a sentence about the last action.
+        is_live: whether only the refreshed part is rendered.
+        may_operate, may_administer: rights of the user; other forms are hidden.
     """
 
     heading: str
@@ -75,17 +75,17 @@ class Frame:
 
     @property
     def patient_address(self) -> str:
-        """The address at which the page waits longer for what is slow."""
+        """Address of the page with a longer wait for slow answers."""
         return f"{self.address}{'&' if '?' in self.address else '?'}wait=1"
 
     @property
     def layout(self) -> str:
-        """The template that pages extend."""
+        """Template that pages extend."""
         return "live.html" if self.is_live else "base.html"
 
 
 def navigation(pages: Mapping[str, Page], section: str) -> list[tuple[str, list[NavigationLink]]]:
-    """The sections of the navigation.
+    """Return the sections of the navigation.
 
     Args:
         pages: all, by their addresses.
@@ -99,7 +99,7 @@ def navigation(pages: Mapping[str, Page], section: str) -> list[tuple[str, list[
 
 
 def crumbs(pages: Mapping[str, Page], page: Page, names: Mapping[str, str]) -> list[Crumb]:
-    """The way to a page: those whose addresses its address begins with."""
+    """Return the path to a page: the pages whose addresses are prefixes of its own."""
     steps = page.path.strip("/").split("/")[:-1]
     found: list[Crumb] = []
     for number in range(1, len(steps) + 1):
@@ -111,7 +111,7 @@ def crumbs(pages: Mapping[str, Page], page: Page, names: Mapping[str, str]) -> l
 
 
 def filled(path: str, names: Mapping[str, str]) -> str:
-    """An address with names in place of its braces, each quoted."""
+    """Return an address with quoted names in place of its braces."""
     for name, value in names.items():
         for hole in (f"{{{name}:path}}", f"{{{name}}}"):
             path = path.replace(hole, quote(value, safe=""))

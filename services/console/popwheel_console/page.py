@@ -8,7 +8,7 @@ from popwheel_console.visit import Visit
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A step of the way to a page.
+    """Step of a breadcrumb.
 
     Args:
         title: as it is shown.
@@ -21,15 +21,15 @@ class Crumb:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page.
+    """Page of the console.
 
     Args:
         path: its address, names in braces, as FastAPI has it.
         template: of this name in `templates`.
-        gather: makes the view model that the template shows as `view`.
+        gather: builds the view model, `view` in the template.
         title: in the navigation and above the page; with names of the path in braces.
         section: of the navigation that is marked while the page is shown: the path of its list.
-        refresh_s: how often a browser asks for it anew; 0: not at all.
+        refresh_s: interval of its refresh; 0: none.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Page:
     refresh_s: int = 5
 
     def heading(self, names: Mapping[str, str]) -> str:
-        """The title with the names that the address has."""
+        """Return the title with the names of the address."""
         heading = self.title
         for name, value in names.items():
             heading = heading.replace("{" + name + "}", value)
@@ -49,11 +49,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Result of a form's work: where the browser goes next.
+    """Result of a form's work: redirect of the browser.
 
     Args:
-        address: of the page that is shown next.
-        notice: a sentence for it.
+        address: of the next page.
+        notice: a sentence for that page.
     """
 
     address: str
@@ -62,12 +62,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A form that changes something.
+    """Form that changes something.
 
     Args:
         path: that it is sent to, names in braces.
-        work: does it by the API; raises Refused, and then the form's page is shown again with the refusal.
-        page: that has the form.
+        work: makes the change; if it raises Refused, the form's page is shown with the refusal.
+        page: with the form.
     """
 
     path: str
@@ -77,13 +77,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer of the API that a browser gets as it comes: it is not rendered.
+    """Answer of the API that is streamed to the browser as it is.
 
     Args:
         path: its address, names in braces.
-        of: path of the API, below `/api/v1`, that is asked first whether there is such a thing.
+        of: path of the API, below `/api/v1`, that is requested first to check that the object exists.
         below: what follows that path.
-        query: fields of the address that are passed on.
+        query: fields of the address that are passed to the API.
         media_type: of the answer.
     """
 

@@ -1,4 +1,4 @@
-"""The style sheet, the module and the icon, read once; a version in their addresses lets browsers keep them."""
+"""Style sheet, script module and icon, read once; a version in their addresses lets browsers cache them."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,11 +16,11 @@ KEEP: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file for browsers.
+    """Static file.
 
     Args:
         data: its bytes.
-        content_type: what they are.
+        content_type: their media type.
     """
 
     data: bytes
@@ -28,7 +28,7 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All files for browsers; they are read when this is made."""
+    """All static files, read by the constructor."""
 
     def __init__(self) -> None:
         self._files = {
@@ -43,5 +43,5 @@ class StaticFiles:
         """Version that changes with any file."""
 
     def get(self, name: str) -> StaticFile | None:
-        """A file; None if there is none of that name."""
+        """Return a file; None if there is none of that name."""
         return self._files.get(name)

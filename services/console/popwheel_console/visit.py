@@ -1,4 +1,4 @@
-"""One request of a browser as a page sees it: what it asks for, and the API that answers."""
+"""Request of a browser as a page sees it: its parameters, and the API."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,12 +11,12 @@ from popwheel_console.api_client import Api
 ROWS: Final = 50
 """Number of rows of a list on a page."""
 _PARTS_MAX: Final = 12
-"""A list of the API may come in many parts, some of them empty: a page reads as many at the most."""
+"""Limit of parts that a page reads of a list: the API may return many, some of them empty."""
 _VALUE_LENGTH_MAX: Final = 2_000
 
 
 class Refused(Exception):  # noqa: N818 - it is a refusal of the API, and has its word
-    """A page cannot be shown without this answer, and the API has refused it."""
+    """Refusal of an answer that a page cannot be shown without."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -37,9 +37,9 @@ class Listed:
 
     Args:
         rows: at most as many as a page shows.
-        next: what `after` is for those that follow; empty if none do.
-        unanswered: who could not be asked, in a sentence each.
-        first: the first part, with what else it says.
+        next: value of `after` for the next page; empty at the end.
+        unanswered: those that did not answer, in a sentence each.
+        first: the first part, with its other fields.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -53,12 +53,12 @@ class Visit:
     """Request of a page, with the tools to answer it.
 
     Args:
-        api: answers questions.
+        api: client of the API.
         now_ms: the time.
-        patience_s: the page is shown without what was not answered by then.
-        path: the parts of the address that stand for names.
-        query: what the address asks for.
-        form: fields of a form that was sent.
+        patience_s: time after which the page is shown without the missing answers.
+        path: names in the address.
+        query: of the address.
+        form: fields of the sent form.
     """
 
     api: Api
@@ -69,16 +69,16 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
 
     def asked_for(self, name: str, allowed: Sequence[str] = ()) -> str:
-        """Return the address's value of a name; the first allowed one if it has another."""
+        """Return a parameter of the address; the first allowed value if it has another."""
         value = self.query.get(name, "")[:_VALUE_LENGTH_MAX]
         return value if not allowed or value in allowed else allowed[0]
 
     async def ask(self, /, **questions: Question) -> dict[str, Answer]:
-        """Ask several questions at once; what is not answered in time is pending."""
+        """Ask several questions concurrently; an answer that is late is pending."""
         return await self.together(**questions)
 
     async def together(self, /, **works: Question | Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        """Ask and do several things at once. What is not done in time is None, and of a question PENDING."""
+        """Ask and run several things concurrently. A late result is None, and a late answer PENDING."""
         tasks = {
             name: asyncio.ensure_future(self.api.ask(work) if isinstance(work, Question) else work())
             for name, work in works.items()
@@ -94,7 +94,7 @@ class Visit:
                 task.cancel()
 
     async def need(self, question: Question) -> Answer:
-        """Ask what the page cannot be without.
+        """Ask a question that the page cannot be shown without.
 
         Raises:
             Refused: the API refuses it, or does not answer in time.
@@ -105,13 +105,13 @@ class Visit:
         return answer
 
     async def listed(self, question: Question, key: str, limit: int = ROWS, share: float = 0.5) -> Listed:
-        """Read parts of a list until a page is full. The page links to where the list goes on.
+        """Read parts of a list until a page is full; the page links to the next one.
 
         Args:
             question: of its first part.
             key: of the rows in the answer.
-            limit: as many rows at the most.
-            share: no further part is begun after this share of the visit's patience.
+            limit: maximum number of rows.
+            share: share of the visit's patience after which no further part is read.
         """
         rows: list[Mapping[str, Any]] = []
         unanswered: list[str] = []
@@ -136,7 +136,7 @@ class Visit:
 
 
 def silences(answer: Answer) -> list[str]:
-    """Return who could not be asked, and why: a sentence each."""
+    """Return those that did not answer, with the reason, in a sentence each."""
     found = []
     for each in answer.rows("unanswered"):
         who = each.get("broker") or each.get("proxy") or each.get("process") or "a process"

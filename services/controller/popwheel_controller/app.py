@@ -1,4 +1,4 @@
-"""The controller, put together: its state in a store, the service that others follow, the admin API."""
+"""Controller, assembled from its parts: state in a store, the service for brokers and proxies, the admin API."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from popwheel_controller.http.drill_routes import KillReplica
 
-_INCARNATION_BYTES = 8
+_CONTROLLER_ID_BYTES = 8
 _MACHINE_BYTES = 8
 _LOCK_NAME = "store.lock"
 
@@ -72,11 +72,11 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ControllerAddresses:
-    """Addresses of a controller for others, each as host:port; other controllers name them.
+    """Advertised addresses of a controller, each as host:port.
 
     Args:
-        brokers_and_proxies: what those two call.
-        admin: of its admin API.
+        brokers_and_proxies: address of `popwheel.v1.Controller`.
+        admin: address of the admin API.
     """
 
     brokers_and_proxies: str = ""
@@ -87,18 +87,17 @@ _NOWHERE = ControllerAddresses()
 
 
 class ControllerApp:
-    """Owns topics, groups, and who is master of each broker group.
+    """Owner of topics, consumer groups, and the master of each broker group.
 
     Args:
-        runtime: time, chance, and where its metrics are shown. The receipt key is drawn from chance once, so a real
-            process hands in `random.SystemRandom()`.
+        runtime: clock, random source and metrics. The receipt key is drawn from the random source once, so a real
+            process passes `random.SystemRandom()`.
         options: the controller's settings.
-        data_dir: the controller's own folder; made if it is not there.
-        broker_channels: makes a channel to a broker: to probe it, to have it pass its role on, to ask for the admin
-            API.
-        disk: what reads and writes the state's files; None for the machine's own.
-        shared: a store that other controllers have as well; None for the one that the options say.
-        addresses: where it is reached.
+        data_dir: the controller's own folder; created if missing.
+        broker_channels: opens a channel to a broker, for probes, leadership transfers and the admin API.
+        disk: reads and writes the state's files; None for the machine's own.
+        shared: store that several controllers share; None for the store of the options.
+        addresses: that others reach it at.
     """
 
     def __init__(
@@ -121,8 +120,8 @@ class ControllerApp:
         if disk is None:
             disk = self._own_disk = PrivateDisk()
         self._alone = shared is None and options.store.kind == "file" and not options.store.folder
-        incarnation = "" if self._alone else random_source.randbytes(_INCARNATION_BYTES).hex()
-        self._store = shared or _store(options, data_dir, disk, incarnation)
+        controller_id = "" if self._alone else random_source.randbytes(_CONTROLLER_ID_BYTES).hex()
+        self._store = shared or _store(options, data_dir, disk, controller_id)
         self._stored = StoredCluster(
             self._store,
             alone=self._alone,
@@ -131,9 +130,9 @@ class ControllerApp:
             metrics=self._metrics,
             page_bytes=options.store.page_bytes,
         )
-        self.changes = ChangeLog(self._store, clock, registry, incarnation)
+        self.changes = ChangeLog(self._store, clock, registry, controller_id)
         self._watchers = Watchers()
-        # The state is read when it begins to lead; until then nothing is known and nothing is saved.
+        # The state is read when this controller begins to lead; before that it neither knows nor saves anything.
         self._keeper = StateKeeper(
             ClusterState(options.cluster_name, b""),
             self._stored.save,
@@ -145,7 +144,7 @@ class ControllerApp:
         replication, groups = options.replication, GroupMetrics(registry)
         self._leadership = Leadership(
             None if self._alone else self._store,
-            LeaseHolder(incarnation, addresses.brokers_and_proxies, addresses.admin, replication.lease_ms / 1000),
+            LeaseHolder(controller_id, addresses.brokers_and_proxies, addresses.admin, replication.lease_ms / 1000),
             replication.lease_ms / 1000,
             clock,
             self._begin,
@@ -181,7 +180,7 @@ class ControllerApp:
         self._use_checks = UseChecks(self._inquiry)
         refusal = self._use_checks.refusal
         self._shows: list[KubernetesMirror | Reconciler[Topic] | Reconciler[Group]] = []
-        """View of what Kubernetes shows, and of what is asked for there."""
+        """View of the Kubernetes resources, both shown and declared ones."""
         if isinstance(self._store, KubernetesStateStore):
             api, declarations = self._store.api, DeclarationMetrics(registry)
             self._shows = [
@@ -215,13 +214,13 @@ class ControllerApp:
         self._sampler = ActivitySampler(self._inquiry, self._book, clock, registry, self._judge)
         self._inspections = Inspections()
         InspectionStreams(self._inspections, admission, check, self._server.service)
-        # Those who open streams say themselves what they belong to.
+        # Streams carry the cluster id in their first message.
         guard_by_cluster(self._server.service, lambda: self.state.id, streams=False)
         self._started = False
         self.own_pages: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
-        """Pages on this process itself, by name; whoever runs it gives them before `admin` is asked for."""
+        """Debug pages of this process, by name; to be set before `admin` is first read."""
         self.kill_replica: KillReplica | None = None
-        """Kills a replica's process for a drill; whoever runs it says so before `admin` is asked for, or nobody may."""
+        """Kills a replica's process for a drill; to be set before `admin` is first read. None forbids drills."""
 
     @property
     def service(self) -> Service:
@@ -230,17 +229,17 @@ class ControllerApp:
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as it is now, as far as this controller knows: it knows nothing while it does not lead."""
+        """Current state of the cluster; empty while this controller does not lead."""
         return self._keeper.state
 
     @property
     def leads(self) -> bool:
-        """True while this controller leads; the only controller always does."""
+        """True while this controller leads; a single controller always does."""
         return self._leadership.leads
 
     @property
     def admin(self) -> "APIRouter":
-        """The routes of the admin API, `/api/v1/...`. FastAPI is loaded when this is first asked for."""
+        """Routes of the admin API, `/api/v1/...`; FastAPI is imported on first use."""
         from popwheel_controller.http.activity_routes import activity_router
         from popwheel_controller.http.admin import admin_router
         from popwheel_controller.http.audit_routes import audit_router
@@ -263,7 +262,7 @@ class ControllerApp:
         from popwheel_controller.http.recovery_routes import recovery_router
         from popwheel_controller.http.send_routes import Sending, send_router
         from popwheel_controller.http.settings_routes import settings_router
-        from popwheel_controller.http.status_routes import cluster_look, status_router
+        from popwheel_controller.http.status_routes import shared_status, status_router
         from popwheel_controller.http.tail_routes import tail_router
         from popwheel_controller.http.timer_routes import timer_router
         from popwheel_controller.http.trouble_routes import trouble_router
@@ -272,7 +271,7 @@ class ControllerApp:
         guard = Guard(self.changes)
         router = admin_router(self._options, self._keeper, self._inquiry, self._clock, self._leadership.check, guard)
         router.include_router(definition_router(Definitions(self._options, self._keeper, self._use_checks)))
-        status = cluster_look(self._keeper, self._processes, views)
+        status = shared_status(self._keeper, self._processes, views)
         router.include_router(pause_router(self._keeper, self._clock))
         router.include_router(status_router(status))
         router.include_router(recovery_router(self._options, self._keeper, self._inquiry))
@@ -301,17 +300,17 @@ class ControllerApp:
         return router
 
     def health(self) -> str | None:
-        """None if all is well, else a sentence for `/readyz`. One that waits for another to fail is well, too."""
+        """Return a sentence for `/readyz`; None if healthy, which a standby controller is, too."""
         return self._leadership.trouble if self._started else "the controller has not read its state yet"
 
     async def start(self) -> None:
-        """Read the state, or make a new cluster's, and begin to take changes, if no other controller leads.
+        """Read the state, or create a new cluster's, and accept changes, if no other controller leads.
 
         Raises:
             CorruptDataError: the state is damaged.
-            UnknownFormatError: the state is of a kind or version this release does not know.
+            UnknownFormatError: the state has a kind or version that this release does not know.
             ConfigurationError: the store belongs to a cluster of another name.
-            OSError: the store cannot be used, and nobody else has it. One that others have as well is tried again.
+            OSError: the store cannot be used. A shared store is retried instead.
         """
         await self._leadership.start()
         self._carrier.start()
@@ -319,7 +318,7 @@ class ControllerApp:
         self._started = True
 
     async def stop(self) -> None:
-        """End the streams of those who watch, finish the changes that wait, take no more."""
+        """End the streams of watchers, finish the pending changes, accept no more."""
         self._started = False
         await self._carrier.stop()
         await self._leadership.stop()
@@ -329,7 +328,7 @@ class ControllerApp:
             self._own_disk.close()
 
     async def _begin(self) -> None:
-        """Lead from now on."""
+        """Begin to lead."""
         self.changes.begin()
         self._history.begin()
         state = await self._stored.load_or_make(self._options.cluster_name)
@@ -352,11 +351,11 @@ class ControllerApp:
             each.start()
 
     def _judge(self) -> None:
-        """Record since when there are problems."""
+        """Update the list of problems and their start times."""
         self._troubles.judged(self._findings.now(), self._clock.wall_ms())
 
     async def _end(self, refusal: StatusError) -> None:
-        """Lead no more."""
+        """Stop leading."""
         self._watchers.close()
         self._inspections.close()
         await self._sampler.stop()
@@ -368,12 +367,12 @@ class ControllerApp:
         await self.changes.end()
 
     async def _check_store(self) -> None:
-        """Read the changes of others in a store that is not ours alone."""
+        """Read the changes that other controllers made in a shared store."""
         versions = await self._store.versions()
         if versions.get(CLUSTER) != self._stored.version:
-            # One that led before may have written after this one had read.
+            # A previous leader may have written after this controller had read.
             self._keeper.refresh_soon()
-        await self.overseer.groups.look_for_changes(versions)
+        await self.overseer.groups.poll_store(versions)
 
     def _count_deleted_names(self) -> float:
         now_ms = self._clock.wall_ms()
@@ -393,8 +392,8 @@ class ControllerApp:
         }
 
 
-def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: str) -> StateStore:
-    """The store that the options say."""
+def _store(options: ControllerOptions, data_dir: Path, disk: Disk, controller_id: str) -> StateStore:
+    """Open the store that the options name."""
     if options.store.kind == "kubernetes":
         from popwheel_controller.kubernetes.api import ClientKubernetesApi
 
@@ -404,4 +403,4 @@ def _store(options: ControllerOptions, data_dir: Path, disk: Disk, incarnation: 
     folder = Path(options.store.folder)
     disk.make_folder(folder)
     lock: Callable[[], AbstractContextManager[object]] = folder_lock(folder / _LOCK_NAME)
-    return FileStateStore(folder, disk, lock, incarnation)
+    return FileStateStore(folder, disk, lock, controller_id)

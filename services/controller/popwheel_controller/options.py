@@ -27,7 +27,7 @@ class TopicDefaults(BaseModel):
         default=8,
         ge=1,
         le=QUEUES_MAX,
-        description="Queues of a topic that is made without saying how many; one of type PRIORITY has 10.",
+        description="Queues of a topic that is created without a number; a topic of type PRIORITY has 10.",
     )
 
 
@@ -40,13 +40,13 @@ class GroupDefaults(BaseModel):
         default=17,
         ge=1,
         le=ATTEMPTS_MAX,
-        description="Deliveries of a message before it goes to the dead letter queue: 16 retries.",
+        description="Deliveries of a message before it becomes a dead letter: 16 retries.",
     )
     backoff_ms: list[Annotated[int, Field(ge=0, le=BACKOFF_MS_MAX)]] = Field(
         default=list(RETRY_LADDER_MS),
         min_length=1,
         max_length=BACKOFF_STEPS_MAX,
-        description="How long a failed message waits after its 1st, 2nd ... attempt; the last holds for all further.",
+        description="Wait of a failed message after its 1st, 2nd ... attempt; the last value applies to all others.",
     )
 
 
@@ -59,32 +59,32 @@ class ReplicationOptions(BaseModel):
         default=3000,
         ge=100,
         le=600_000,
-        description="A replica that does not report for so long is taken for dead; say 2000 at least, four of its "
+        description="A replica that does not report for this long is considered dead; use at least 2000, four "
         "heartbeats.",
     )
     probe_ms: int = Field(
         default=500,
         ge=10,
         le=60_000,
-        description="How long a replica whose stream broke may take to answer at its address.",
+        description="Timeout of the probe at the address of a replica whose stream broke.",
     )
     hand_over_ms: int = Field(
         default=3000,
         ge=100,
         le=60_000,
-        description="How long a master may take to see that its successor has everything.",
+        description="Time for a master to wait until its successor has the whole log, in a leadership transfer.",
     )
     checkpoint_interval_ms: int = Field(
-        default=3000, ge=100, le=600_000, description="How often slaves are given the progress of their master."
+        default=3000, ge=100, le=600_000, description="Interval of checkpoint sync from masters to their slaves."
     )
     checkpoints_at_once_max: int = Field(
-        default=32, ge=1, le=1000, description="How many masters are asked for their progress at a time."
+        default=32, ge=1, le=1000, description="Masters whose checkpoints are fetched at the same time."
     )
     lease_ms: int = Field(
         default=2000,
         ge=100,
         le=600_000,
-        description="With several controllers: one that has been silent for so long leads no more.",
+        description="Lease of the leading controller, where there are several: the others take over after it.",
     )
 
 
@@ -98,8 +98,8 @@ class StoreOptions(BaseModel):
     )
     folder: str = Field(
         default="",
-        description="Folder that several controllers of one machine share, of whom one leads; empty: its data folder, "
-        "which it has for itself.",
+        description="Folder that several controllers of one machine share; one of them leads. Empty: the data "
+        "folder of this controller alone.",
     )
     namespace: str = Field(
         default="", description="Namespace of the Kubernetes resources; empty: that of the controller's own pod."
@@ -108,8 +108,8 @@ class StoreOptions(BaseModel):
         default=65_536,
         ge=64,
         le=262_144,
-        description="Topics and groups are stored in pages of about so many bytes; a change writes about half of that, "
-        "and now and then a page.",
+        description="Size of the pages that store topics and groups, in bytes; a change writes about half of that, and "
+        "now and then a whole page.",
     )
 
 
@@ -122,13 +122,13 @@ class ResourceOptions(BaseModel):
         default=2000,
         ge=1,
         le=10_000,
-        description="Topics that resources may declare, and as many consumer groups; further ones are not looked at.",
+        description="Limit of topics that resources may declare, and of consumer groups; further ones are ignored.",
     )
     shown_max: int = Field(
         default=500,
         ge=0,
         le=10_000,
-        description="Topics made otherwise that resources show, and as many consumer groups; 0: none.",
+        description="Limit of other topics that are shown as resources, and of consumer groups; 0: none.",
     )
 
 
@@ -151,53 +151,54 @@ class ControllerOptions(BaseModel):
         default=names.TOPIC_LENGTH_MAX,
         ge=1,
         le=names.TOPIC_LENGTH_MAX,
-        description="Characters in the name of a new topic at the most.",
+        description="Maximum length of the name of a new topic, in characters.",
     )
     group_name_length_max: int = Field(
         default=names.GROUP_LENGTH_MAX,
         ge=1,
         le=names.GROUP_LENGTH_MAX,
-        description="Characters in the name of a new group at the most.",
+        description="Maximum length of the name of a new group, in characters.",
     )
-    topics_max: int = Field(default=100_000, ge=1, le=1_000_000, description="Topics of the cluster at the most.")
-    groups_max: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Consumer groups of the cluster at the most."
-    )
-    broker_groups_max: int = Field(
-        default=1000, ge=1, le=100_000, description="Broker groups of the cluster at the most."
-    )
+    topics_max: int = Field(default=100_000, ge=1, le=1_000_000, description="Maximum number of topics.")
+    groups_max: int = Field(default=10_000, ge=1, le=1_000_000, description="Maximum number of consumer groups.")
+    broker_groups_max: int = Field(default=1000, ge=1, le=100_000, description="Maximum number of broker groups.")
     deleted_name_rest_ms: int = Field(
         default=10 * _MINUTE_MS,
         ge=0,
         le=7 * 24 * _HOUR_MS,
-        description="A topic or group that was deleted by hand is made on first use again only after so long; made by "
-        "hand it is at once. 0: at once, too.",
+        description="How long a topic or group that an operator deleted is not created on first use; an operator may "
+        "create it at any time. 0: no such time.",
     )
     watcher_updates_max: int = Field(
         default=1000,
         ge=1,
         le=100_000,
-        description="Changes held for a slow watcher; past it he gets the whole state anew.",
+        description="Changes buffered for a slow watcher; past it the watcher gets the whole state anew.",
     )
     watcher_part_names: int = Field(
         default=500,
         ge=1,
         le=10_000,
-        description="The whole state is sent in parts of so many topics and groups.",
+        description="Topics and groups in one part of the whole state, as it is sent to watchers.",
     )
     changes_waiting_max: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Changes that wait to be saved; past it they are refused."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Changes that may wait to be stored; past it changes are refused.",
     )
-    grpc_host: str = Field(default="127.0.0.1", description="Address the controller listens at when it runs by itself.")
+    grpc_host: str = Field(
+        default="127.0.0.1", description="Address that the controller listens on when it runs by itself."
+    )
     grpc_port: int = Field(default=8083, ge=0, le=65535, description="Port of its service for brokers and proxies.")
     advertised_address: str = Field(
         default="",
-        description="host:port at which brokers and proxies reach it, as other controllers name it; its listening one "
-        "if left out.",
+        description="host:port at which brokers and proxies reach it, advertised by the other controllers; the "
+        "listening address if left out.",
     )
     drills: bool = Field(
         default=False,
-        description="The admin API may kill the process of a master on this machine, to see what becomes of it. "
+        description="Whether the admin API may kill the process of a master on this machine, as a drill. "
         "`popwheel cluster` sets it.",
     )
     http_host: str = Field(default="127.0.0.1", description="Address of the admin API, health and metrics.")

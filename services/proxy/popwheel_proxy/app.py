@@ -1,4 +1,4 @@
-"""The proxy put together, and its life: start, serve, drain, stop."""
+"""Application of one proxy: its parts, and start, drain and stop."""
 
 import asyncio
 import itertools
@@ -74,7 +74,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ProxyChannels:
-    """A proxy's ways to the other services.
+    """Channels of a proxy to the other services.
 
     Args:
         controller: to the controller.
@@ -92,7 +92,7 @@ class ProxyApp:
         runtime: time, chance, and where metrics are shown.
         options: settings.
         channels: the ways to the other services.
-        process: what operators are shown of it; its name alone if not given.
+        process: description for operators; its name alone if not given.
         count_store: where proxies add up their polls; if not given, Redis, where the options name one.
         access: who may do what.
         otel: what collectors of OpenTelemetry are sent.
@@ -178,7 +178,7 @@ class ProxyApp:
         )
         self._check_links = CheckLinks(producers, self._telemetry, self._brokers, random_source, self._streams)
         self._send_handler = SendHandler(
-            context, catalog, self._brokers, self._parked_calls, self._sends_halves, self._clients
+            context, catalog, self._brokers, self._parked_calls, self._sends_half_messages, self._clients
         )
         limits = PollLimits(options, self.metrics)
         self._admission = limits.admission
@@ -192,7 +192,7 @@ class ProxyApp:
         self._renewal = Renewal(context, self._renewals, masters)
         self._access_file: WatchedFile[Users] | None = None
         if access.file:
-            from popwheel_proxy.access.access_file import access_file  # it takes a while to load, and few need it
+            from popwheel_proxy.access.access_file import access_file  # late: slow to load, and few proxies need it
 
             self._access_file = access_file(access.file)
         self._access = self._access_by(self._access_file, access.clock_skew_ms, registry, catalog)
@@ -220,7 +220,7 @@ class ProxyApp:
                 "counted_polls": lambda: len(self._mode_choice),
                 "unsent_bytes": lambda: self._admission.unsent.total,
                 "waiting_sends": lambda: self._send_handler.waiting_messages,
-                "waiting_in_lanes": lambda: self._send_handler.waiting_in_lanes,
+                "waiting_in_send_queues": lambda: self._send_handler.waiting_in_send_queues,
                 "clients": lambda: len(self._clients),
                 "clients_broken": lambda: self._clients.broken,
                 "client_facts_bytes": lambda: self._clients.facts_bytes,
@@ -232,8 +232,8 @@ class ProxyApp:
                 "producer_topics": lambda: producers.pairs,
                 "asked_bytes": lambda: self._telemetry.asked_bytes,
                 "renewed_handles": lambda: len(self._renewals),
-                "held_calls": lambda: self._parked_calls.calls,
-                "held_bytes": lambda: self._parked_calls.bytes,
+                "parked_calls": lambda: self._parked_calls.calls,
+                "parked_bytes": lambda: self._parked_calls.bytes,
                 "brokers_without_master": lambda: len(self._brokers.names) - len(self._brokers.led),
                 "masters_changed": lambda: self._brokers.masters_changed,
                 "stale_routes": lambda: self._brokers.stale_routes,
@@ -259,7 +259,7 @@ class ProxyApp:
         return self.view.ready and bool(self._brokers.names)
 
     async def start(self) -> None:
-        """Follow the controller and be of service; does not wait for the controller to answer."""
+        """Follow the controller and serve; does not wait for the controller to answer."""
         await self._follower.start()
         if self._shared_count is not None:
             self._streams.start(self._shared_count.run())
@@ -268,13 +268,13 @@ class ProxyApp:
         _logger.info("proxy started", name=self.options.name)
 
     def drain(self) -> None:
-        """Answer the polls that wait, and let no other wait; sends and the like go on."""
+        """Answer the waiting polls, and let no other wait; sends and other calls continue."""
         self._is_draining = True
         self.metrics.up.set(0)
         self._receive_handler.drain()
 
     async def stop(self) -> None:
-        """Drain, finish what is in flight, and let go of the brokers; takes a few seconds at the most."""
+        """Drain, finish the calls in flight, and disconnect; takes a few seconds at the most."""
         self.drain()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -301,25 +301,25 @@ class ProxyApp:
             self._look_after_clients(now)
             for switch in self._mode_choice.time_passed(now):
                 self.poll_metrics.mode_switched(switch.mode)
-                _logger.info("polls wait another way", **switch._asdict() | {"mode": switch.mode.value})
+                _logger.info("polls wait in another mode", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._lite_sync.tick()
             self._send_handler.tick()
             self._look_at_access()
 
     def _look_after_clients(self, now: float) -> None:
-        """Release what clients hold that have gone without a goodbye.
+        """Release the messages of clients that have gone without a goodbye.
 
-        Those of a proxy that drains are at another one by then: what they hold stays theirs, and is renewed until the
+        The clients of a draining proxy are at another one by then and keep their messages, which are renewed until the
         end.
         """
         if not self._is_draining:
             for client_id in self._clients.expire(now):
                 self._renewal.release(client_id, is_goodbye=False)
 
-    def _sends_halves(self, call: Call, topic: str) -> None:
+    def _sends_half_messages(self, call: Call, topic: str) -> None:
         user = "" if self._access is None else self._access.user_of(call)
-        self._telemetry.sends_halves(call.metadata.get("x-mq-client-id", ""), user, topic)
+        self._telemetry.sends_half_messages(call.metadata.get("x-mq-client-id", ""), user, topic)
 
     def _access_by(
         self, file: WatchedFile[Users] | None, skew_ms: int, registry: CollectorRegistry, catalog: Catalog
@@ -336,7 +336,7 @@ class ProxyApp:
         return Access(file, skew_ms, self._clock, metrics, is_missing)
 
     def _look_at_access(self) -> None:
-        """Take over changed rules; a large file takes a while, so it is read in a thread."""
+        """Apply changed rules; a large file takes a while, so it is read in a thread."""
         if self._access is None or self._access_file is None:
             return
         self._access.tick()

@@ -1,6 +1,6 @@
-"""apache.rocketmq.v2.MessagingService: binds the calls to those who answer them, each answer with a status.
+"""apache.rocketmq.v2.MessagingService: binds calls to handlers; each answer has a status.
 
-Whatever goes wrong, a client gets it in the `Status` of its answer; no exception leaves a handler but those that end
+Every error becomes the `Status` of an answer; no exception leaves a handler but those that end
 a call whose client has gone.
 """
 
@@ -66,9 +66,9 @@ class MessagingServer:
 
     Args:
         context: of the proxy.
-        handlers: who answers what.
+        handlers: the handlers of its calls.
         clients: who is alive.
-        renewal: what push consumers hold is released when they say goodbye.
+        renewal: releases the messages of push consumers that terminate.
         turns: in which the rules are looked up for large requests.
         access: who may do what; None: all may do everything.
     """
@@ -124,7 +124,7 @@ class MessagingServer:
         handler: Callable[[Call, Any], Awaitable[Response]],
         response_type: type[Response],
     ) -> None:
-        """Serve a unary method: time it, and turn what is raised into the status of an answer."""
+        """Serve a unary method: time it, and convert errors to the status of the answer."""
         name = method.name
         if self._access is not None:
             handler = _checked(self._access, name, handler)
@@ -179,12 +179,12 @@ class MessagingServer:
         return encoded
 
     async def send_as_operator(self, request: bytes, timeout_s: float, peer: str) -> bytes:
-        """Serve a SendMessage that the controller passes on: of one who was let in there, and is no client.
+        """Serve a SendMessage that the controller forwards for an operator, whom it has authorized.
 
         Args:
-            request: as a client's.
-            timeout_s: how long it is waited for.
-            peer: where the operator is.
+            request: a client's request.
+            timeout_s: limit of the wait.
+            peer: address of the operator.
         """
         began = self._clock.monotonic()
         call = Call(protocol.SEND_MESSAGE.path, {}, began + timeout_s, peer)
@@ -198,7 +198,7 @@ class MessagingServer:
         return answer.encoded
 
     def _user(self, call: Call, method: Method[Any, Any], client_id: str) -> str:
-        """Return the name of the user whose call was let in; empty if nobody asks who calls.
+        """Return the user of an accepted call; empty if access is not checked.
 
         Raises:
             StatusError: FORBIDDEN, the client id is in use by another user.
@@ -214,7 +214,7 @@ class MessagingServer:
         return user
 
     def _end_client(self, client_id: str) -> None:
-        """Release all that a client holds, for others."""
+        """End a client: its messages are released for others."""
         self._clients.gone(client_id)
         self._lite_sync.client_ends(client_id)
         self._receive_handler.client_ends(client_id)
@@ -223,7 +223,7 @@ class MessagingServer:
     def _guarded(
         self, call: Call, client_id: str, method: Method[Any, Any], stream: Stream[Any, Any]
     ) -> Stream[Any, Any]:
-        """A stream of which each message is checked, if access is; raises StatusError if it is not known who calls."""
+        """Return the stream, with each message checked if access is; raises StatusError for an unknown caller."""
         access = self._access
         if access is None:
             return stream
@@ -248,7 +248,7 @@ class MessagingServer:
         await self._stream_answer(call, stream, "PullMessage", pull)
 
     async def _pull_records(self, call: Call, request: pb.PullMessageRequest) -> bytes:
-        """Serve a pull that has no status in its answer; what is raised goes into its trailers."""
+        """Serve a pull that has no status in its answer; errors go into its trailers."""
         began = self._clock.monotonic()
         given, answer = OK, b""
         try:
@@ -276,7 +276,7 @@ class MessagingServer:
     async def _stream_answer(
         self, call: Call, stream: Stream[Any, bytes], name: str, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Serve a stream that is answered at the end; what is raised becomes its one message, a status."""
+        """Serve a stream that is answered at the end; an error becomes its one message, a status."""
         began = self._clock.monotonic()
         given = OK
         try:
@@ -291,21 +291,21 @@ class MessagingServer:
                 given = _UNEXPECTED
             if given is not OK:
                 # Field 1 of both ReceiveMessageResponse and PullMessageResponse.
-                told = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
-                await stream.send((told.SerializeToString(),))
+                response = pb.ReceiveMessageResponse(status=for_client(call.metadata, given))
+                await stream.send((response.SerializeToString(),))
         except StreamClosedError:
             pass  # nobody is left to be answered
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
-        async def tell(error: StatusError) -> None:
+        async def answer(error: StatusError) -> None:
             refusal = for_client(call.metadata, self._refusal(error))
             await stream.send((pb.TelemetryCommand(status=refusal),))
 
         try:
             client_id = client_id_of(call)
         except StatusError as error:
-            return await tell(error)
+            return await answer(error)
         try:
             if self._access is None:
                 await self._telemetry.telemetry(call, client_id, stream)
@@ -316,8 +316,8 @@ class MessagingServer:
             may_publish = partial(self._access.may_publish, caller)
             await self._telemetry.telemetry(call, client_id, guarded, user, may_publish)
         except StatusError as error:
-            await tell(error)
-            raise  # as the stream's end: the only thing that all official clients notice while they start
+            await answer(error)
+            raise  # and end the stream with it: only that is noticed by all official clients while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
         """Return the client's status; an exceeded limit is counted."""
@@ -370,7 +370,7 @@ def client_id_of(call: Call) -> str:
 def _checked(
     access: Access, name: str, handler: Callable[[Call, Any], Awaitable[Response]]
 ) -> Callable[[Call, Any], Awaitable[Response]]:
-    """A handler of what its callers may ask."""
+    """Return a handler that checks its callers' requests."""
 
     async def handle(call: Call, request: Any) -> Response:
         access.check(access.caller_of(call, name, client_id_of(call)), request)

@@ -5,13 +5,13 @@ import random
 _FIRST_S = 0.1
 _LAST_S = 0.5
 OTHER_CLUSTER_S = 10.0
-"""Seconds between tries of one who belongs to another cluster: somebody must mend that first."""
+"""Seconds between tries of a process of another cluster: only an operator can correct that."""
 
 
 class Backoff:
-    """Waits of about 100 ms, 200 ms ... up to 0.5 s, between tries of what must come back in the end.
+    """Backoff of about 100 ms, 200 ms ... up to 0.5 s between tries to reach a service.
 
-    Each is drawn between half and one and a half of that: many processes that lost the same one come back apart.
+    Each wait is drawn between half and one and a half of that, so that many processes do not reconnect at once.
 
     Args:
         random_source: draws them.
@@ -28,5 +28,5 @@ class Backoff:
         return wait_s
 
     def reset(self) -> None:
-        """Begin anew: a try went well."""
+        """Start over: a try has succeeded."""
         self._next_s = _FIRST_S

@@ -1,4 +1,4 @@
-"""Keeps calls of another cluster's processes away from a service: addresses are given to others, and used again."""
+"""Guard of a service against calls of another cluster's processes: addresses are reused, also by other clusters."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

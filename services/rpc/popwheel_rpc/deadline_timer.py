@@ -36,7 +36,7 @@ class DeadlineTimer:
         return step
 
     def forget(self, step: int, item: Expiring) -> None:
-        """`item` was in time."""
+        """Stop watching `item`: it was in time."""
         self._deadlines.remove(step, item)
 
     def close(self) -> None:

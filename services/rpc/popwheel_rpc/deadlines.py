@@ -1,4 +1,4 @@
-"""Deadlines of many items; much cheaper than a timer each, and exact to ten milliseconds."""
+"""Deadlines of many items, exact to ten milliseconds; much cheaper than one timer for each."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush

@@ -1,4 +1,4 @@
-"""Every bound of the transport, and the counter that shows when someone does too much of a thing."""
+"""Limits of the transport, and the counter behind those that are rates."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,9 +25,10 @@ class Limits:
         receive_buffer_bytes_max: bytes of one connection that were received and not yet taken by handlers.
         send_buffer_bytes_max: bytes of one connection to a client that wait because it reads slowly or gives no window.
         receive_total_bytes_max: bytes of requests that are not finished, with their headers, over all connections of a
-            server; beyond it those who hold most lose calls. Two messages always have room, here and in the next one.
-        send_total_bytes_max: bytes that wait for readers over all connections of a server; beyond it those who take
-            nothing, then those for whom most waits, are let go.
+            server; beyond it the connections with most of them lose calls. Two messages always have room, here and in
+            the next one.
+        send_total_bytes_max: bytes that wait for readers over all connections of a server; beyond it connections are
+            closed: stalled ones first, then those for which most waits.
         header_list_bytes_max: the headers of one call, each with 32 bytes more than name and value.
         continuations_max: CONTINUATION frames of one header block.
         connection_window_bytes: what may be under way to us on one connection.
@@ -82,18 +83,18 @@ class Limits:
             raise ValueError(f"stream_window_bytes must be 1 to {WINDOW_MAX}")
 
     @property
-    def held_bytes_max(self) -> int:
-        """`receive_buffer_bytes_max`, but never so little that one message could not come in."""
+    def buffered_bytes_max(self) -> int:
+        """`receive_buffer_bytes_max`, but at least enough for one message."""
         return max(self.receive_buffer_bytes_max, self.message_bytes_max + 2 * self.connection_window_bytes)
 
     @property
     def backlog_bytes_max(self) -> int:
-        """`send_buffer_bytes_max`, but never so little that one answer could not go out."""
+        """`send_buffer_bytes_max`, but at least enough for one answer."""
         return max(self.send_buffer_bytes_max, 2 * self.message_bytes_max)
 
 
 class FloodCounter:
-    """Counts one kind of event in windows of time that follow one another.
+    """Counter of one kind of event in consecutive windows of time.
 
     Args:
         count_max: as many are allowed in one window.
@@ -109,7 +110,7 @@ class FloodCounter:
         self._until = 0.0
 
     def hit(self, now: float) -> bool:
-        """Count one; whether that is more than allowed.
+        """Count one event; return whether that is more than allowed.
 
         Args:
             now: seconds of the monotonic clock.

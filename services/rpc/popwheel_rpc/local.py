@@ -1,7 +1,7 @@
 """Calls within one process: a `Channel` straight into a `Service`. Messages pass by reference, nothing is encoded.
 
 To a caller it is like a socket: refusals are `StatusError`, anything else is `RpcError`; a handler is cancelled
-when its caller cancels, closes the channel or runs out of time; a stream holds its sender up when its reader is slow.
+when its caller cancels, closes the channel or runs out of time; a stream makes its sender wait for a slow reader.
 """
 
 import asyncio
@@ -125,10 +125,10 @@ class LocalChannel:
 
 
 class _LocalCall:
-    """A unary call under way, which may have to end while the caller waits.
+    """A unary call in flight, which may be ended while the caller waits.
 
-    It ends as with `asyncio.timeout`: the caller's task is cancelled, and what comes of that out of the handler is
-    turned into an error, unless somebody else has cancelled the task as well.
+    It ends as with `asyncio.timeout`: the caller's task is cancelled, and the exception that leaves the handler is
+    turned into an error, unless the task was also cancelled by others.
 
     Args:
         task: the caller's; None if it has none, then the call ends only by itself.
@@ -159,13 +159,13 @@ class _LocalCall:
         return self._error or RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
 
     def finish(self) -> None:
-        """The call is over: take our own cancellation of the caller's task back."""
+        """Finish the call: undo our own cancellation of the caller's task."""
         if self._error is not None and self._task is not None:
             self._task.uncancel()
 
 
 class _Pipe(Generic[Message]):
-    """One direction of a stream: messages, and whether it has ended."""
+    """One direction of a stream: its messages, and its end."""
 
     def __init__(self, messages_max: int) -> None:
         self._messages: deque[Message] = deque()
@@ -175,18 +175,18 @@ class _Pipe(Generic[Message]):
         self.broken = False
 
     def end(self) -> None:
-        """End the messages; those that are there are still to be read."""
+        """End the messages; queued ones can still be read."""
         self.ended = True
         self._wake()
 
     def break_off(self) -> None:
-        """The reader or the writer is gone; what is there is dropped."""
+        """Drop the queued messages: the reader or the writer is gone."""
         self.broken = True
         self._messages.clear()
         self._wake()
 
     async def put(self, messages: Sequence[Message]) -> bool:
-        """Add messages once there is room; False if nobody will read them."""
+        """Add messages once there is room; False if the reader is gone."""
         while not self.broken and len(self._messages) >= self._messages_max:
             await self._wait()
         if self.broken:
@@ -196,7 +196,7 @@ class _Pipe(Generic[Message]):
         return True
 
     async def get(self) -> Message | None:
-        """The next message; None when there are no more."""
+        """Return the next message; None when there are no more."""
         while not self._messages:
             if self.ended or self.broken:
                 return None

@@ -82,14 +82,14 @@ class Call:
 
 
 class StreamClosedError(Exception):
-    """The other side has cancelled the call or gone away; what was to be sent may not have reached it."""
+    """Error of a stream whose other side has cancelled or gone; the last messages may not have reached it."""
 
 
 class Stream(Protocol[Incoming, Outgoing]):
-    """Both directions of a streaming call, as one side has them: a handler of streams, or the caller of one."""
+    """Both directions of a streaming call, as seen by its handler or its caller."""
 
     async def receive(self) -> Incoming | None:
-        """The next message of the other side; None when it has ended its direction.
+        """Return the next message of the other side; None when it has ended its direction.
 
         Raises:
             StreamClosedError: the call is over (a caller sees the `StatusError` or `RpcError` it ended with).
@@ -155,7 +155,7 @@ def routes_of(services: Service | Sequence[Service]) -> dict[str, Route]:
 
 
 class Channel(Protocol):
-    """A way to call the methods of a service, wherever it runs. Messages passed must not be changed afterwards."""
+    """Client of a service, wherever it runs. Messages passed must not be changed afterwards."""
 
     async def call(
         self,

@@ -26,7 +26,7 @@ class GrpcStatus(IntEnum):
 
 
 class RpcError(Exception):
-    """A call that failed on its way, not by a handler's word: no connection, deadline, unknown method, limit.
+    """Failure of a call that is no handler's refusal: no connection, deadline, unknown method, limit.
 
     Args:
         status: gRPC's code.
@@ -40,7 +40,7 @@ class RpcError(Exception):
 
 
 class NotProcessedError(RpcError):
-    """The server has certainly not looked at the call: it can be made again, on another connection or elsewhere.
+    """Failure before the server processed the call: it can be retried, on another connection or elsewhere.
 
     Args:
         message: one sentence for a person.

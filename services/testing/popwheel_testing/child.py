@@ -1,4 +1,4 @@
-"""The server's side of `PopwheelServer`: the command `popwheel`, which ends with the process that started it.
+"""Child process of `PopwheelServer`: the command `popwheel`, which ends with the process that started it.
 
 Arguments: the number of that process, the temporary folder, and the words for `popwheel`.
 """
@@ -15,7 +15,7 @@ _LOOK_S = 0.2
 def _end_with(parent: int, folder: str) -> None:
     """Wait until the parent has ended, then become the command that removes the folder.
 
-    The number of the parent is looked at, not asked of the kernel (prctl): the signal of the kernel comes when the
+    The number of the parent is polled, without prctl: the kernel's signal is sent when the
     thread ends that started this process. A process that becomes another one no longer writes into the folder.
     """
     pause = threading.Event()

@@ -14,32 +14,32 @@ _NAME_LENGTH_MAX = 60
 
 @pytest.fixture(scope="session")
 def popwheel_settings() -> Mapping[str, object]:
-    """Settings of the server; write a fixture of this name to have others."""
+    """Settings of the server; override this fixture to change them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def popwheel_topics() -> Mapping[str, str]:
-    """Topics that are made at the start, with their types; write a fixture of this name to have some."""
+    """Topics to create at the start, with their types; override this fixture to have some."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def popwheel(popwheel_settings: Mapping[str, object], popwheel_topics: Mapping[str, str]) -> Iterator[PopwheelServer]:
-    """A server for all tests of this process."""
+    """Server for all tests of this process."""
     with PopwheelServer(popwheel_settings, topics=popwheel_topics) as server:
         yield server
 
 
 @pytest.fixture
 def popwheel_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test has; it is made on first use, and takes messages of all types."""
+    """Unique topic of this test; created on first use, for messages of all types."""
     return _fresh_name(request)
 
 
 @pytest.fixture
 def popwheel_group(request: pytest.FixtureRequest) -> str:
-    """The name of a consumer group that no other test has; it is made on first use."""
+    """Unique consumer group of this test; created on first use."""
     return _fresh_name(request)
 
 

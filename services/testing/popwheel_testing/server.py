@@ -21,7 +21,7 @@ from popwheel_common.clock import SystemClock
 
 _HOST = "127.0.0.1"
 _QUICK = {"broker.flush": "async"}
-"""The data does not outlive the test, so nobody waits for the disk."""
+"""The data does not outlive the test, so no send waits for the disk."""
 _START_TRIES = 3
 _START_S_MAX = 60.0
 _STOP_S_MAX = 15.0
@@ -32,7 +32,7 @@ _TAKEN = "cannot listen on"
 
 
 class ServerFailedError(Exception):
-    """The server did not start, ended by itself, or refused a request; the text says why."""
+    """Failure of a server: it did not start, ended by itself, or refused a request; the text says why."""
 
 
 class _PortTakenError(ServerFailedError):
@@ -40,9 +40,9 @@ class _PortTakenError(ServerFailedError):
 
 
 class PopwheelServer:
-    """A server of its own ports and temporary folder. Use it as a context manager, or call `start` and `stop`.
+    """Server with its own ports and temporary folder. Use it as a context manager, or call `start` and `stop`.
 
-    It ends with this process, also when this one is killed, and removes its folder.
+    It ends with this process, also after a kill, and removes its folder.
 
     Args:
         settings: as in docs/reference/options.md, `{"proxy.receive.invisible_ms_min": 1000}`. Without `broker.flush`
@@ -78,7 +78,7 @@ class PopwheelServer:
         return self._running().pid
 
     def start(self) -> None:
-        """Start it; returns when it is ready and has its topics.
+        """Start it; return when it is ready and has its topics.
 
         Raises:
             ServerFailedError: it cannot start; the text has the end of its log.
@@ -129,7 +129,7 @@ class PopwheelServer:
         return path.read_text(errors="replace") if self._process is not None and path.exists() else ""
 
     def create_topic(self, name: str, **properties: object) -> None:
-        """Make a topic by the admin API.
+        """Create a topic by the admin API.
 
         Args:
             name: its name.
@@ -141,7 +141,7 @@ class PopwheelServer:
         self._post("topics", {"name": name, **properties})
 
     def create_group(self, name: str, **properties: object) -> None:
-        """Make a consumer group by the admin API.
+        """Create a consumer group by the admin API.
 
         Args:
             name: its name.
@@ -247,7 +247,7 @@ class PopwheelServer:
 
 
 def _free_port(reserved: ExitStack) -> int:
-    """A port that nobody has; on Linux nobody else gets it before the server listens.
+    """Return a free port; on Linux no other process gets it before the server listens.
 
     A bound socket that does not listen keeps others away there, but not a server that sets SO_REUSEADDR.
     """
@@ -263,7 +263,7 @@ def _free_port(reserved: ExitStack) -> int:
 
 
 def _sentence(answer: bytes) -> str:
-    """The sentence of a refusal; empty if the answer has none."""
+    """Return the sentence of a refusal; empty if the answer has none."""
     try:
         refusal: Any = json.loads(answer)
     except ValueError:

@@ -22,7 +22,7 @@ _DAY_S = 86_400
 
 
 def by_date(messages: DataFrame) -> DataFrame:
-    """Messages with the column `date`: when they were stored, in UTC, wherever the session is (pure)."""
+    """Return the messages with the column `date`: the day of their storage in UTC, in any time zone (pure)."""
     from pyspark.sql import functions as sql
 
     days = sql.floor(sql.unix_seconds("storeTimestamp") / _DAY_S)
@@ -30,7 +30,7 @@ def by_date(messages: DataFrame) -> DataFrame:
 
 
 def start(messages: DataFrame, folder: ArchiveFolder, every_ms: int | None) -> StreamingQuery:
-    """Begin, or go on, to write a stream of messages into an archive.
+    """Start or continue the stream that writes messages to an archive.
 
     Args:
         messages: the stream.
@@ -52,7 +52,7 @@ def watch(query: StreamingQuery) -> int:
     """
     from pyspark.errors import StreamingQueryException
 
-    told, messages = -1, 0
+    logged, messages = -1, 0
     ended = False
     while not ended:
         try:
@@ -61,16 +61,16 @@ def watch(query: StreamingQuery) -> int:
             code, said = outcome(error)
             raise JobError(f"the query failed: {said}", code) from None
         for progress in query.recentProgress:
-            if progress["batchId"] > told and progress["numInputRows"]:
-                told = progress["batchId"]
+            if progress["batchId"] > logged and progress["numInputRows"]:
+                logged = progress["batchId"]
                 messages += progress["numInputRows"]
                 seconds = progress["durationMs"]["triggerExecution"] / 1000
-                click.echo(f"micro-batch {told}: {progress['numInputRows']:,} messages in {seconds:.1f} s")
+                click.echo(f"micro-batch {logged}: {progress['numInputRows']:,} messages in {seconds:.1f} s")
     return messages
 
 
 @click.command(epilog="Example: popwheel-spark archive --topics Orders,Payments --to /data/archive --every 5m")
-@click.option("--topics", default="", metavar="NAME,..", help="Which topics; these or --topic-pattern.")
+@click.option("--topics", default="", metavar="NAME,..", help="Topics to archive; these or --topic-pattern.")
 @click.option(
     "--topic-pattern", default="", metavar="REGEX", help="All topics whose whole names it matches; new ones, too."
 )
@@ -79,7 +79,7 @@ def watch(query: StreamingQuery) -> int:
     "--from",
     "start_ms",
     type=Moment(),
-    show_default="the first that is held",
+    show_default="the first stored one",
     help="Begin a new archive with what was stored then: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
 )
 @click.option(
@@ -89,14 +89,14 @@ def watch(query: StreamingQuery) -> int:
     show_default=True,
     help="How often a micro-batch is written: 90s, 10m, 2h or 1d.",
 )
-@click.option("--until-now", is_flag=True, help="End when everything is written that is there now.")
+@click.option("--until-now", is_flag=True, help="End when all current messages are written.")
 @cluster_flags
 def archive(
     cluster: Cluster, topics: str, topic_pattern: str, path: str, start_ms: int | None, every: int, until_now: bool
 ) -> None:
     """Write topics to Parquet by date and topic, each message once.
 
-    Begun again with the same folder, it goes on where it was.
+    Started again with the same folder, it continues where it stopped.
     """
     if bool(topics) == bool(topic_pattern):
         raise click.UsageError("say what to archive by one of --topics and --topic-pattern")
@@ -110,7 +110,7 @@ def archive(
     try:
         click.echo(f"archived {watch(query):,} messages")
     except KeyboardInterrupt:
-        click.echo("stopping; begun again, it goes on here")
+        click.echo("stopping; started again, it continues here")
     finally:
         query.stop()
     click.echo(f"in all {folder.describe()}")

@@ -1,4 +1,4 @@
-"""An archive: a folder of Parquet files, and which of them count.
+"""An archive: a folder of Parquet files, of which some are valid.
 
 | in it | what it is |
 | --- | --- |
@@ -44,7 +44,7 @@ class ArchiveFolder:
         self._manifests = f"{self.path}/manifests"
 
     def manifest(self) -> Manifest:
-        """The one that counts; an empty one if there is none."""
+        """Return the valid manifest; an empty one if there is none."""
         names = [name for name in self._files.names(self._manifests) if name.endswith(".json")]
         if not names:
             return Manifest()
@@ -61,7 +61,7 @@ class ArchiveFolder:
             raise JobError(f"another compaction of {self.path} runs; run one at a time")
 
     def committed(self) -> list[str]:
-        """The files that the archive's stream has committed, relative to the archive.
+        """Return the files that the archive's stream has committed, relative to the archive.
 
         Raises:
             InputError: there is no archive.
@@ -74,17 +74,17 @@ class ArchiveFolder:
         return sorted(f"{INCOMING}/date={place.rpartition(f'/{INCOMING}/date=')[2]}" for place in places)
 
     def files(self) -> list[str]:
-        """The files that count, relative to the archive."""
+        """Return the valid files, relative to the archive."""
         # The manifest last: what it replaces was committed before.
         committed = self.committed()
         return self.manifest().current(committed)
 
     def table(self) -> DataFrame:
-        """All messages of the archive, each once: those of `SCHEMA`."""
+        """Return all messages of the archive, each once, with the columns of `SCHEMA`."""
         return self.table_of(self.files())
 
     def messages(self, topics: Sequence[str], window: Window) -> DataFrame:
-        """The messages of topics that were stored in a window."""
+        """Return the messages of topics that were stored in a window."""
         from pyspark.sql import functions as sql
 
         messages = self.table().where(sql.col("topic").isin(*topics))
@@ -96,7 +96,7 @@ class ArchiveFolder:
         return messages
 
     def table_of(self, files: Iterable[str]) -> DataFrame:
-        """The messages of some of its files."""
+        """Return the messages of some of its files."""
         by_root: dict[str, list[str]] = {}
         for file in files:
             root = file.partition("/date=")[0]
@@ -113,7 +113,7 @@ class ArchiveFolder:
         return f"{len(files):,} files, {size / 2**20:,.1f} MiB in {self.path}"
 
     def sizes(self, files: Iterable[str]) -> list[int]:
-        """Bytes of each of some files."""
+        """Return the bytes of each of some files."""
         return [self._files.size(f"{self.path}/{file}") for file in files]
 
     def names(self, folder: str) -> list[str]:
@@ -127,5 +127,5 @@ class ArchiveFolder:
 
 
 def _date(ms: int) -> date:
-    """The date in UTC of a time in milliseconds since 1970."""
+    """Return the date in UTC of a time in milliseconds since 1970."""
     return datetime.fromtimestamp(ms / 1000, UTC).date()

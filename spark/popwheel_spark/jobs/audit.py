@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "messageId")
 _SHOWN_MAX = 20
 _LOST = ("lost", "unrecorded")
-"""Findings that say that something is wrong; the others may pass."""
+"""Findings of errors; the others may be temporary."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Verdict:
     """Verdict of an audit.
 
     Args:
-        states: how many messages are in which state.
-        kinds: how many findings there are of which kind.
+        states: number of messages by state.
+        kinds: number of findings by kind.
         ids: some of the findings that say that something is wrong: kind and message id.
         sent: whether a sender's record was at hand.
         delivered: whether a consumers' record was.
@@ -52,7 +52,7 @@ class Verdict:
         return sum(self.kinds.get(kind, 0) for kind in _LOST)
 
     def sentence(self) -> str:
-        """Return what is proved, and what is not."""
+        """Return the result in words: what is proved, and what is not."""
         total, left = sum(self.states.values()), self.kinds.get("open", 0)
         if self.lost:
             parts = [f"{self.kinds[kind]:,} {kind}" for kind in _LOST if self.kinds.get(kind)]
@@ -80,7 +80,7 @@ def audit_group(
     sent: str | None = None,
     deliveries: str | None = None,
 ) -> Verdict:
-    """Ask the cluster, hold one against the other, and write what is found; arguments as of the command.
+    """Read the cluster, compare it with the records, and write the findings; arguments as of the command.
 
     Raises:
         InputError: a topic or a record is not there, or a record is not as it must be.
@@ -90,7 +90,7 @@ def audit_group(
 
     from popwheel_spark.jobs import audit_states
 
-    # First, as the rest takes its time.
+    # First, as the rest takes long.
     acknowledged = None if sent is None else record(spark, SENDS, sent)
     if acknowledged is not None and sent is not None:
         check_not_empty(acknowledged, SENDS, sent)
@@ -104,9 +104,9 @@ def audit_group(
         # Before the topics are read: what waited then, and waits no more, is in its topic.
         waiting = folder.put_table("waiting", cluster.timers(spark, topics).select("messageId"))
         there = waiting.unionByName(cluster.messages(spark, topics, Window(), columns="messageId").select("messageId"))
-    click.echo("asking for progress")
+    click.echo("reading progress")
     progress = spark.createDataFrame(snapshot.progress(topics), audit_states.PROGRESS)
-    click.echo("asking for messages in flight")
+    click.echo("reading messages in flight")
     in_flight = spark.createDataFrame(snapshot.in_flight(topics), audit_states.PLACES)
     click.echo("reading retries, dead letters and messages")
     read = {"columns": ",".join(_COLUMNS)}
@@ -115,10 +115,10 @@ def audit_group(
     retries = folder.put_table("retries", cluster.messages(spark, retry_topics, since, **read).select(*_COLUMNS))
     dead_topic = [names.dead_letter_topic(group)]
     dead = folder.put_table("dead_letters", cluster.messages(spark, dead_topic, since, **read).select(*_COLUMNS))
-    set_aside = spark.createDataFrame(snapshot.set_aside(), audit_states.PLACES)
+    poison_messages = spark.createDataFrame(snapshot.poison_messages(), audit_states.PLACES)
     messages = cluster.messages(spark, topics, window, **read).select(*_COLUMNS)
     found = folder.put_table(
-        "states", audit_states.states(messages, group, progress, in_flight, retries, dead, set_aside)
+        "states", audit_states.states(messages, group, progress, in_flight, retries, dead, poison_messages)
     )
     findings = folder.put_table("findings", audit_states.findings(found, acknowledged, there, noted))
     wrong = findings.where(sql.col("kind").isin(*_LOST)).limit(_SHOWN_MAX).collect()
@@ -166,8 +166,8 @@ def audit(
 ) -> int:
     """Prove that a group has lost no message, or name those that it has.
 
-    Without the record of the senders it cannot tell what was never stored; without that of the consumers, who saw what
-    is acknowledged. The exit code is 1 if some are lost or nobody has noted them.
+    Messages that were never stored are found by the senders' record only, and acknowledged ones that no consumer got by
+    the consumers' record only. The exit code is 1 if messages are lost, or missing in a record.
     """
     spark = job_session("audit")
     folder = ReportFolder(spark, path)

@@ -14,11 +14,11 @@ Place = tuple[str, str, int, int]
 
 
 class AuditSnapshot:
-    """Asks the brokers, and sees that each of them answers all the while as the same master.
+    """Reads a group's state from the brokers, and checks that none changes its master meanwhile.
 
     Args:
         api: of the controller.
-        group: of which it asks.
+        group: the consumer group.
     """
 
     def __init__(self, api: AdminApi, group: str) -> None:
@@ -54,7 +54,7 @@ class AuditSnapshot:
             for row in page["messages"]
         ]
 
-    def set_aside(self) -> list[Place]:
+    def poison_messages(self) -> list[Place]:
         """Return the group's poison messages: topic, broker, queue, offset.
 
         Raises:
@@ -67,7 +67,7 @@ class AuditSnapshot:
             raise JobError(said, Exit.AWAY)
         if page["total"] > len(page["entries"]):
             raise JobError(
-                f"{page['total']} records are set aside, of which {_PAGE} can be listed: deal with them first "
+                f"{page['total']} poison messages are in quarantine, {_PAGE} can be listed: retry or drop some first "
                 "(docs/operate/messages.md)"
             )
         return [

@@ -8,7 +8,7 @@ from pyspark.sql import functions as sql
 
 from popwheel_common.contract.names import RETRY_PREFIX
 
-STATES = ("acknowledged", "dead letter", "set aside", "in flight", "waits for its retry", "unread")
+STATES = ("acknowledged", "dead letter", "poison message", "in flight", "waits for its retry", "unread")
 """States of a message; the first two are final."""
 FINAL = STATES[:2]
 
@@ -25,7 +25,7 @@ def states(
     in_flight: DataFrame,
     retries: DataFrame,
     dead_letters: DataFrame,
-    set_aside: DataFrame,
+    poison_messages: DataFrame,
 ) -> DataFrame:
     """The state of each message for a group: columns `topic, brokerName, queueId, queueOffset, messageId, state`.
 
@@ -33,10 +33,10 @@ def states(
         messages: of topics, by `topic, brokerName, queueId, queueOffset, messageId`.
         group: whose state it is.
         progress: of the group, also in its retry topics: `PROGRESS`.
-        in_flight: given to the group: `PLACES`.
+        in_flight: messages in flight: `PLACES`.
         retries: of the group, as `messages`; `topic` is the retry topic.
         dead_letters: of the group: `brokerName, messageId`.
-        set_aside: `PLACES`.
+        poison_messages: `PLACES`.
     """
     asked = messages.select(*_PLACE, "messageId")
     latest = Window.partitionBy("topic", "brokerName", "messageId").orderBy(sql.desc("queueOffset"))
@@ -52,7 +52,7 @@ def states(
         retried, ["retryTopic", "brokerName", "messageId"], "left"
     )
     known = _marked(known, dead_letters.select("brokerName", "messageId"), ["brokerName", "messageId"], "dead")
-    for name, places in (("aside", set_aside), ("held", in_flight)):
+    for name, places in (("poison", poison_messages), ("inFlight", in_flight)):
         known = _marked(known, places.select(*_PLACE), _PLACE, name)
         of_retry = places.select(
             sql.col("topic").alias("retryTopic"),
@@ -80,13 +80,13 @@ def states(
 
 
 def _state() -> Column:
-    """The first line of the rule that fits."""
+    """Return the state: the first rule that matches."""
     next_offset, retry_next = (sql.coalesce(column, sql.lit(0)) for column in ("next", "retryNext"))
     has_retry = sql.col("retryOffset").isNotNull()
     return (
         sql.when(sql.col("dead"), "dead letter")
-        .when(sql.col("aside") | sql.col("asideRetry"), "set aside")
-        .when(sql.col("held") | sql.col("heldRetry"), "in flight")
+        .when(sql.col("poison") | sql.col("poisonRetry"), "poison message")
+        .when(sql.col("inFlight") | sql.col("inFlightRetry"), "in flight")
         .when(has_retry & (sql.col("retryOffset") >= retry_next), "waits for its retry")
         .when(has_retry | (sql.col("queueOffset") < next_offset), "acknowledged")
         .otherwise("unread")
@@ -94,7 +94,7 @@ def _state() -> Column:
 
 
 def _marked(table: DataFrame, others: DataFrame, columns: list[str], name: str) -> DataFrame:
-    """A table with one more column: whether a row is among the others."""
+    """Return a table with one more column: whether a row is among the others."""
     marks = others.distinct().withColumn(name, sql.lit(True))
     return table.join(marks, columns, "left").fillna(False, [name])
 
@@ -106,16 +106,16 @@ def findings(
 
     | kind | meaning |
     | --- | --- |
-    | lost | the sender's record has it; no topic holds it, and it does not wait for its time |
+    | lost | the sender's record has it; no topic has it, and it is not a delayed message that waits |
     | unrecorded | acknowledged, or dead, for the broker; the consumers' record has no delivery of it |
-    | unkept | the consumers' record has acknowledged it; for the broker it is not done with |
+    | unkept | acknowledged in the consumers' record; not acknowledged for the broker |
     | open | not acknowledged and no dead letter when the cluster was asked |
 
     Args:
         found: as of `states`.
         sent: the sender's record: `messageId` of what was answered with success; None if there is none.
-        there: `messageId` of all that the topics hold, in the window or not, and of delayed messages whose time has
-            not come; None if there is no sender's record.
+        there: `messageId` of all messages of the topics, in the window or not, and of delayed messages that are not
+            due yet; None if there is no sender's record.
         deliveries: the consumers' record of this group; None if there is none.
     """
     final = sql.col("state").isin(*FINAL)

@@ -1,4 +1,4 @@
-"""Pictures for pages, as SVG, drawn by matplotlib (pure). It takes a second to load: only what draws does."""
+"""Charts for pages, as SVG, drawn by matplotlib (pure). Import late: it takes a second to load."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ Points = Sequence[tuple[datetime, float]]
 
 _WIDTH_IN, _HEIGHT_IN = 10.0, 3.2
 LABELS_MAX = 12
-"""Limit of groups of bars: more have no room for their names."""
+"""Limit of groups of bars: the names of more do not fit."""
 _SERIES_MAX = 12
-"""Limit of lines: nobody can distinguish more."""
+"""Limit of lines: more cannot be distinguished."""
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "popwheel", "font.family": "sans-serif", "font.size": 9}
 
 
 def lines(series: Mapping[str, Points], unit: str, *, logarithmic: bool = False) -> str:
-    """Values over time, a line for each name.
+    """Return a line chart of values over time, a line for each name.
 
     Args:
         series: name -> times and values, in order. Of more than twelve the first are drawn.
@@ -35,7 +35,7 @@ def lines(series: Mapping[str, Points], unit: str, *, logarithmic: bool = False)
 
 
 def bars(series: Mapping[str, Sequence[float]], labels: Sequence[str], unit: str, *, logarithmic: bool = False) -> str:
-    """Values side by side, for each label a bar of each name.
+    """Return a bar chart, for each label a bar of each name.
 
     Args:
         series: name -> a value for each label.
@@ -56,7 +56,7 @@ def bars(series: Mapping[str, Sequence[float]], labels: Sequence[str], unit: str
 
 
 def columns(counts: Points, peaks: Points, step_s: int, unit: str) -> str:
-    """Return the counts over time as HTML, with peaks in another colour.
+    """Return a column chart of counts over time as HTML, with peaks in another colour.
 
     Args:
         counts: times and counts.

@@ -1,4 +1,4 @@
-"""The cluster that a job works on: the flags that say where it is, and its topics as tables and streams."""
+"""Cluster of a job: its flags, and its topics as tables and streams."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Any)
 
 MESSAGES = ddl([name for name in TYPES if name not in (ORIGIN, BAD_RECORD)])
-"""The columns of a table of messages."""
+"""Columns of a table of messages."""
 _GROUP = "spark-jobs"
 _ANY = {"topic": "any"}
-"""Placeholder for what the job reads or sends to, as its options are checked."""
+"""Placeholder for the job's topic while its options are checked."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Window of a topic's messages: those that were stored then.
+    """Window of store times of a topic's messages.
 
     Args:
         start_ms: since 1970; None: from the first that is stored.
@@ -44,7 +44,7 @@ class Window:
 
     @property
     def options(self) -> dict[str, str]:
-        """The same for the data source."""
+        """Return the window as options of the data source."""
         found: dict[str, str] = {}
         if self.start_ms is not None:
             found |= {"startingTimestamp": str(self.start_ms), "startingTimestampStrategy": "latest"}
@@ -65,7 +65,7 @@ class Cluster:
 
     @property
     def connection(self) -> ConnectionOptions:
-        """The options that say where it is, parsed.
+        """Return the parsed connection options.
 
         Raises:
             OptionError: one is missing or impossible.
@@ -73,12 +73,12 @@ class Cluster:
         return ConnectionOptions.take(GivenOptions(self.options))
 
     def of(self, *sides: Side) -> dict[str, str]:
-        """The options that go there, and those that say how the cluster is reached."""
+        """Return the options of a side, and the connection options."""
         found = {name: (find(name), text) for name, text in self.options.items()}
         return {name: text for name, (row, text) in found.items() if row and {Side.ALL, *sides} & set(row.sides)}
 
     def _and(self, options: Mapping[str, str]) -> dict[str, str]:
-        """The cluster's options for reads of messages, and those of a job.
+        """Return the cluster's options for reads of messages, and those of a job.
 
         Raises:
             OptionError: one of the cluster's is one that the job has, too.
@@ -86,7 +86,7 @@ class Cluster:
         own = {name.lower() for name in options}
         for name in self.options:
             if name.lower() in own:
-                raise OptionError(name, "this job says it itself, perhaps by a flag (--help); leave it out")
+                raise OptionError(name, "this job sets it itself, perhaps by a flag (--help); leave it out")
         return {**self.of(Side.READ, Side.BATCH, Side.STREAM), **options}
 
     def table(self, spark: SparkSession, **options: str) -> DataFrame:
@@ -99,7 +99,7 @@ class Cluster:
         return spark.read.format("popwheel").options(**given).load()
 
     def stream(self, spark: SparkSession, **options: str) -> DataFrame:
-        """Messages as a stream; as `table`."""
+        """Return messages as a stream; arguments as of `table`."""
         self.check_stream()
         given = self._and(options)
         return spark.readStream.format("popwheel").options(**given).load()
@@ -115,7 +115,7 @@ class Cluster:
         return spark.createDataFrame([], MESSAGES)
 
     def timers(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
-        """The delayed messages of topics that wait for their time."""
+        """Return the delayed messages of topics that wait for their time."""
         return Cluster(self.of()).table(spark, table="timers", topics=",".join(topics))
 
     def send(self, rows: DataFrame, topic: str) -> None:
@@ -148,7 +148,7 @@ class Cluster:
         for name in self.options:
             row = find(name)
             if row is not None and row.said_by_job:
-                raise OptionError(name, "what is read is said by the flags of the job (--help)")
+                raise OptionError(name, "the flags of the job choose what is read (--help)")
         sink = self.of(Side.SINK) if sends else {}
         read_options({name: text for name, text in self.options.items() if name not in sink} | self.of() | _ANY)
         if sends:
@@ -165,7 +165,7 @@ class Cluster:
 
 
 class _Option(click.ParamType[tuple[str, str]]):
-    """An option of the data source."""
+    """Parameter of options of the data source."""
 
     name = "option"
 
@@ -177,7 +177,7 @@ class _Option(click.ParamType[tuple[str, str]]):
 
 
 def _flag(row: Option) -> Callable[[Any], Any]:
-    """The flag of an option."""
+    """Return the flag of an option."""
     text = row.help[:1].upper() + row.help[1:].partition(" ([")[0].replace("`", "")
     if row.kind is Kind.FLAG:
         return click.option(row.flag, row.name, is_flag=True, help=f"{text}.")
@@ -207,7 +207,7 @@ _FLAGS = (
 
 
 def cluster_flags(function: Function) -> Function:
-    """Add the flags that say where the cluster is; the command gets them as `cluster`. No flags may be below it.
+    """Add the connection flags; the command gets them as `cluster`. No flags may be below it.
 
     The command raises `OptionError`, before Spark starts, for an option of the data source that is misspelt or wrong.
     """
@@ -215,7 +215,7 @@ def cluster_flags(function: Function) -> Function:
 
 
 def sending_cluster_flags(function: Function) -> Function:
-    """The same for a job that sends: it takes options of the sink, too."""
+    """Add the connection flags to a job that sends: it takes options of the sink, too."""
     return _cluster_flags(function, sends=True)
 
 
@@ -237,7 +237,7 @@ _WINDOW_FLAGS = (
         "--from",
         "start_ms",
         type=Moment(),
-        show_default="the first that is held",
+        show_default="the first stored one",
         help="Messages that were stored then or later: 2026-01-31T12:00:00Z, or milliseconds since 1970.",
     ),
     click.option(
@@ -251,7 +251,7 @@ _WINDOW_FLAGS = (
 
 
 def window_flags(function: Function) -> Function:
-    """Add the flags that say which messages; the command gets them as `window`. Only cluster flags may be below it."""
+    """Add the flags of a window; the command gets them as `window`. Only cluster flags may be below it."""
 
     @wraps(function)
     def with_window(start_ms: int | None, end_ms: int | None, **others: Any) -> Any:

@@ -16,11 +16,11 @@ _INSTALLED_BY = {
     "pyarrow": "popwheel-spark",
     "pyspark": "popwheel-spark[pyspark]",
 }
-"""Libraries that jobs import when they run, as `--help` needs none of them -> what brings them."""
+"""Libraries that jobs import when they run (`--help` needs none) -> the extra with them."""
 
 
 def run(command: click.Command) -> NoReturn:
-    """Run a command with the words of this process, and end; whatever went wrong is one sentence.
+    """Run a command with the arguments of this process, and exit; an error is one sentence.
 
     Args:
         command: a job, or the group of all.
@@ -46,9 +46,9 @@ def run(command: click.Command) -> NoReturn:
         ended, said = outcome(error)
         click.echo(f"popwheel-spark: {said}", err=True)
         sys.exit(ended)
-    except Exception:  # noqa: BLE001 - the last that is between it and the shell
-        # Python would end with 1, which says that messages are lost.
-        _log.exception("popwheel-spark: an error that nobody expects")
+    except Exception:  # noqa: BLE001 - the last handler before the shell
+        # Python would exit with 1, which means that messages are lost.
+        _log.exception("popwheel-spark: an unexpected error")
         sys.exit(Exit.OTHER)
     sys.exit(code if isinstance(code, int) else Exit.DONE)
 

@@ -21,7 +21,7 @@ class Merger:
     Args:
         partition: `date=.../topic=...`.
         files: that are replaced, relative to the archive.
-        pieces: how many take their place.
+        pieces: number of the new files.
     """
 
     partition: str
@@ -34,7 +34,7 @@ def plan(sizes: Iterable[tuple[str, int]], target_bytes: int) -> list[Merger]:
 
     Args:
         sizes: the files that count, and their bytes.
-        target_bytes: how large a file should be.
+        target_bytes: size of a new file.
     """
     small: dict[str, list[tuple[str, int]]] = {}
     for file, size in sorted(sizes):
@@ -49,11 +49,11 @@ def plan(sizes: Iterable[tuple[str, int]], target_bytes: int) -> list[Merger]:
 
 
 def compact(folder: ArchiveFolder, target_bytes: int) -> tuple[int, int]:
-    """Compact an archive; how many files were replaced, and by how many.
+    """Compact an archive; return how many files were replaced, and by how many.
 
     Args:
         folder: of the archive. Its stream may go on, and readers may read.
-        target_bytes: how large a file should be.
+        target_bytes: size of a new file.
 
     Raises:
         JobError: there is no archive, another compaction runs, or what was written is not what was read.
@@ -71,7 +71,7 @@ def compact(folder: ArchiveFolder, target_bytes: int) -> tuple[int, int]:
         for merger in mergers:
             click.echo(f"{merger.partition}: {len(merger.files)} files become {merger.pieces}")
             made += _merge(folder, merger, root)
-        # Those that the compaction before has replaced. Their readers have had the time from then to now.
+        # Those that the previous compaction replaced. Their readers had the time since then.
         folder.delete(manifest.leaving)
         folder.put_manifest(manifest.next(made, (file for merger in mergers for file in merger.files)))
     except BaseException:
@@ -81,7 +81,7 @@ def compact(folder: ArchiveFolder, target_bytes: int) -> tuple[int, int]:
 
 
 def _merge(folder: ArchiveFolder, merger: Merger, root: str) -> list[str]:
-    """Write the files that take others' place, in the order of queues and offsets; their names."""
+    """Write the new files, in the order of queues and offsets; return their names."""
     rows = folder.table_of(merger.files)
     target = f"{root}/{merger.partition}"
     order = ("brokerName", "queueId", "queueOffset")
@@ -95,18 +95,18 @@ def _merge(folder: ArchiveFolder, merger: Merger, root: str) -> list[str]:
 
 
 @click.command(epilog="Example: popwheel-spark compaction --archive /data/archive --target-mib 256")
-@click.option("--archive", "path", required=True, metavar="FOLDER", help="What the job archive writes to.")
+@click.option("--archive", "path", required=True, metavar="FOLDER", help="Folder that the job archive writes to.")
 @click.option(
     "--target-mib",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="How large a file should be, in MiB.",
+    help="Size of a new file, in MiB.",
 )
 def compaction(path: str, target_mib: int) -> None:
-    """Make fewer, larger files of an archive's small ones.
+    """Replace an archive's small files by fewer, larger ones.
 
-    Its stream and its readers may go on meanwhile. Run one at a time.
+    Its stream and its readers may continue meanwhile. Run one compaction at a time.
     """
     folder = ArchiveFolder(job_session("compaction"), path)
     replaced, made = compact(folder, target_mib * _MIB)

@@ -1,8 +1,8 @@
-"""The figures of dead letters, from tables of what a cluster holds (pure: DataFrame -> DataFrame).
+"""Figures of dead letters, from tables of a cluster's messages (pure: DataFrame -> DataFrame).
 
-A dead letter has the topic where its group failed on it, and all that its sender has said. It has not how often it was
-delivered, and nobody tells a broker why a consumer fails. So attempts are those of its latest retry, while that is
-held; and what is not known is null, or `unknown`.
+A dead letter has the topic where its group failed on it, and its sender's properties. It does not say how often it was
+delivered, and consumers do not report to brokers why they fail. So attempts are those of its latest retry, while that
+is stored; an unknown figure is null, or `unknown`.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ LETTERS: Final = (
 RETRIES: Final = (
     "group STRING, originTopic STRING, brokerName STRING, messageId STRING, attempts INT, storeTimestamp TIMESTAMP"
 )
-"""Retries of groups: messages that came again, before they died or not."""
+"""Retries of groups, whether they became dead letters or not."""
 GROUPS: Final = "group STRING, attemptsMax INT"
-"""Columns of groups with their limits of attempts, by what the cluster says now."""
+"""Columns of groups with their current limits of attempts."""
 PROGRESS: Final = "group STRING, brokerName STRING, nextOffset BIGINT"
 """Columns of the offsets up to which dead letters were redriven, purged or received."""
 
@@ -32,7 +32,7 @@ _LETTER = ["group", "originTopic", "brokerName", "queueOffset"]
 
 
 def known(letters: DataFrame, retries: DataFrame, groups: DataFrame, progress: DataFrame) -> DataFrame:
-    """Dead letters with what follows of them: adds `attempts`, `cause` and `open`.
+    """Return dead letters with the columns `attempts`, `cause` and `open`.
 
     | `cause` | meaning |
     | --- | --- |
@@ -72,7 +72,7 @@ def known(letters: DataFrame, retries: DataFrame, groups: DataFrame, progress: D
 
 
 def causes(letters: DataFrame) -> DataFrame:
-    """One row for each group, topic, cause and number of attempts, the most frequent of a group first.
+    """Return a row for each group, topic, cause and number of attempts, the most frequent of a group first.
 
     Args:
         letters: as `known` returns them.
@@ -89,7 +89,7 @@ def causes(letters: DataFrame) -> DataFrame:
 
 
 def ages(letters: DataFrame, now: Column, bounds: Mapping[str, int], older: str) -> DataFrame:
-    """Ages of dead letters: one row for each group, topic and column of the histogram that has some.
+    """Return the ages of dead letters: a row for each group, topic and column of the histogram with letters.
 
     Args:
         letters: as `known` returns them.
@@ -108,7 +108,7 @@ def ages(letters: DataFrame, now: Column, bounds: Mapping[str, int], older: str)
 
 
 def tops(letters: DataFrame, most: int) -> DataFrame:
-    """The message groups, keys and tags that have most letters: columns `group, kind, value, letters, open`.
+    """Return the message groups, keys and tags with most letters: columns `group, kind, value, letters, open`.
 
     Args:
         letters: as `known` returns them.

@@ -1,4 +1,4 @@
-"""The job `dead-letter-report`: what groups have given up, by cause, attempts and age (docs/use/spark-jobs.md)."""
+"""The job `dead-letter-report`: dead letters by cause, attempts and age (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _AGES: Final = {
 """Upper bounds of the histogram's columns, in seconds."""
 _OLDER: Final = "older"
 UNKNOWN_SENTENCE: Final = (
-    "Why a consumer failed, nobody tells a broker. Attempts are those of the latest retry that the group's retry topic "
-    "still holds; cause and attempts are unknown where it holds none."
+    "Consumers do not report to brokers why they failed. Attempts are those of the latest retry that the group's retry "
+    "topic still has; cause and attempts are unknown where it has none."
 )
 _ROWS_MAX = 200
 _TIME = "%Y-%m-%d %H:%M:%SZ"
@@ -55,7 +55,7 @@ _TIME = "%Y-%m-%d %H:%M:%SZ"
 
 @dataclass(frozen=True)
 class DeadLetterReport:
-    """Rows of the report, and where they were found.
+    """Rows of the report, and its page.
 
     Args:
         asked: when, in UTC.
@@ -76,11 +76,11 @@ class DeadLetterReport:
 
     @property
     def open(self) -> int:
-        """Count of those that were not redriven, purged or received."""
+        """Count of letters that were not redriven, purged or received."""
         return sum(row["open"] for row in self.causes)
 
     def show(self) -> None:
-        """Print it for people."""
+        """Print the report as text."""
         click.echo(f"dead letters: {self.letters:,}; open: {self.open:,}")
         for table in (causes_table(self.causes), ages_table(self.ages), tops_table(self.tops)):
             if table.rows:
@@ -92,7 +92,7 @@ class DeadLetterReport:
             click.echo(f"report: {self.page}")
 
     def json(self) -> str:
-        """The same for programs: one object."""
+        """Return the report as one JSON object."""
         tables = {"causes": self.causes, "ages": self.ages, "tops": self.tops}
         return json.dumps(
             {
@@ -108,7 +108,7 @@ class DeadLetterReport:
 
 
 def causes_table(rows: Sequence[Row]) -> Table:
-    """Letters by cause, as `dead_letter_figures.causes` has them; their times are in UTC."""
+    """Return the table of letters by cause, from `dead_letter_figures.causes`; times are in UTC."""
     headings = ("group", "topic", "cause", "attempts", "letters", "open", "first dead", "last dead")
     cells: list[Sequence[Cell]] = [
         [
@@ -121,7 +121,7 @@ def causes_table(rows: Sequence[Row]) -> Table:
 
 
 def ages_table(rows: Iterable[Row]) -> Table:
-    """Letters by age, as `dead_letter_figures.ages` has them: a row for each group, a column for each age."""
+    """Return the table of letters by age, from `dead_letter_figures.ages`: a row per group, a column per age."""
     columns = (*_AGES, _OLDER)
     counts = _by_group(rows)
     cells: list[Sequence[Cell]] = [[group, *(found.get(age, 0) for age in columns)] for group, found in counts.items()]
@@ -129,13 +129,13 @@ def ages_table(rows: Iterable[Row]) -> Table:
 
 
 def tops_table(rows: Sequence[Row]) -> Table:
-    """Message groups, keys and tags that have most letters, as `dead_letter_figures.tops` has them."""
+    """Return the table of message groups, keys and tags with most letters, from `dead_letter_figures.tops`."""
     cells = [[row[name] for name in ("group", "kind", "value", "letters", "open")] for row in rows[:_ROWS_MAX]]
     return Table(["group", "kind", "value", "letters", "open"], cells)
 
 
 def dead_letter_page(lead: str, causes: Sequence[Row], ages: Sequence[Row], tops: Sequence[Row]) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         lead: of which letters it is.
@@ -162,7 +162,7 @@ def report_on(
     most: int,
     folder: ReportFolder | None = None,
 ) -> DeadLetterReport:
-    """Read dead letters, and count them; arguments as of the command.
+    """Read and count dead letters; arguments as of the command.
 
     Raises:
         RefusedError: there is no such group.
@@ -227,7 +227,7 @@ def report_on(
 @window_flags
 @cluster_flags
 def dead_letter_report(cluster: Cluster, groups: str, most: int, output: str, path: str | None, window: Window) -> None:
-    """Tell what groups have given up: by topic, cause and attempts, by age, and which keys have most of it."""
+    """Report the dead letters of groups: by topic, cause, attempts and age, and the keys with most of them."""
     spark = job_session("dead-letter-report")
     folder = None if path is None else ReportFolder(spark, path)
     found = report_on(spark, cluster, words(groups), window, most, folder)
@@ -267,7 +267,7 @@ def _letters(spark: SparkSession, cluster: Cluster, groups: Sequence[str], windo
 
 
 def _retries(spark: SparkSession, cluster: Cluster, pairs: Iterable[tuple[str, str | None]]) -> DataFrame:
-    """Retries of groups and topics; all that are stored, as a message was tried before it was dead."""
+    """Return all stored retries of groups and topics, as retries precede a dead letter."""
     from pyspark.sql import functions as sql
 
     from popwheel_spark.jobs.dead_letter_figures import RETRIES
@@ -277,7 +277,7 @@ def _retries(spark: SparkSession, cluster: Cluster, pairs: Iterable[tuple[str, s
         try:
             topics[names.retry_topic(group, topic or "")] = group, topic or ""
         except StatusError:
-            continue  # of a name that older releases let be; nothing is known of its retries then
+            continue  # of a name that older releases allowed; its retries are unknown
     if not topics:
         return spark.createDataFrame([], RETRIES)
     rows = [(topic, *pair) for topic, pair in topics.items()]
@@ -293,7 +293,7 @@ def _put_page(folder: ReportFolder, asked: datetime, groups: Sequence[str], rows
 
 
 def _by_group(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
-    """Letters by group and age, of all topics."""
+    """Return letters by group and age, of all topics."""
     found: dict[str, dict[str, int]] = {}
     for row in rows:
         ages = found.setdefault(row["group"], {})

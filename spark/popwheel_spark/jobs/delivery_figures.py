@@ -1,4 +1,4 @@
-"""The figures of a delivery report, from tables of messages (pure: DataFrame -> DataFrame).
+"""Figures of a delivery report, from tables of messages (pure: DataFrame -> DataFrame).
 
 `messages` have at least `topic, brokerName, queueId, queueOffset, messageId, bornTimestamp, storeTimestamp,
 deliveryTimestamp`; `retries` and `dead_letters` have `group, messageId`; `deliveries` have the columns of
@@ -17,7 +17,7 @@ _STEPS_MAX = 400
 
 
 def awaited(messages: DataFrame) -> DataFrame:
-    """Messages, each once, with when it should have been there, and how long the topic took.
+    """Return messages, each once, with their due times, and how long their storage took.
 
     Adds `dueTimestamp` (its delivery time, else its birth), `delayed` (whether it had a delivery time) and `storedMs`
     (from then until it was stored in its topic).
@@ -33,7 +33,7 @@ def awaited(messages: DataFrame) -> DataFrame:
 
 
 def topic_figures(messages: DataFrame) -> DataFrame:
-    """One row for each topic: what came, and how late."""
+    """Return a row for each topic: numbers of messages, and delays."""
     copies = messages.groupBy("topic").agg(
         (sql.count("*") - sql.countDistinct("messageId")).alias("storedTwice"),
         sql.min("storeTimestamp").alias("firstStored"),
@@ -57,7 +57,7 @@ def topic_figures(messages: DataFrame) -> DataFrame:
 
 
 def group_figures(messages: DataFrame, deliveries: DataFrame, retries: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """One row for each topic and group of which anything is known.
+    """Return a row for each topic and group with data.
 
     Of a group without a record of deliveries the columns that come from it are null.
     """
@@ -98,7 +98,7 @@ def group_figures(messages: DataFrame, deliveries: DataFrame, retries: DataFrame
 
 
 def findings(messages: DataFrame, deliveries: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Return messages worth a closer look, by message id: columns `topic, group, kind, messageId, times`.
+    """Return suspicious messages, by message id: columns `topic, group, kind, messageId, times`.
 
     | kind | group | meaning |
     | --- | --- | --- |
@@ -167,7 +167,7 @@ def course(messages: DataFrame, deliveries: DataFrame, step_s: int) -> DataFrame
 
 
 def step_s(span_s: float) -> int:
-    """Seconds of a step, so that a span of time has a number of steps that a picture can show.
+    """Return the seconds of a step, so that a chart can show all steps of a span of time.
 
     Args:
         span_s: from the first message to the last.
@@ -184,7 +184,7 @@ def _ms_between(begin: Column, end: Column) -> Column:
 
 
 def _spread(name: str, ms: Column) -> list[Column]:
-    """Percentiles and the maximum of times: `NAMEP50Ms` .. `NAMEMaxMs`."""
+    """Return percentiles and the maximum of times: `NAMEP50Ms` .. `NAMEMaxMs`."""
     found = [
         sql.percentile_approx(ms, share, _ACCURACY).alias(f"{name}{label.upper()}Ms")
         for label, share in PERCENTILES.items()

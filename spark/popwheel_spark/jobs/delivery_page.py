@@ -1,4 +1,4 @@
-"""The page of a delivery report, from its figures (pure)."""
+"""Page of a delivery report, from its figures (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from popwheel_spark.jobs.page import Cell, Section, Table, page
 Row = Mapping[str, Any]
 
 ROWS_MAX = 200
-"""A page shows no more rows of a table; the Parquet files have all."""
+"""Limit of the rows of a table on the page; the Parquet files have all."""
 
 _SPREAD = ("P50Ms", "P90Ms", "P99Ms", "P999Ms", "MaxMs")
 _SPREAD_HEADINGS = ("p50", "p90", "p99", "p99.9", "max")
@@ -46,12 +46,12 @@ _FINDING_COLUMNS = {"kind": "kind", "topic": "topic", "group": "group", "message
 
 
 def table(rows: Iterable[Row], columns: Mapping[str, str], flag: Sequence[str] = ()) -> Table:
-    """Some columns of rows.
+    """Return a table of some columns of rows.
 
     Args:
         rows: of which the first are shown.
         columns: their names -> headings.
-        flag: a row in which one of these is more than 0 strikes the eye.
+        flag: columns that highlight a row if one of them is more than 0.
     """
     shown = list(rows)[:ROWS_MAX]
     cells: list[list[Cell]] = [[row[name] for name in columns] for row in shown]
@@ -62,7 +62,7 @@ def table(rows: Iterable[Row], columns: Mapping[str, str], flag: Sequence[str] =
 def delivery_page(
     lead: str, topics: Sequence[Row], groups: Sequence[Row], course: Sequence[Row], findings: Sequence[Row], step_s: int
 ) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         lead: of which messages it is.
@@ -74,7 +74,7 @@ def delivery_page(
     sections = [
         Section(
             "Topics",
-            "Stored: from the birth of a message until its topic held it. Late: from its delivery time until then.",
+            "Stored: from the birth of a message until its topic had it. Late: from its delivery time until then.",
             table=table(topics, TOPIC_COLUMNS, ("storedTwice", "offsetGaps")),
         ),
         Section(
@@ -126,7 +126,7 @@ def delivery_page(
 
 
 def _series(rows: Iterable[Row], value: str) -> dict[str, list[tuple[datetime, float]]]:
-    """A column over time, by topic and group."""
+    """Return a column over time, by topic and group."""
     found: dict[str, list[tuple[datetime, float]]] = {}
     for row in rows:
         name = row["topic"] if row["group"] is None else f"{row['topic']} → {row['group']}"
@@ -135,7 +135,7 @@ def _series(rows: Iterable[Row], value: str) -> dict[str, list[tuple[datetime, f
 
 
 def _spread(title: str, rows: Sequence[Row], prefix: str, names: Sequence[str]) -> Section:
-    """Percentiles side by side, of those rows that have them."""
+    """Return a chart of percentiles side by side, of rows that have them."""
     series = {
         " → ".join(row[name] for name in names): [row[f"{prefix}{label}"] for label in _SPREAD]
         for row in rows

@@ -1,4 +1,4 @@
-"""The job `delivery-report`: how well topics and groups were served (docs/use/spark-jobs.md)."""
+"""The job `delivery-report`: delays, retries and losses by topic and group (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _COLUMNS = (
     *("bornTimestamp", "storeTimestamp", "deliveryTimestamp"),
 )
 _COURSES_MAX = 12
-"""Number of topics that are shown over time: those with most messages."""
+"""Number of topics in charts over time: those with most messages."""
 _NOTHING = "group STRING, messageId STRING"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a report: tables as `delivery_figures` wants them."""
+    """Inputs of a report: tables for `delivery_figures`."""
 
     messages: DataFrame
     deliveries: DataFrame
@@ -46,7 +46,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows of the report, and where they were found.
+    """Rows of the report, and its page.
 
     Args:
         topics, groups: rows of the tables.
@@ -68,7 +68,7 @@ class Report:
 
 
 def of_groups(spark: SparkSession, cluster: Cluster, topics: Mapping[str, str], window: Window) -> DataFrame:
-    """The messages that groups have in topics of their own: columns `group, messageId`.
+    """Return the messages in groups' retry or dead letter topics: columns `group, messageId`.
 
     Args:
         spark: reads them.
@@ -136,13 +136,17 @@ def make(spark: SparkSession, inputs: Inputs, folder: ReportFolder, lead: str) -
 )
 @click.option("--topics", required=True, metavar="NAME,..", help="Which topics.")
 @click.option(
-    "--groups", default="", show_default="none", metavar="NAME,..", help="Whose retries and dead letters are counted."
+    "--groups",
+    default="",
+    show_default="none",
+    metavar="NAME,..",
+    help="Groups whose retries and dead letters are counted.",
 )
 @click.option(
     "--archive",
     metavar="FOLDER",
     show_default="the cluster",
-    help="Read the messages there: what the job archive writes.",
+    help="Archive to read the messages from, as the job archive writes it.",
 )
 @click.option("--deliveries", metavar="PATH", help="The consumers' own record: JSON lines (.json, .jsonl) or Parquet.")
 @click.option("--to", "path", required=True, metavar="FOLDER", help="Where the report goes; what is there is replaced.")
@@ -157,9 +161,9 @@ def delivery_report(
     window: Window,
     path: str,
 ) -> None:
-    """Tell per topic and group how long messages took, what was tried again, what was lost or came twice.
+    """Report by topic and group how long messages took, and which were retried, lost or delivered twice.
 
-    When a message was given to whom, only the consumers' own record says; without one there are no figures of it.
+    Deliveries are known from the consumers' own record only; without one there are no figures of them.
     """
     spark = job_session("delivery-report")
     report_on(
@@ -177,7 +181,7 @@ def report_on(
     archive: str | None = None,
     deliveries: str | None = None,
 ) -> Report:
-    """Read what a report is made from, and make it; arguments as of the command."""
+    """Read the inputs of a report, and make it; arguments as of the command."""
     if archive is None:
         messages = cluster.messages(spark, topics, window, columns=",".join(_COLUMNS))
     else:

@@ -1,4 +1,4 @@
-"""Files wherever Spark has them (this machine, HDFS, an object store), by the Hadoop that Spark brings along."""
+"""Files on this machine, HDFS or an object store, by the Hadoop library of Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DRAFT = ".draft"
 
 
 class FileSystem:
-    """All file systems that a session knows.
+    """File systems of a session.
 
     Args:
         spark: a session with a JVM of its own, not one of Spark Connect.
@@ -25,7 +25,7 @@ class FileSystem:
         self._settings = context._jsc.hadoopConfiguration()
 
     def full(self, path: str) -> str:
-        """A path with its file system: `file:/tmp/archive`, without a slash at its end."""
+        """Return a path with its file system: `file:/tmp/archive`, without a slash at its end."""
         where = self._hadoop.fs.Path(path)
         return str(where.getFileSystem(self._settings).makeQualified(where).toString())
 
@@ -37,7 +37,7 @@ class FileSystem:
         return sorted(status.getPath().getName() for status in system.listStatus(where))
 
     def size(self, file: str) -> int:
-        """Bytes of a file."""
+        """Return the bytes of a file."""
         system, where = self._at(file)
         return int(system.getFileStatus(where).getLen())
 
@@ -47,7 +47,7 @@ class FileSystem:
         return str(rows[0][0])
 
     def put_new(self, file: str, text: str) -> bool:
-        """Write a file so that it is there wholly or not at all; false if it is there already.
+        """Write a file atomically; false if it exists already.
 
         On object stores another process that does the same at the same moment may not be noticed.
         """
@@ -62,7 +62,7 @@ class FileSystem:
         return True
 
     def put(self, file: str, text: str) -> None:
-        """Write a file, or let it take the place of the one that is there."""
+        """Write or replace a file."""
         self._put(file, text, self._hadoop.fs.Options.Rename.OVERWRITE)
 
     def _put(self, file: str, text: str, *options: Any) -> None:
@@ -77,7 +77,7 @@ class FileSystem:
         context.rename(draft, self._hadoop.fs.Path(file), array)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all it holds, if it is there."""
+        """Delete a file, or a folder with its content, if it exists."""
         system, where = self._at(path)
         system.delete(where, True)
 

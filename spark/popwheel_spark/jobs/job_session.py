@@ -1,4 +1,4 @@
-"""The session of a job."""
+"""Spark session of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONNECT = "SPARK_REMOTE"
 
 
 def job_session(job: str) -> SparkSession:
-    """The session of a job, with a JVM of its own.
+    """Return the session of a job, with a JVM of its own.
 
     Raises:
         InputError: the environment asks for Spark Connect, by which no job runs.

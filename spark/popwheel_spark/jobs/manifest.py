@@ -1,4 +1,4 @@
-"""Manifest of an archive: the files that count (pure)."""
+"""Manifest of an archive: its valid files (pure)."""
 
 import json
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Manifest:
 
     @classmethod
     def of(cls, text: str) -> "Manifest":
-        """Read one."""
+        """Parse a manifest."""
         fields = json.loads(text)
         return cls(fields["number"], *(tuple(fields[name]) for name in ("made", "replaced", "leaving")))
 
@@ -36,7 +36,7 @@ class Manifest:
         return json.dumps(asdict(self), indent=1)
 
     def current(self, committed: Iterable[str]) -> list[str]:
-        """The files that count.
+        """Return the valid files.
 
         Args:
             committed: those that the stream has written.

@@ -1,4 +1,4 @@
-"""Outcome of a job: its exit code, and the one sentence that says why (docs/use/spark-jobs.md)."""
+"""Outcome of a job: its exit code, and the sentence of its error (docs/use/spark-jobs.md)."""
 
 import re
 import sys
@@ -15,11 +15,11 @@ from popwheel_spark.errors import (
 
 
 class Exit(IntEnum):
-    """The exit code of `popwheel-spark` and of each job."""
+    """Exit code of `popwheel-spark` and of each job."""
 
     DONE = 0
     LOST = 1
-    """Messages are lost, or acknowledged by nobody who has noted it."""
+    """Messages are lost, or acknowledged without a record of it."""
     INPUT = 2
     """An option, a flag or an input is wrong: the same call fails again."""
     AWAY = 3
@@ -30,11 +30,11 @@ class Exit(IntEnum):
 
 
 class JobError(PopwheelSparkError):
-    """A job that cannot do what it was asked: why, and what to do about it.
+    """Failure of a job: the reason, and the remedy.
 
     Args:
-        sentence: says so.
-        code: with which the job ends.
+        sentence: the message.
+        code: the job's exit code.
     """
 
     def __init__(self, sentence: str, code: Exit = Exit.OTHER) -> None:
@@ -43,7 +43,7 @@ class JobError(PopwheelSparkError):
 
 
 class InputError(JobError):
-    """Error: a job's input is not what it must be."""
+    """Invalid input of a job."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, Exit.INPUT)
@@ -102,7 +102,7 @@ def sentence(text: str) -> str:
 
 
 def known_errors() -> tuple[type[Exception], ...]:
-    """Errors whose text says enough: ours, and those of Spark if a job has loaded it."""
+    """Return the error classes with a clear text: ours, and those of Spark if a job has loaded it."""
     known: list[type[Exception]] = [PopwheelSparkError]
     if "pyspark.errors" in sys.modules:
         from pyspark.errors import PySparkException
@@ -116,7 +116,7 @@ def known_errors() -> tuple[type[Exception], ...]:
 
 
 def _code_of(name: str) -> Exit:
-    """The code of one of our errors, by its name: Spark passes on no more."""
+    """Return the exit code of one of our errors, by its name: Spark forwards no more than that."""
     return next((code for kind, code in _CODES.items() if name in _names(kind)), Exit.OTHER)
 
 

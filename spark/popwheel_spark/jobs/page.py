@@ -1,4 +1,4 @@
-"""A page of HTML that holds all it shows: no script, no picture and no font is fetched when it is opened (pure)."""
+"""Self-contained HTML page: it loads no script, picture or font (pure)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Table:
     Args:
         headings: of the columns.
         rows: a number is shown with its thousands apart, None as a dash.
-        flagged: numbers of the rows that should strike the eye.
+        flagged: numbers of the highlighted rows.
     """
 
     headings: Sequence[str]
@@ -56,7 +56,7 @@ class Section:
 
     Args:
         title: its heading.
-        note: what it shows, in a sentence or two.
+        note: explanation, in a sentence or two.
         picture: SVG that is drawn below; empty: none.
         table: that stands below; None: none.
     """
@@ -75,7 +75,7 @@ class Section:
 
 
 def page(title: str, lead: str, sections: Iterable[Section]) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Args:
         title: of it.
@@ -91,7 +91,7 @@ def page(title: str, lead: str, sections: Iterable[Section]) -> str:
 
 
 def cell_words(cell: Cell) -> str:
-    """A value for people."""
+    """Return a value as text."""
     if cell is None:
         return "–"
     if isinstance(cell, float):

@@ -1,4 +1,4 @@
-"""Records of senders and receivers. The broker keeps neither who got an answer nor to whom a message was delivered."""
+"""Records of senders and consumers: brokers store neither answers to sends nor deliveries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINES_MAX = 100
 
 @dataclass(frozen=True)
 class RecordKind:
-    """A record of one kind.
+    """Kind of a record.
 
     Args:
         name: whose it is, in words.
@@ -42,7 +42,7 @@ SENDS = RecordKind("the senders' record", "messageId STRING", ("messageId",))
 
 
 def record(spark: SparkSession, kind: RecordKind, path: str) -> DataFrame:
-    """Read such a record, after it was checked.
+    """Check and read a record.
 
     Args:
         spark: reads it.

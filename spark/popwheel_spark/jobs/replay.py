@@ -1,4 +1,4 @@
-"""The job `replay`: what was sent, from an archive or a topic, into a topic once more (docs/use/spark-jobs.md)."""
+"""The job `replay`: sends messages of an archive or a topic to a topic again (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = (
 _AHEAD_S_MAX = 0.1
 _SCALE = re.compile(r"[0-9]+(\.[0-9]+)?")
 SENT = ("tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
-"""The columns of what is sent."""
+"""Columns of the sent rows."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Delays:
     factor: float = 1.0
 
     def delivery(self, start_ms: int) -> Column:
-        """The new delivery time of a message; null if it is to be delivered at once.
+        """Return the new delivery time of a message; null for an immediate one.
 
         Args:
             start_ms: when the replay begins, in milliseconds since 1970.
@@ -85,15 +85,15 @@ class DelaysFlag(click.ParamType[Delays]):
 
 
 def replayed(messages: DataFrame, name: str, delays: Delays, start_ms: int) -> DataFrame:
-    """The messages to be sent: `SENT` (pure).
+    """Return the messages to be sent: `SENT` (pure).
 
-    Each has one more key, `replay/NAME/ID` with the message id that it had. What a task sends twice has the same key
-    twice, so that whoever reads can drop repeats.
+    Each has one more key, `replay/NAME/ID` with its original message id. A message that a task sends twice has the same
+    key twice, so that consumers can drop repeats.
 
     Args:
         messages: that were.
         name: of the replay.
-        delays: what becomes of delivery times.
+        delays: treatment of delivery times.
         start_ms: when it begins, in milliseconds since 1970.
     """
     from pyspark.sql import functions as sql
@@ -105,7 +105,7 @@ def replayed(messages: DataFrame, name: str, delays: Delays, start_ms: int) -> D
 
 
 def paced(rows: Iterator[T], rate: float, clock: Callable[[], float], wait: Callable[[float], None]) -> Iterator[T]:
-    """Rows, not ahead of a rate by more than a tenth of a second (pure).
+    """Yield rows at a limited rate, at most a tenth of a second ahead of it (pure).
 
     Args:
         rows: that come.
@@ -122,7 +122,7 @@ def paced(rows: Iterator[T], rate: float, clock: Callable[[], float], wait: Call
 
 
 def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> DataFrame:
-    """Rows in so many tasks, which together do not go on faster than a rate.
+    """Return rows in so many tasks, which together do not exceed a rate.
 
     Args:
         spark: makes rows of them again.
@@ -135,7 +135,7 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     def slowed(part: Iterable[Row]) -> Iterator[Row]:
         return paced(iter(part), share, time.monotonic, time.sleep)
 
-    # Not by mapInArrow, which needs pandas: who asks for a rate is in no hurry.
+    # Not by mapInArrow, which needs pandas: a limited rate needs no fast path.
     return spark.createDataFrame(rows.coalesce(tasks).rdd.mapPartitions(slowed), rows.schema)
 
 
@@ -145,11 +145,17 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
 )
 @click.option("--topic", required=True, metavar="NAME", help="Whose messages.")
 @click.option(
-    "--archive", metavar="FOLDER", show_default="the cluster", help="Read them there: what the job archive writes."
+    "--archive",
+    metavar="FOLDER",
+    show_default="the cluster",
+    help="Archive to read from, as the job archive writes it.",
 )
-@click.option("--into", required=True, metavar="NAME", help="The topic that they are sent to.")
+@click.option("--into", required=True, metavar="NAME", help="Topic to send to.")
 @click.option(
-    "--name", required=True, metavar="NAME", help="Of this replay. Of the same messages one name gives the same keys."
+    "--name",
+    required=True,
+    metavar="NAME",
+    help="Name of this replay. The same messages get the same keys under the same name.",
 )
 @click.option(
     "--delays",
@@ -163,7 +169,7 @@ def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> Da
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     show_default="no limit",
-    help="Messages a second at the most.",
+    help="Limit of messages per second.",
 )
 @window_flags
 @sending_cluster_flags
@@ -179,7 +185,7 @@ def replay(
 ) -> None:
     """Send messages of an archive or of a topic once more.
 
-    Each bears the key replay/NAME/ID, so that what a failed task has sent twice can be dropped.
+    Each has the key replay/NAME/ID, so that consumers can drop messages that a failed task sent twice.
     """
     spark = job_session("replay")
     began_at = time.time()

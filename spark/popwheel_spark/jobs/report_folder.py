@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ReportFolder:
-    """One folder; what a run before has left there is replaced.
+    """Folder of a report; files of an earlier run are replaced.
 
     Args:
         spark: writes it.
@@ -24,12 +24,12 @@ class ReportFolder:
         self.path = self._files.full(path)
 
     def put_table(self, name: str, table: DataFrame) -> DataFrame:
-        """Write a table; the table as it is stored, which is quick to read again."""
+        """Write a table; return the stored one, which is fast to read again."""
         table.write.mode("overwrite").parquet(f"{self.path}/{name}")
         return self._spark.read.schema(table.schema).parquet(f"{self.path}/{name}")
 
     def put_page(self, html: str) -> str:
-        """Write the page; where it is."""
+        """Write the page; return its path."""
         file = f"{self.path}/report.html"
         self._files.put(file, html)
         return file

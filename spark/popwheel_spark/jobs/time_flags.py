@@ -1,4 +1,4 @@
-"""Times and spans of time as one writes them on the command line (pure)."""
+"""Times and spans of time on the command line (pure)."""
 
 import re
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ class Span(click.ParamType[int]):
 
 
 def moment_words(ms: int) -> str:
-    """A time for people, to the second, in UTC.
+    """Return a time as text, to the second, in UTC.
 
     Args:
         ms: since 1970.

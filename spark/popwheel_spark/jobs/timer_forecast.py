@@ -1,4 +1,4 @@
-"""The job `timer-forecast`: what falls due per minute for the next days (docs/use/spark-jobs.md)."""
+"""The job `timer-forecast`: delayed messages that fall due per minute in the next days (docs/use/spark-jobs.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MINUTES_A_DAY = 24 * 60
 _DAY_MS = _MINUTES_A_DAY * 60_000
 _SHOWN_MAX = 10
 _ROWS_MAX = 100
-"""The page shows no more rows of a table; the Parquet files have all."""
+"""Limit of the rows of a table on the page; the Parquet files have all."""
 _BARS_MAX = 500
 
 
@@ -104,7 +104,7 @@ def totals(forecast: DataFrame, minutes: int, peak_factor: float, peak_least: in
 
 
 def forecast_page(lead: str, minutes: Sequence[Row], topics: Sequence[Row]) -> str:
-    """The page (pure).
+    """Return the page (pure).
 
     Args:
         lead: of which times and topics it is.
@@ -125,7 +125,7 @@ def forecast_page(lead: str, minutes: Sequence[Row], topics: Sequence[Row]) -> s
 
 
 def minute_words(minute: datetime) -> str:
-    """A minute for people, in UTC."""
+    """Return a minute as text, in UTC."""
     return minute.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -174,7 +174,7 @@ def forecast_of(
 
 @click.command("timer-forecast", epilog="Example: popwheel-spark timer-forecast --days 7 --to forecast")
 @click.option("--topics", default="", show_default="all", metavar="NAME,..", help="Which topics.")
-@click.option("--days", type=click.IntRange(1, 366), default=3, show_default=True, help="How far it looks ahead.")
+@click.option("--days", type=click.IntRange(1, 366), default=3, show_default=True, help="Length of the forecast.")
 @click.option(
     "--peak-factor",
     type=click.FloatRange(min=1),
@@ -188,7 +188,7 @@ def forecast_of(
 @click.option("--to", "path", required=True, metavar="FOLDER", help="Where the report goes; what is there is replaced.")
 @cluster_flags
 def timer_forecast(cluster: Cluster, topics: str, days: int, peak_factor: float, peak_least: int, path: str) -> None:
-    """Tell how many delayed messages fall due per minute in the next days, and when too many do at once."""
+    """Report how many delayed messages fall due per minute in the next days, and when too many do at once."""
     spark = job_session("timer-forecast")
     start_s = int(time.time()) // 60 * 60
     click.echo("reading the timers of all brokers")

@@ -1,1 +1,1 @@
-"""Rows as messages, sent by tasks."""
+"""The sink: tasks send rows as messages."""

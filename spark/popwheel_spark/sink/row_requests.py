@@ -1,4 +1,4 @@
-"""Rows as messages, and the requests that carry them (pure)."""
+"""Conversion of rows to messages, and to requests that carry them (pure)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from popwheel_spark.errors import OptionError, RefusedError
 from popwheel_spark.wire.schema import COLUMNS, is_like
 
 WRITTEN: Final = ("topic", "tag", "keys", "messageGroup", "body", "properties", "deliveryTimestamp", "priority")
-"""Columns that a row to be sent may have; `body` it must have."""
+"""Columns of rows to be sent; `body` is required."""
 MESSAGES_MAX: Final = 64
 """Limit of messages of one request; proxies take 128 by default."""
 _BYTES_MAX = 2**20
 """Size of the bodies of a request after which it gets no further message."""
 _NS_PER_MS = 1_000_000
-# Put together by hand, as objects of protobuf take four times as long. Fields one after another are one message to
+# Encoded by hand, as objects of protobuf take four times as long. Consecutive fields are one message to
 # protobuf, so what rows have in common is encoded once. What is in hexadecimal is a field's tag, and 34 as \x22.
 _PROPERTIES = b"%b\x1a\x22%b%012X\x12%b%b"
-"""SystemProperties: what was said, message_id (34 characters), keys."""
+"""SystemProperties: given ones, message_id (34 characters), keys."""
 _MESSAGE = b"%b\x1a%b%b\x22%b%b"
 """Message: topic and user properties, system_properties, body."""
 _MESSAGES = b"\x0a%b%b"
@@ -53,9 +53,9 @@ def check_columns(schema: pa.Schema, topic: str, *, of_table: bool = False) -> N
         if not is_like(field.type, wanted_type) and not (field.name == "body" and pa.types.is_string(field.type)):
             raise OptionError("schema", f"the column {field.name} must be {COLUMNS[field.name][0]}, not {field.type}")
     if "body" not in schema.names:
-        raise OptionError("schema", "rows need a column body, BINARY or STRING: what the message says")
+        raise OptionError("schema", "rows need a column body, BINARY or STRING")
     if not topic and "topic" not in schema.names:
-        raise OptionError("topic", "say where the rows go, by this option or by a column topic")
+        raise OptionError("topic", "give the topic of the rows, by this option or by a column topic")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Origin:
         return f"{self.root}/{self.partition}/"
 
     def key(self, row: int) -> str:
-        """The key of a row: messages with the same one are the same row, sent again."""
+        """Return the key of a row: messages with the same key are retries of one row."""
         return f"{self.prefix}{row}"
 
 
@@ -87,16 +87,17 @@ class RowRequest:
     Args:
         first: the key of the first of them.
         messages: theirs, each encoded as a field of `SendMessageRequest`.
-        lane: requests of one lane hold the same message groups, and go one after another; None: these have none.
+        send_queue: requests of one send queue have the same message groups, and are sent one after another; None for
+            rows without a message group.
     """
 
     first: str
     messages: Sequence[bytes]
-    lane: int | None = None
+    send_queue: int | None = None
 
 
 class _Sized(NamedTuple):
-    """A message that is encoded.
+    """An encoded message.
 
     Args:
         row: whose it is.
@@ -110,50 +111,50 @@ class _Sized(NamedTuple):
 
 
 class _Bundle:
-    """Messages that become a request when there are enough of them.
+    """Messages that are collected for the next request.
 
     Args:
         origin: whose rows they are.
-        lane: of the requests.
+        send_queue: of the requests.
     """
 
-    def __init__(self, origin: Origin, lane: int | None) -> None:
+    def __init__(self, origin: Origin, send_queue: int | None) -> None:
         self._origin = origin
-        self._lane = lane
+        self._send_queue = send_queue
         self._messages: list[_Sized] = []
         self._size = 0
 
     def add(self, message: _Sized) -> Iterator[RowRequest]:
-        """Add one; a request if that makes it full."""
+        """Add a message; yield a request if that makes it full."""
         self._messages.append(message)
         self._size += message.size
         if len(self._messages) == MESSAGES_MAX or self._size >= _BYTES_MAX:
             yield from self.rest()
 
     def rest(self) -> Iterator[RowRequest]:
-        """A request of those that are left, if there are any."""
+        """Yield a request of the remaining messages, if there are any."""
         if self._messages:
             first = self._origin.key(self._messages[0].row)
-            yield RowRequest(first, [each.message for each in self._messages], self._lane)
+            yield RowRequest(first, [each.message for each in self._messages], self._send_queue)
         self._messages, self._size = [], 0
 
 
 class RowRequests:
-    """Makes requests of a task's rows.
+    """Converts a task's rows to requests.
 
-    The message id of a row follows from its key: a digest of what all keys of the task begin with, and the row's
-    number, in the form that clients give theirs.
+    The message id of a row follows from its key: a digest of the prefix of all keys of the task, and the row's number,
+    in the form of clients' message ids.
 
     Args:
         topic: where all rows go; empty: their column says it.
         origin: whose rows they are.
         born_ns: when the task began, since 1970.
-        lanes: among so many lanes message groups are shared out.
+        send_queues: number of send queues that the message groups are spread over.
     """
 
-    def __init__(self, topic: str, origin: Origin, born_ns: int, lanes: int = 1) -> None:
+    def __init__(self, topic: str, origin: Origin, born_ns: int, send_queues: int = 1) -> None:
         self._topic = topic
-        self._lanes = lanes
+        self._send_queues = send_queues
         self._origin = origin
         self._prefix = origin.prefix.encode()
         self._id = f"01{sha256(self._prefix).hexdigest()[:20].upper()}".encode()
@@ -163,7 +164,7 @@ class RowRequests:
         self._row = 0
 
     def of(self, rows: pa.RecordBatch) -> Iterator[RowRequest]:
-        """The requests that carry some rows.
+        """Yield the requests that carry some rows.
 
         Raises:
             RefusedError: a row has no body, says no topic, or has a key or property that is null.
@@ -185,21 +186,21 @@ class RowRequests:
             message = _Sized(self._row, self._message(head, properties, body), len(body))
             self._row += 1
             if group:
-                lane = crc32(f"{topic} {group}".encode()) % self._lanes
-                by_group.setdefault((lane, str(topic), group), []).append(message)
+                send_queue = crc32(f"{topic} {group}".encode()) % self._send_queues
+                by_group.setdefault((send_queue, str(topic), group), []).append(message)
             else:
                 yield from plain.add(message)
         yield from plain.rest()
-        # A group at a time: a proxy stores what one request has of one group in one go.
-        for lane, ones in groupby(sorted(by_group), key=itemgetter(0)):
-            bundle = _Bundle(self._origin, lane)
+        # One group at a time: a proxy stores the messages of a request's group in one go.
+        for send_queue, ones in groupby(sorted(by_group), key=itemgetter(0)):
+            bundle = _Bundle(self._origin, send_queue)
             for one in ones:
                 for message in by_group[one]:
                     yield from bundle.add(message)
             yield from bundle.rest()
 
     def _message(self, head: bytes, properties: bytes, body: bytes) -> bytes:
-        """The message of the next row."""
+        """Return the encoded message of the next row."""
         row = self._row
         key = b"%b%d" % (self._prefix, row)
         properties = _PROPERTIES % (properties, self._id, row, varint(len(key)), key)
@@ -255,7 +256,7 @@ class RowRequests:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """A column's values in Python; times as microseconds since 1970, bodies as bytes."""
+    """Return a column's values in Python; times as microseconds since 1970, bodies as bytes."""
     match name:
         case "deliveryTimestamp":
             column = column.cast(pa.int64())

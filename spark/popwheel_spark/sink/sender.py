@@ -1,4 +1,4 @@
-"""Sends requests, some at a time, and those messages again that were not taken."""
+"""Sends requests, some at a time, and retries refused messages."""
 
 import asyncio
 import time
@@ -35,24 +35,25 @@ class Sender:
 
     Args:
         proxies: of the cluster.
-        at_once: so many requests are on their way at a time.
+        at_once: number of requests in flight at a time.
     """
 
     def __init__(self, proxies: Proxies, at_once: int) -> None:
         self._proxies = proxies
         self._at_once = at_once
-        self._lanes: dict[int, deque[RowRequest]] = {}
+        self._send_queues: dict[int, deque[RowRequest]] = {}
 
     async def send(self, requests: Iterable[RowRequest]) -> None:
-        """Send all, those of one lane in their order; returns when each message is stored, once or, after a try whose
-        outcome is not known, more often.
+        """Send all, those of one send queue in their order; return when each message is stored.
+
+        A message may be stored more than once, after a try with an unknown outcome.
 
         Raises:
-            RefusedError: messages are not what the cluster takes.
+            RefusedError: the cluster refuses messages.
             UnreachableError: see `Proxies.call`.
         """
         left = iter(requests)
-        self._lanes.clear()
+        self._send_queues.clear()
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._at_once):
@@ -62,19 +63,21 @@ class Sender:
 
     async def _work(self, left: Iterator[RowRequest]) -> None:
         for request in left:
-            if request.lane is None:
+            if request.send_queue is None:
                 await self._send(request)
-            elif request.lane in self._lanes:  # whoever sends of that lane sends this, too
-                self._lanes[request.lane].append(request)
+            elif (
+                request.send_queue in self._send_queues
+            ):  # the task that sends from that send queue sends this one, too
+                self._send_queues[request.send_queue].append(request)
             else:
-                await self._send_lane(request.lane, request)
+                await self._send_from_queue(request.send_queue, request)
 
-    async def _send_lane(self, lane: int, first: RowRequest) -> None:
-        """Send a request, and those of its lane that have come meanwhile: each when the one before is stored."""
-        waiting = self._lanes[lane] = deque((first,))
+    async def _send_from_queue(self, send_queue: int, first: RowRequest) -> None:
+        """Send a request, and then those added to its send queue meanwhile, each after the one before is stored."""
+        waiting = self._send_queues[send_queue] = deque((first,))
         while waiting:
             await self._send(waiting.popleft())
-        del self._lanes[lane]
+        del self._send_queues[send_queue]
 
     async def _send(self, request: RowRequest) -> None:
         left = request.messages
@@ -93,7 +96,7 @@ def _not_stored(messages: Sequence[bytes], answer: SendMessageResponse) -> Seque
     """Return the rows that are to be sent again.
 
     Raises:
-        StatusError: none was looked at.
+        StatusError: the request was refused as a whole.
     """
     code = answer.status.code
     if code == Code.OK:

@@ -14,7 +14,7 @@ _WRITE_ID_LENGTH_MAX = 200
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All of them, for batches and streams.
+    """Options of writes, of batches and streams.
 
     Args:
         connection: where the cluster is.

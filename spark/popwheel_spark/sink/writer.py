@@ -1,6 +1,6 @@
 """Sends rows as messages, each at least once: a task that runs again sends its rows again, under the same keys.
 
-What sends is imported by the tasks alone, not by the steps on the driver (see `popwheel_spark.data_source`).
+Only tasks import the modules that send, not the steps on the driver (see `popwheel_spark.data_source`).
 """
 
 import uuid
@@ -38,7 +38,7 @@ def _send(options: WriteOptions, root: str, rows: Iterator["pa.RecordBatch"]) ->
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Sends a batch.
+    """Writer of a batch.
 
     Args:
         options: where to, and how.
@@ -57,7 +57,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Sends a stream.
+    """Writer of a stream.
 
     Args:
         options: where to, and how.
@@ -70,5 +70,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Send a part of a micro-batch, on an executor. Its keys are the same if the query is restarted."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        assert query is not None and batch is not None, "Spark tells tasks of a stream which one it is"
+        assert query is not None and batch is not None, "Spark names the stream and the batch in its tasks"
         return _send(self._options, f"{query}/{batch}", iterator)

@@ -1,5 +1,5 @@
-"""Reads a table of the admin API: a task for each topic and broker goes through its pages. It shows what is there when
-it is read, so that a task that runs again may read something else.
+"""Reader of tables of the admin API: a task for each topic and broker reads its pages. It shows the rows at the time
+of the read, so that a retried task may read others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from popwheel_spark.wire.admin_api import AdminApi
 
 @dataclass(frozen=True)
 class AdminReadOptions:
-    """All options of such a table.
+    """Options of such a table.
 
     Args:
         connection: where the cluster is.
@@ -60,7 +60,7 @@ def admin_read_options(options: Mapping[str, str]) -> AdminReadOptions:
 
 
 class AdminReader(DataSourceReader):
-    """Reads such a table.
+    """Reader of such a table.
 
     Args:
         options: which, and how.
@@ -70,7 +70,7 @@ class AdminReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """A part for each topic and broker."""
+        """Return a part for each topic and broker."""
         brokers = [broker["name"] for broker in AdminApi(self._options.connection).get("cluster")["brokers"]]
         topics = self._options.topics or ("",)
         return [InputPartition((topic, broker)) for topic in topics for broker in brokers]

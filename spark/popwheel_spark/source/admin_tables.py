@@ -1,4 +1,4 @@
-"""Tables that the controller's admin API lists page by page: timers, and what is in flight (pure)."""
+"""Tables of the controller's admin API: timers, and messages in flight (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _MICROS_PER_MS = 1000
 
 @dataclass(frozen=True)
 class AdminColumn:
-    """A column, and where it comes from.
+    """Column, and its field in JSON.
 
     Args:
         ddl: its type in Spark's DDL.
@@ -28,7 +28,7 @@ class AdminColumn:
 
 @dataclass(frozen=True)
 class AdminTable:
-    """A list of the admin API as a table.
+    """List of the admin API as a table.
 
     Args:
         path: of the list, below `/api/v1/`.
@@ -87,7 +87,7 @@ ADMIN_TABLES: Final[Mapping[str, AdminTable]] = {
 
 
 def admin_record_batch(table: AdminTable, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows of a page as rows of Arrow.
+    """Return the rows of a page as rows of Arrow.
 
     Args:
         table: that they are of.

@@ -1,4 +1,4 @@
-"""Messages of which something cannot be decoded: found among others, and then named, left out, or shown (pure)."""
+"""Messages that cannot be decoded: found among others, and then reported, left out, or shown (pure)."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _log = logging.getLogger("popwheel_spark")
 
 
 class BadRecord(NamedTuple):
-    """A message that cannot be decoded.
+    """Message that cannot be decoded.
 
     Args:
         place: in its block.
@@ -39,13 +39,13 @@ class BadRecord(NamedTuple):
 def decode(
     queue: Queue, block: RecordBlock, columns: Sequence[str], policy: BadRecords
 ) -> tuple[pa.RecordBatch, Sequence[BadRecord]]:
-    """Records of one queue as rows.
+    """Decode records of one queue to rows.
 
     Args:
         queue: where they are from.
         block: in the order of the rows.
-        columns: that are wanted; what of a record is not wanted may be bad.
-        policy: what is done about bad ones.
+        columns: wanted ones; other parts of a record may be bad.
+        policy: treatment of bad ones.
 
     Returns:
         The rows, and the bad ones.
@@ -69,8 +69,8 @@ def decode(
     return (good if policy is BadRecords.SKIP else _woven(queue, block, columns, good, bad)), bad
 
 
-def tell(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
-    """Log how many were bad."""
+def log_bad(queue: Queue, bad: Sequence[BadRecord], policy: BadRecords) -> None:
+    """Log the number of bad records."""
     if bad:
         what = "are left out" if policy is BadRecords.SKIP else "are rows with the column badRecord"
         many = f"{len(bad):,} messages can not be read and {what} (badRecords={policy.value})"
@@ -98,7 +98,7 @@ def _picked(block: RecordBlock, which: npt.NDArray[np.bool_]) -> RecordBlock:
 def _woven(
     queue: Queue, block: RecordBlock, columns: Sequence[str], good: pa.RecordBatch, bad: Sequence[BadRecord]
 ) -> pa.RecordBatch:
-    """Good rows and bad ones, in the order of the block."""
+    """Return good rows and bad ones, in the order of the block."""
     shown = [stored_batch(queue, block.part(each.place, each.place + 1), columns, each.reason) for each in bad]
     places = np.full(len(block.begins), -1)
     places[[each.place for each in bad]] = np.arange(len(bad)) + good.num_rows

@@ -1,4 +1,4 @@
-"""Reads topics as a table, from a place to a place that are both fixed when the query is planned."""
+"""Reader of topics as a table, between two offsets that are fixed when the query is planned."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,24 +34,24 @@ def partitions_of(options: ReadOptions, start: Offsets, end: Offsets) -> list[In
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, on an executor. Spark hands in an empty partition where none was planned."""
+    """Yield the rows of a task, on an executor. Spark passes an empty partition where none was planned."""
     from popwheel_spark.source.range_reader import read_ranges  # by tasks alone, not by the steps on the driver
 
     return read_ranges(options, partition.value) if isinstance(partition, RangePartition) else iter(())
 
 
 class BatchReader(DataSourceReader):
-    """Reads a batch.
+    """Reader of a batch.
 
     Args:
-        options: what, and how.
+        options: of the read.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Fix what is read, on the driver."""
+        """Plan the ranges to read, on the driver."""
         return asyncio.run(self._plan())
 
     async def _plan(self) -> list[InputPartition]:
@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
             queues = await planner.queues()
             start = await planner.start(queues, EARLIEST)
             end = await planner.end(queues)
-            start |= await planner.beginnings(start, end)  # of those that had nothing when they were asked
+            start |= await planner.beginnings(start, end)  # of queues that were empty before
             await planner.check_named(start, end)
         return partitions_of(options, start, end)
 

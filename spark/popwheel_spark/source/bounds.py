@@ -13,7 +13,7 @@ from popwheel_spark.wire.offsets import EARLIEST, LATEST, Instant, Mark, Offsets
 
 
 class Strategy(Enum):
-    """Strategy for a queue that has no message as late as the time that was asked for."""
+    """Strategy for a queue without a message at or after the requested time."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -24,7 +24,7 @@ class Bound:
     """Bound where queues begin or end.
 
     Args:
-        option: that says it, for errors.
+        option: its option, for errors.
         mark: for all queues; None: `marks` has one for each.
         marks: by queue.
     """
@@ -34,7 +34,7 @@ class Bound:
     marks: Mapping[Queue, Mark] = field(default_factory=dict)
 
     def of(self, queues: Collection[Queue]) -> dict[Queue, Mark]:
-        """The place in each of these queues.
+        """Return the place in each of these queues.
 
         Raises:
             OptionError: it names a queue that is not there, or leaves one out.
@@ -51,7 +51,7 @@ class Bound:
 
 
 def starting(given: GivenOptions) -> Bound | None:
-    """Take the options that say where to begin; None if none does.
+    """Return the bound of the starting options; None without one.
 
     Raises:
         OptionError: one is impossible, or there are two.
@@ -60,7 +60,7 @@ def starting(given: GivenOptions) -> Bound | None:
 
 
 def ending(given: GivenOptions) -> Bound | None:
-    """Take the options that say where to end; as `starting`."""
+    """Return the bound of the ending options; as `starting`."""
     return _bound(given, "ending", (LATEST,))
 
 
@@ -108,7 +108,7 @@ def _times(text: str) -> dict[Queue, Mark]:
 
 
 def _time_ms(text: str) -> int:
-    """A time in milliseconds since 1970 from that number, or from a date and time with its zone."""
+    """Return a time in milliseconds since 1970, from that number, or from a date and time with its zone."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:

@@ -1,4 +1,4 @@
-"""Handling of messages that are gone before they were read."""
+"""Handling of messages that were deleted before they were read."""
 
 import logging
 
@@ -9,7 +9,7 @@ _log = logging.getLogger("popwheel_spark")
 
 
 def gone(queue: Queue, begin: int, end: int, reason: str) -> str:
-    """Messages that are gone, in words.
+    """Return a sentence about messages that are gone.
 
     Args:
         queue: of which.

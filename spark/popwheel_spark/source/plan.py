@@ -11,7 +11,7 @@ _RANGE_ROWS = 100
 
 @dataclass(frozen=True, order=True)
 class QueueRange:
-    """Offsets of one queue from `start` up to, and without, `end`: what a task reads, or a part of it."""
+    """Offsets of one queue from `start` up to, and without, `end`: the work of a task, or a part of it."""
 
     queue: Queue
     start: int
@@ -81,7 +81,7 @@ def tasks(
 def admit(
     start: Mapping[Queue, int], end: Mapping[Queue, int], weights: Mapping[Queue, float], limit: float
 ) -> Offsets:
-    """Return the end of a micro-batch that may not take all there is: each queue by its share of the backlog.
+    """Return the end of a limited micro-batch: each queue gets its share of the backlog.
 
     Args:
         start: where it begins; queues that are not in it begin at `START`.
@@ -99,7 +99,7 @@ def admit(
         rows = int(limit * (each.rows / total))
         result[each.queue] = each.start + rows
         left -= rows * weights[each.queue]
-    # What rounding has left goes to those for whom most waits, one message each.
+    # The remainder of rounding goes to the queues with most backlog, one message each.
     for each in sorted(backlog, key=lambda each: -each.rows):
         if weights[each.queue] <= left and result[each.queue] < each.end:
             result[each.queue] += 1

@@ -1,4 +1,4 @@
-"""Asks the cluster, on the driver, which queues there are and from where to where they go."""
+"""Planner of reads, on the driver: finds the queues of a cluster and their offsets."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ class Planner:
     """Finds queues and offsets.
 
     Args:
-        client: asks the cluster.
+        client: client of the cluster.
         options: of the read.
     """
 
@@ -29,7 +29,7 @@ class Planner:
         self._named: set[Queue] = set()
 
     async def queues(self, known: Collection[Queue] = ()) -> list[Queue]:
-        """All queues that are to be read and are there now.
+        """Return all existing queues to be read.
 
         Args:
             known: those that were read before.
@@ -63,7 +63,7 @@ class Planner:
         return there if subscription.assign is None else _only(subscription.assign, there)
 
     async def _found(self, topics: Sequence[str]) -> dict[str, list[Queue] | None]:
-        """The queues of each topic, some topics at a time; None for one that is not there."""
+        """Return the queues of each topic, some topics at a time; None for one that does not exist."""
         found: dict[str, list[Queue] | None] = {}
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[begin : begin + _TOPICS_AT_ONCE]
@@ -89,11 +89,11 @@ class Planner:
         bound = self._options.start or Bound("startingOffsets", default)
         marks = bound.of(queues)
         offsets = await self._client.places(marks)
-        # Thousands of queues are asked about: what the broker has just said of itself needs no check.
-        doubtful = [queue for queue, mark in marks.items() if isinstance(mark, Instant) or mark >= START]
-        ends = await self._client.ends(doubtful)
-        self._named = {queue for queue in doubtful if not isinstance(marks[queue], Instant)}
-        for queue in doubtful:
+        # There may be thousands of queues: an offset that the broker has just returned needs no check.
+        unchecked = [queue for queue, mark in marks.items() if isinstance(mark, Instant) or mark >= START]
+        ends = await self._client.ends(unchecked)
+        self._named = {queue for queue in unchecked if not isinstance(marks[queue], Instant)}
+        for queue in unchecked:
             mark = marks[queue]
             if isinstance(mark, Instant) and offsets[queue] == ends[queue] and self._options.strategy is Strategy.ERROR:
                 raise OptionError(
@@ -103,9 +103,9 @@ class Planner:
                 )
             if offsets[queue] > ends[queue]:
                 raise OptionError(bound.option, f"{queue} has offsets up to {ends[queue]}, not {offsets[queue]}")
-        # Who names the offset 0 wants that message. Else it says no more than that there was none yet.
+        # An option that names the offset 0 wants that message; elsewhere 0 only means that there was none yet.
         named = {queue: START for queue in self._named if marks[queue] == START}
-        await self.check_held(named, {queue: ends[queue] for queue in named})
+        await self.check_stored(named, {queue: ends[queue] for queue in named})
         return offsets
 
     async def beginnings(self, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> Offsets:
@@ -134,18 +134,18 @@ class Planner:
         return offsets
 
     async def check_named(self, start: Offsets, end: Offsets) -> None:
-        """Check the same of the queues whose offsets an option names: the others begin where the broker has said.
+        """Check the queues whose offsets an option names; the others begin where the broker said.
 
         Raises:
-            DataLossError: see `check_held`.
+            DataLossError: see `check_stored`.
         """
-        await self.check_held(start, {queue: end[queue] for queue in self._named})
+        await self.check_stored(start, {queue: end[queue] for queue in self._named})
 
-    async def check_held(self, start: Offsets, end: Offsets) -> None:
-        """Check, before anybody reads, that the queues still have what is to be read from them.
+    async def check_stored(self, start: Offsets, end: Offsets) -> None:
+        """Check, before tasks read, that the queues still have the messages of a range.
 
         Raises:
-            DataLossError: one does not, and that is an error.
+            DataLossError: messages are gone, and `failOnDataLoss` is set.
         """
         begins = {queue: start.get(queue, START) for queue in end if start.get(queue, START) < end[queue]}
         for queue, first in (await self._client.firsts(begins)).items():
@@ -156,7 +156,7 @@ class Planner:
 
 
 def _only(assign: Mapping[str, Mapping[str, tuple[int, ...]]], there: Collection[Queue]) -> list[Queue]:
-    """The queues that are assigned.
+    """Return the assigned queues.
 
     Raises:
         OptionError: the topic has no such queue.

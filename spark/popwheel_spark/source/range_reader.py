@@ -1,4 +1,4 @@
-"""Reads ranges of queues: every message that is still there, in order, a batch of rows at a time."""
+"""Reads ranges of queues: all stored messages, in order, a batch of rows at a time."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
-from popwheel_spark.source.bad_records import BadRecord, decode, tell
+from popwheel_spark.source.bad_records import BadRecord, decode, log_bad
 from popwheel_spark.source.data_loss import gone, report_loss
 from popwheel_spark.source.plan import QueueRange
 from popwheel_spark.source.read_options import ReadOptions
@@ -21,9 +21,9 @@ from popwheel_spark.wire.offsets import Queue
 from popwheel_spark.wire.queue_client import QueueClient
 
 ROWS_MAX: Final = 10_000
-"""Rows that are pulled in one go."""
+"""Limit of the rows that are pulled and decoded together."""
 BYTES_MAX: Final = 4 * 2**20
-"""No more is pulled in one go when its answers have so many bytes. All of it is decoded at once: each step of that
+"""Bytes of answers after which no more is pulled before decoding. All is decoded at once: each step of that
 costs as much as some hundred rows.
 """
 BATCH_BYTES: Final = 2**20
@@ -31,7 +31,7 @@ BATCH_BYTES: Final = 2**20
 PULL_MESSAGES: Final = 1024
 """Number of messages of a pull: as many as a proxy returns at once."""
 PULL_BYTES: Final = 2**20
-"""No more messages are asked for at once than have so many bytes together, by the size of those that came before."""
+"""Approximate limit of the bytes of one pull, estimated from the size of earlier messages."""
 _FIRST_PULL_MESSAGES = 16
 _PULLS_AT_ONCE = 2
 _RANGES_AT_ONCE = 8
@@ -39,7 +39,7 @@ _RANGES_AT_ONCE = 8
 
 @dataclass(slots=True)
 class _Haul:
-    """Haul of one go: all that was pulled in it.
+    """Messages that were pulled together.
 
     Args:
         at: where to go on.
@@ -56,7 +56,7 @@ class _Haul:
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, pulled: RecordBlock, end: int) -> None:
-        """Take what is new of an answer: other pulls may have given some of it already."""
+        """Add the new messages of an answer: other pulls may have returned some of them already."""
         self.bytes += len(pulled.data)
         offsets = pulled.heads()["queue_offset"].astype(np.int64)
         first, behind = np.searchsorted(offsets, (self.at, end)).tolist()
@@ -78,7 +78,7 @@ class RangeReader:
     """Reads one range.
 
     Args:
-        client: asks the cluster.
+        client: client of the cluster.
         options: of the read.
         what: the range.
     """
@@ -93,7 +93,7 @@ class RangeReader:
         self._bad: list[BadRecord] = []
 
     async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
-        """Rows from an offset on, in batches of about `BATCH_BYTES`, and the offset to go on with.
+        """Return rows from an offset on, in batches of about `BATCH_BYTES`, and the next offset.
 
         Raises:
             BadRecordError: a message can't be decoded, and that is an error.
@@ -115,12 +115,12 @@ class RangeReader:
         size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
         return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
 
-    def tell(self) -> None:
+    def log_bad_records(self) -> None:
         """Log how many messages could not be decoded."""
-        tell(self._queue, self._bad, self._options.bad_records)
+        log_bad(self._queue, self._bad, self._options.bad_records)
 
     async def _pull_ahead(self, haul: _Haul) -> None:
-        """Pull ahead: without a filter offsets have no gaps, so several pulls can be on their way."""
+        """Pull ahead: without a filter offsets have no gaps, so several pulls can be in flight."""
         last = min(self._end, haul.at + ROWS_MAX)
         asked = haul.at
         ahead: deque[tuple[int, asyncio.Task[RecordBlock]]] = deque()
@@ -148,13 +148,13 @@ class RangeReader:
         return ahead < _PULLS_AT_ONCE and haul.bytes < BYTES_MAX
 
     async def _pull_filtered(self, haul: _Haul) -> None:
-        """Pull one after the other: only the answer says where the next pull begins."""
+        """Pull one after the other: only the answer has the offset of the next pull."""
         while haul.at < self._end and (room := ROWS_MAX - haul.rows) and haul.bytes < BYTES_MAX:
             await self._pull_on(haul, room)
 
     async def _pull_on(self, haul: _Haul, count: int) -> None:
-        """Pull until something has come. What was planned is there: if a queue seems shorter, its new master has yet
-        to learn what the old one has promised.
+        """Pull until there are messages. The planned ones exist: if a queue seems shorter, its new master has yet
+        to learn the high watermark of the old one.
 
         Raises:
             DataLossError: the queue stays shorter, and that is an error.
@@ -174,7 +174,7 @@ class RangeReader:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _pull(self, offset: int, count: int) -> RecordBlock:
-        """Pull so many messages at the most, and learn from their size how many are asked for from now on."""
+        """Pull so many messages at the most, and adapt the size of the next pulls to theirs."""
         pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
         if len(pulled.begins):
             fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)
@@ -188,7 +188,7 @@ class RangeReader:
             if begin < first:
                 self._lost(begin, min(end, first), f"retention has deleted them, the queue begins at {first} now")
             if end > first and not self._options.tags:
-                reason = "the broker cannot read them and has set them aside (popwheel admin quarantine list)"
+                reason = "they are in the broker's quarantine, as it cannot read them (popwheel admin quarantine list)"
                 self._lost(max(begin, first), end, reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
@@ -196,8 +196,8 @@ class RangeReader:
 
 
 def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
-    """All rows of some ranges, of one after the other: a task that runs again has them in the same order. Between two
-    batches no call is on its way: whoever takes them may take his time.
+    """Yield all rows of some ranges, one after the other: a task that is retried has the same order. Between two
+    batches no call is in flight, so the consumer may be slow.
 
     Raises:
         BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
@@ -223,7 +223,7 @@ def _batches(
             while at < each.end:
                 batches, at = loop.run_until_complete(reader.batches(at))
                 yield from batches
-            reader.tell()
+            reader.log_bad_records()
 
 
 async def _first_hauls(
@@ -239,24 +239,24 @@ async def _first_hauls(
 
 
 def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with small batches joined: each costs Spark more than some hundred rows. Large ones go on at once,
-    as Spark works on it while the next is pulled.
+    """Join small batches, as each costs Spark more than some hundred rows. Large ones are yielded at once, as Spark
+    processes them while the next is pulled.
     """
-    held: list[pa.RecordBatch] = []
+    small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         is_large = batch.nbytes >= BATCH_BYTES // 2
-        if held and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
-            yield _one(held)
-            held, rows, size = [], 0, 0
+        if small and (is_large or rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BATCH_BYTES):
+            yield _one(small)
+            small, rows, size = [], 0, 0
         if is_large:
             yield batch
             continue
-        held.append(batch)
+        small.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-    if held:
-        yield _one(held)
+    if small:
+        yield _one(small)
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

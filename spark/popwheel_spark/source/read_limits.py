@@ -17,13 +17,13 @@ if TYPE_CHECKING or HAS_LIMITS:
 else:
 
     class ReadLimit:
-        """Stands for Spark's, which is not there."""
+        """Substitute for Spark's class, which Spark 4.1 does not have."""
 
     class ReadAllAvailable(ReadLimit):
-        """No limit: the one that Spark 4.1 knows."""
+        """No limit, the only one of Spark 4.1."""
 
     class _Never(ReadLimit):
-        """A limit that options are refused for."""
+        """Limit whose options are refused."""
 
         def __init__(self, value: int) -> None:
             raise AssertionError("a limit of a micro-batch is refused by name before")
@@ -31,7 +31,7 @@ else:
     ReadMaxBytes = ReadMaxRows = ReadMinRows = _Never
 
     class SupportsTriggerAvailableNow:
-        """Stands for Spark's, which is not there: Spark 4.1 asks once for the end by itself."""
+        """Substitute for Spark's class: Spark 4.1 asks once for the end by itself."""
 
 
 __all__ = [

@@ -33,7 +33,7 @@ class Subscription:
     """Subscription to the queues that are read.
 
     Args:
-        option: that says it; with it goes one of the others.
+        option: the option that gives it, with one of the following.
         topics: all queues of these.
         pattern: all queues of the topics whose whole names it matches.
         assign: these queues: topic -> broker -> numbers.
@@ -45,20 +45,20 @@ class Subscription:
     assign: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
 
     def has(self, queue: Queue) -> bool:
-        """Return whether a queue is one of these, if it exists."""
+        """Return whether a queue belongs to the subscription."""
         if self.assign is not None:
             return queue.number in self.assign.get(queue.topic, {}).get(queue.broker, ())
         return bool(re.fullmatch(self.pattern, queue.topic)) if self.pattern else queue.topic in self.topics
 
     @property
     def words(self) -> str:
-        """The same on one line."""
+        """Return the subscription on one line."""
         return self.pattern or ",".join(sorted(self.assign or self.topics))
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All of them, for batches and streams.
+    """Options of reads, of batches and streams.
 
     Args:
         connection: where the cluster is.
@@ -99,12 +99,12 @@ class ReadOptions:
     group_prefix: str
 
     def of_columns(self, columns: tuple[str, ...]) -> "ReadOptions":
-        """The same for other columns."""
+        """Return the options with other columns."""
         return replace(self, columns=columns)
 
     @property
     def group(self) -> str:
-        """The consumer group in whose name messages are pulled, and which shows the progress of a stream."""
+        """Return the consumer group that pulls messages, and that shows the progress of a stream."""
         words = self.subscription.words
         name = f"{self.group_prefix}-{words}"
         return (
@@ -156,7 +156,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _subscription(given: GivenOptions, ways: Sequence[str], chosen: Mapping[str, str]) -> Subscription:
-    given.check_all_taken()  # first: where a topic is missing, one may be misspelt
+    given.check_all_taken()  # first: a missing topic may be a misspelt option
     if ways == ("group",) and not chosen:
         raise OptionError("group", "say whose dead letters are to be read: a consumer group")
     if len(chosen) != 1:

@@ -1,7 +1,7 @@
 """Readers by the option `table`: of the admin API, or of topics.
 
-Each is imported only when it is wanted: a query asks for its columns in a process of their own, and what calls proxies
-takes five times as long to import as all that tells the columns.
+Each is imported only when it is needed: a query asks for its columns in a process of its own, and the modules that call
+proxies take five times as long to import as those that know the columns.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _MESSAGES = {name: arrow for name, (_, arrow) in COLUMNS.items()}
 
 
 def columns(options: Mapping[str, str]) -> str:
-    """The columns, if the query does not say which it wants."""
+    """Return the columns, if the query does not choose some."""
     if _is_of_admin(options):
         read = _of_admin(options)
         return ", ".join(f"{name} {read.table.columns[name].ddl}" for name in read.columns)
@@ -40,7 +40,7 @@ def columns(options: Mapping[str, str]) -> str:
 
 
 def table_columns(options: Mapping[str, str]) -> StructType:
-    """The columns of a SQL table that is being made, with its options beside them."""
+    """Return the columns of a new SQL table, with its options."""
     own = own_options(options)
     check_options(own)
     read = of_sides(own, _BATCH)
@@ -67,7 +67,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """Return the reader of a schema's columns, for as long as more come."""
+    """Return the stream reader of a schema's columns."""
     options = options_of(schema, options, _STREAM)
     if _is_of_admin(options):
         raise OptionError("table", "only messages and dlq can be read as streams")
@@ -94,7 +94,7 @@ def _of_admin(options: Mapping[str, str]) -> "AdminReadOptions":
 
 
 def _columns(schema: StructType, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """The columns that a query asks for, which may be fewer than there are.
+    """Return the columns that a query asks for, which may be fewer than all.
 
     Args:
         schema: of the query.

@@ -29,19 +29,19 @@ from popwheel_spark.wire.queue_client import QueueClient
 T = TypeVar("T")
 
 _PUBLISH_S = 2.0
-"""Progress is a courtesy: nobody waits long for it."""
+"""Time limit of a progress report, which is optional."""
 _SAMPLE = 32
 
 _log = logging.getLogger("popwheel_spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream.
+    """Reader of a stream.
 
-    Spark keeps one of these in a process of the driver's machine as long as the query runs; the tasks have others.
+    Spark has one of these in a process of the driver's machine while the query runs; the tasks have others.
 
     Args:
-        options: what, and how.
+        options: of the read.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_went_on_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new stream begins; one that goes on begins where its checkpoint says."""
+        """Return where a new stream begins; a restarted one begins at its checkpoint."""
         self._reached = self._ask(self._initial)
         return nested(self._reached)
 
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.rows_per_trigger_min) if options.rows_per_trigger_min else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record the present ends of the queues: the stream ends with them."""
+        """Record the current ends of the queues: the stream ends with them."""
         self._target = self._ask(lambda client: self._latest(client, {}))
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = {**begin, **ends}
         if self._target is not None:
             ends = {queue: min(end, self._target[queue]) for queue, end in ends.items() if queue in self._target}
-        # A queue that is new and empty stays out, or Spark would take it for a change.
+        # A new, empty queue is left out, or Spark would take it for a change.
         end = begin | {queue: offset for queue, offset in ends.items() if offset or queue in begin}
         beginnings = await Planner(client, self._options).beginnings(begin, end)
         return await self._limited(client, begin | beginnings, end, limit) or begin, beginnings
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Return whether too little is there for a micro-batch, and it may wait."""
+        """Return whether there are too few messages for a micro-batch, and it may wait."""
         now = time.monotonic()
         rows = sum(each.rows for each in ranges(begin, end))
         late = now - self._last_went_on_at >= self._options.trigger_delay_s_max
@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if reached < offset:
                 reason = "the queue ends before them, or is not there; was the topic deleted, or made anew?"
                 report_loss(gone(queue, reached, offset, reason), fail=self._options.fail_on_data_loss)
-        self._ask(lambda client: Planner(client, self._options).check_held(begin, until))
+        self._ask(lambda client: Planner(client, self._options).check_stored(begin, until))
         return partitions_of(self._options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint says where the stream is, and `latestOffset` publishes it. Spark commits a
+        """Do nothing: the checkpoint has the position of the stream, and `latestOffset` publishes it. Spark commits a
         micro-batch only when it plans the one after the next.
         """
 
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runner = self._client = None
 
     async def _publish(self, client: QueueClient, reached: Offsets) -> None:
-        """Show how far the stream has come as a consumer group's progress. Whatever fails here does no harm."""
+        """Publish the stream's position as a consumer group's progress; failures are only logged."""
         changed = {queue: offset for queue, offset in reached.items() if self._published.get(queue) != offset}
         self._published = reached
         try:
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("the group %s does not show the stream's progress: %r", self._options.group, error)
 
     def _ask(self, question: Callable[[QueueClient], Coroutine[None, None, T]]) -> T:
-        """Ask the cluster; the connection stays open for the next question."""
+        """Call the cluster; the connection stays open for the next call."""
         if self._runner is None or self._client is None:
             self._runner = asyncio.Runner()
             self._client = QueueClient(self._options.connection, self._options.group)

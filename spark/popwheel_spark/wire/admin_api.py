@@ -1,4 +1,4 @@
-"""The controller's admin API, as far as Spark needs it: lists, page by page."""
+"""Client of the controller's admin API for Spark: lists, page by page."""
 
 import json
 import ssl
@@ -16,7 +16,7 @@ _TIMEOUT_S = 30.0
 
 
 class AdminApi:
-    """Asks a controller.
+    """Client of a controller.
 
     Args:
         options: where it is.
@@ -33,7 +33,7 @@ class AdminApi:
         self._tls = ssl.create_default_context(cadata=options.authority or None)
 
     def topics(self) -> Iterator[str]:
-        """The names of all topics.
+        """Return the names of all topics.
 
         Raises:
             RefusedError, UnreachableError: as of `get`.
@@ -42,7 +42,7 @@ class AdminApi:
             yield from (topic["name"] for topic in page["topics"])
 
     def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Any]:
-        """All pages of a list, one after another.
+        """Yield all pages of a list, one after another.
 
         Args:
             path: of the list, below `/api/v1/`.

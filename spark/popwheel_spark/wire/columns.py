@@ -1,4 +1,4 @@
-"""The columns of messages as Spark's DDL has them (pure)."""
+"""Columns of messages in Spark's DDL (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -31,5 +31,5 @@ BAD_RECORD: Final = "badRecord"
 
 
 def ddl(names: Sequence[str]) -> str:
-    """Columns as Spark's DDL."""
+    """Return columns as Spark's DDL."""
     return ", ".join(f"{name} {TYPES[name]}" for name in names)

@@ -1,4 +1,4 @@
-"""The methods of proxies that Spark calls."""
+"""Methods of proxies that Spark calls."""
 
 from typing import TypeVar
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 EARLIEST: Final = -2
-"""Offset in JSON of the first message that the queue still has."""
+"""Offset in JSON of the first message that the queue still has (earliest)."""
 LATEST: Final = -1
-"""Offset in JSON behind the last message."""
+"""Offset in JSON behind the last message (latest)."""
 START: Final = 0
-"""Offset of a queue that has never had a message, as far as can be asked.
+"""Offset of a queue that has never had a message, as far as is known.
 
-Its first message may get a higher offset, as new queues go on behind those of deleted topics. The offset is recorded
+Its first message may get a higher offset, as new queues continue behind those of deleted topics. The offset is recorded
 when the first messages are planned, so that a later loss of some of them is seen (`nested`).
 """
 
@@ -47,7 +47,7 @@ Offsets = dict[Queue, int]
 
 
 def nested(offsets: Mapping[Queue, int], beginnings: Mapping[Queue, int] | None = None) -> dict[str, Any]:
-    """The offsets as JSON has them, always in the same order: Spark compares the texts.
+    """Return offsets for JSON, always in the same order, as Spark compares the texts.
 
     Args:
         offsets: of the end of a micro-batch, say.
@@ -62,7 +62,7 @@ def nested(offsets: Mapping[Queue, int], beginnings: Mapping[Queue, int] | None 
 
 
 def flat(tree: Any, beginnings: Offsets | None = None) -> Offsets:
-    """The offsets of a JSON value.
+    """Return the offsets of a JSON value.
 
     Args:
         tree: as `nested` makes it.
@@ -93,7 +93,7 @@ def flat(tree: Any, beginnings: Offsets | None = None) -> Offsets:
 
 
 def parse(text: str) -> Offsets:
-    """The offsets of a JSON text.
+    """Return the offsets of a JSON text.
 
     Raises:
         ValueError: it is not JSON, or of another form.

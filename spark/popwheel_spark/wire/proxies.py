@@ -1,4 +1,4 @@
-"""Calls to whichever proxy answers: tried again at the next one until one does, or the time for it is over."""
+"""Calls to the proxies of a cluster, retried at the next one until one answers or the time is over."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ T = TypeVar("T")
 CALL_S: Final = 15.0
 """Time that one try may take: proxies park calls for up to 10 s while a broker group changes its master."""
 _LIMITS = Limits(message_bytes_max=64 * MIB)
-"""One message has 4 MiB unless proxies are set to take larger ones."""
+"""Messages have at most 4 MiB unless proxies are configured for larger ones."""
 _PASSING_CODES = frozenset(
     (
         Code.HA_NOT_AVAILABLE,
@@ -48,7 +48,7 @@ _PASSING_STATUSES = frozenset(
 
 
 def check(status: Status) -> None:
-    """Raise what an answer says.
+    """Raise the status of an answer.
 
     Raises:
         StatusError: its status is not OK.
@@ -58,7 +58,7 @@ def check(status: Status) -> None:
 
 
 class Proxies:
-    """The proxies of a cluster, one of which is asked at a time. To be used within one event loop.
+    """Proxies of a cluster, one of which is used at a time. To be used within one event loop.
 
     Args:
         options: where they are, and for how long calls are tried.
@@ -79,18 +79,18 @@ class Proxies:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The headers of the next call."""
+        """Return the headers of the next call."""
         return self._headers | signed_headers(self._options.credentials, int(time.time() * 1000))
 
     async def call(self, what: str, once: Callable[[Channel], Awaitable[T]]) -> T:
-        """Make a call that may be made twice.
+        """Make an idempotent call.
 
         Args:
             what: it is for, in words: `pulling from queue 3 of orders at broker-0`.
             once: makes it.
 
         Raises:
-            RefusedError: a proxy says that it can't be done.
+            RefusedError: a proxy refused it.
             UnreachableError: it has failed for as long as `timeoutMs` says, with each proxy in turn.
         """
         backoff = Backoff(self._random)
@@ -119,7 +119,7 @@ class Proxies:
                     f"{what} has failed for {self._options.timeout_s:.0f} s (timeoutMs) with "
                     f"{', '.join(self._options.endpoints)}; at last: {failure}"
                 ) from failure
-            if number == self._current:  # else another call has gone on to the next one
+            if number == self._current:  # else another call has switched to the next one
                 self._current = (number + 1) % len(self._options.endpoints)
             await asyncio.sleep(wait_s)
 

@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class QueueClient:
-    """Asks a cluster about queues. An async context manager.
+    """Client for the queues of a cluster. An async context manager.
 
     Args:
         options: where the cluster is.
-        group: in whose name it pulls, and whose progress it publishes.
+        group: consumer group of its pulls and its published progress.
     """
 
     def __init__(self, options: ConnectionOptions, group: str) -> None:
@@ -49,7 +49,7 @@ class QueueClient:
         await self._proxies.close()
 
     async def queues(self, topic: str) -> list[Queue] | None:
-        """The queues of a topic at the brokers that are there now; None if there is no such topic, and none is made.
+        """Return the queues of a topic at the present brokers; None if the topic does not exist, without creating it.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.
@@ -74,15 +74,15 @@ class QueueClient:
         return None if answer is None else [Queue(topic, one.broker.name, one.id) for one in answer.message_queues]
 
     async def firsts(self, queues: Iterable[Queue]) -> Offsets:
-        """The offset of the first message that each queue holds."""
+        """Return the offset of the first stored message of each queue."""
         return await self.places(dict.fromkeys(queues, EARLIEST))
 
     async def ends(self, queues: Iterable[Queue]) -> Offsets:
-        """The offset that the next message of each queue will have."""
+        """Return the offset that the next message of each queue will have."""
         return await self.places(dict.fromkeys(queues, LATEST))
 
     async def places(self, marks: Mapping[Queue, Mark]) -> Offsets:
-        """The offsets of places in queues.
+        """Return the offsets of places in queues.
 
         Raises:
             RefusedError, UnreachableError: see `Proxies.call`.
@@ -108,7 +108,7 @@ class QueueClient:
             return await self._proxies.call(f"asking for an offset of {queue}", once)
 
     async def pull(self, queue: Queue, offset: int, count: int, tags: str) -> RecordBlock:
-        """Messages from an offset on, without waiting for new ones.
+        """Pull messages from an offset on, without waiting for new ones.
 
         Args:
             queue: to be read.
@@ -133,7 +133,7 @@ class QueueClient:
             try:
                 return decode_block(await channel.call(PULL, request, metadata=self._proxies.metadata))
             except StatusError as error:
-                if error.code == Code.ILLEGAL_OFFSET:  # the queue is not even so long
+                if error.code == Code.ILLEGAL_OFFSET:  # the queue ends before that offset
                     return NO_RECORDS._replace(next_offset=offset)
                 raise
 
@@ -158,7 +158,7 @@ class QueueClient:
 
 
 async def _all(calls: Mapping[Queue, Coroutine[None, None, T]]) -> dict[Queue, T]:
-    """The results of calls that are made at once.
+    """Return the results of concurrent calls.
 
     Raises:
         Exception: the first error; the other calls are given up.

@@ -1,4 +1,4 @@
-"""Records of a broker's log as rows of Arrow: column by column, and nothing for a single row (pure)."""
+"""Conversion of a log's records to rows of Arrow, column by column (pure)."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +32,11 @@ _VALUE = 2
 
 
 class UnreadableError(ValueError):
-    """A record of a block can't be decoded; which one, the block does not say."""
+    """Error of a block with a record that can't be decoded; it does not say which one."""
 
 
 def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa.RecordBatch:
-    """Records of one queue as rows.
+    """Convert records of one queue to rows.
 
     Args:
         queue: where they are from.
@@ -60,7 +60,7 @@ def record_batch(queue: Queue, block: RecordBlock, columns: Sequence[str]) -> pa
 
 
 def stored_batch(queue: Queue, block: RecordBlock, columns: Sequence[str], reason: str | None = None) -> pa.RecordBatch:
-    """A record that can't be decoded as a row: null where nothing can be read, and the body as it is stored.
+    """Return a row for a record that can't be decoded: null for unreadable parts, and the body as it is stored.
 
     Args:
         queue: where it is from.
@@ -85,7 +85,7 @@ def stored_batch(queue: Queue, block: RecordBlock, columns: Sequence[str], reaso
 
 
 def _column(rows: "_Rows", name: str) -> pa.Array:
-    """A column of the records.
+    """Return a column of the records.
 
     Raises:
         UnreadableError: one can't be decoded.
@@ -109,7 +109,7 @@ _OF_QUEUE: Final[Mapping[str, Callable[[Queue], str | int]]] = {
 
 
 class _Rows:
-    """Records whose parts are read when a column asks for them.
+    """Records whose parts are decoded when a column needs them.
 
     Args:
         block: the records.
@@ -133,24 +133,24 @@ class _Rows:
 
     @cached_property
     def properties(self) -> FieldsByNumber:
-        """The fields of the system properties."""
+        """Return the fields of the system properties."""
         return read_fields(self.data, self._system_begins, self._payload_begins)
 
     @cached_property
     def payload(self) -> FieldsByNumber:
-        """The fields of the messages without them."""
+        """Return the fields of the messages without system properties."""
         return read_fields(self.data, self._payload_begins, self._ends)
 
     def property(self, number: int) -> Fields:
-        """One of the system properties."""
+        """Return one of the system properties."""
         return self.properties.of(number)
 
     def last(self, fields: Fields, kind: pa.DataType) -> pa.Array:
-        """The last value of each row as bytes or text; null where it has none."""
+        """Return the last value of each row as bytes or text; null where it has none."""
         return _nullable(self.values(fields, kind), fields.last(self.count))
 
     def values(self, fields: Fields, kind: pa.DataType) -> pa.Array:
-        """All values as bytes or text."""
+        """Return all values as bytes or text."""
         if not len(fields.begin):
             return pa.array([], kind)
         # Every second piece of the data is a value; the others lie between two.
@@ -161,13 +161,13 @@ class _Rows:
         return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
 
     def numbers(self, fields: Fields, missing: int = 0) -> npt.NDArray[np.int64]:
-        """The last value of each row as a number."""
+        """Return the last value of each row as a number."""
         found = np.full(self.count, missing)
         found[fields.message] = fields.value
         return found
 
     def micros(self, times: Fields) -> npt.NDArray[np.int64]:
-        """Points in time, in microseconds since 1970; 0 where a row has none."""
+        """Return points in time, in microseconds since 1970; 0 where a row has none."""
         parts = fields_within(self.data, times)
         seconds, nanos = self.numbers(parts.of(_SECONDS)), self.numbers(parts.of(_NANOS))
         return seconds * _MICROS_PER_S + nanos // _NANOS_PER_MICRO
@@ -178,19 +178,19 @@ class _Rows:
 
 
 def _nullable(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
-    """Values at their places; null where the place is -1."""
+    """Return values at their places; null where the place is -1."""
     if np.array_equal(places, np.arange(len(values))):
         return values
     return values.take(pa.array(places, mask=places < 0))
 
 
 def _filled(values: pa.Array, missing: str | bytes) -> pa.Array:
-    """Values with something in place of null."""
+    """Return values with a replacement of null."""
     return pc.fill_null(values, missing) if values.null_count else values
 
 
 def _text_or_null(number: int) -> Callable[[_Rows], pa.Array]:
-    """A property that is null if it is empty."""
+    """Return a property; null if it is empty."""
 
     def column(rows: _Rows) -> pa.Array:
         found = rows.property(number)
@@ -225,7 +225,7 @@ def _bodies(rows: _Rows) -> pa.Array:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """A body out of its gzip members.
+    """Return a body decompressed from its gzip members.
 
     Raises:
         ValueError: it is something else.
@@ -261,7 +261,7 @@ def _user_properties(rows: _Rows) -> pa.Array:
         for found in (inner.of(_KEY), inner.of(_VALUE))
     )
     if count:
-        # Of those of one message with one name the last counts.
+        # The last property of a message with a name is valid.
         codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
         backwards = (entries.message * count + codes)[::-1]
         kept = np.sort(count - 1 - np.unique(backwards, return_index=True)[1])
@@ -286,7 +286,7 @@ def _priorities(rows: _Rows) -> pa.Array:
 
 
 def _attempts(rows: _Rows) -> pa.Array:
-    """Deliveries before it was stored: retries have some, a first try none, and of a dead letter nobody keeps it."""
+    """Return the deliveries before each record was stored: of retries some, of others 0, of dead letters unknown."""
     counts = rows.heads["attempts"].astype(np.int32)
     return pa.array(counts, mask=counts == 0)
 
@@ -314,4 +314,4 @@ _OF_RECORDS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     BAD_RECORD: lambda rows: pa.nulls(rows.count, pa.string()),
 }
 _TEXTS: Final = frozenset(("tag", "keys", "messageGroup", "properties", "messageId", "originTopic"))
-"""Columns whose bytes must be UTF-8: Arrow takes them as they are, and Spark would stumble over them."""
+"""Columns whose bytes must be UTF-8: Arrow accepts other bytes, but Spark would fail."""

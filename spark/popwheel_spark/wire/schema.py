@@ -1,4 +1,4 @@
-"""The columns of messages: what they are for Spark, and what they are for Arrow (pure)."""
+"""Columns of messages: their types in Spark and in Arrow (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,7 +24,7 @@ COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {name: (kind, _ARROW[kin
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """Columns as Arrow has them, and as Spark expects them of Arrow."""
+    """Return columns as an Arrow schema, in the form that Spark expects."""
     return pa.schema([(name, COLUMNS[name][1]) for name in names])
 
 

@@ -11,5 +11,5 @@ _SAYS_ZONE = "timezone" in signature(to_arrow_schema).parameters
 
 
 def arrow_of(schema: StructType) -> pa.Schema:
-    """A schema as Arrow has it, with times in UTC."""
+    """Return a schema of Arrow, with times in UTC."""
     return to_arrow_schema(schema, timezone="UTC") if _SAYS_ZONE else to_arrow_schema(schema)

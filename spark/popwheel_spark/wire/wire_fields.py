@@ -1,6 +1,6 @@
 """Fields of many protobuf messages at once: the first of all, then the second of all, by numpy (pure).
 
-A message by itself costs nothing here: as many steps are made as the message with the most fields has.
+The number of steps is that of the message with most fields, however many messages there are.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Fields(NamedTuple):
     value: Numbers
 
     def at(self, picks: npt.NDArray[Any]) -> "Fields":
-        """Some of them: by their places, or by whether each is one."""
+        """Return some of the fields: by places, or by a mask."""
         return Fields(*(column[picks] for column in self))
 
     def last(self, messages: int) -> Numbers:
@@ -53,8 +53,8 @@ NO_FIELDS: Final = Fields(*[np.empty(0, np.int64)] * 4)
 
 
 class FieldsByNumber(NamedTuple):
-    """All fields of messages. Most messages of a producer have the same fields in the same order, so most steps from
-    field to field find one number.
+    """Fields of messages by number. Most messages of a producer have the same fields in the same order, so most steps
+    from field to field find one number.
 
     Args:
         alike: with their number, those of one step each that found no other.
@@ -84,14 +84,14 @@ def _joined(found: Iterable[Fields]) -> Fields:
 
 
 def fields_within(data: Data, outer: Fields) -> FieldsByNumber:
-    """The fields of fields which are messages, as fields of the messages that these are in."""
+    """Return the fields of nested messages, as fields of the outer messages."""
     found = read_fields(data, outer.begin, outer.end)
     alike = [(number, each._replace(message=outer.message[each.message])) for number, each in found.alike]
     return found._replace(alike=alike, rest=found.rest._replace(message=outer.message[found.rest.message]))
 
 
 def read_fields(data: Data, begins: Numbers, ends: Numbers) -> FieldsByNumber:
-    """The fields of messages.
+    """Return the fields of messages.
 
     Args:
         data: holds them.
@@ -145,7 +145,7 @@ def _garbled() -> ValueError:
 
 
 def _varints(data: Data, at: Numbers) -> tuple[Numbers, Numbers]:
-    """Numbers of variable length, and the places behind them."""
+    """Return numbers of variable length, and the places behind them."""
     byte = data.take(at, mode="clip")
     values = byte.astype(np.int64)
     behind = at + 1
@@ -154,7 +154,7 @@ def _varints(data: Data, at: Numbers) -> tuple[Numbers, Numbers]:
     while len(longer) and shift < 63:
         shift += 7
         byte = data.take(behind[longer], mode="clip")
-        values[longer] += (byte.astype(np.int64) - 1) << shift  # without the bit that said that it goes on
+        values[longer] += (byte.astype(np.int64) - 1) << shift  # without the continuation bit
         behind[longer] += 1
         longer = longer[byte > 0x7F]
     return values, behind

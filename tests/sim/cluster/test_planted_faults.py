@@ -18,7 +18,7 @@ from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.notifications import Notifications, _Link
 from popwheel_proxy.receive.poll import Poll
 from popwheel_proxy.receive.renewal import RenewalBook
-from popwheel_proxy.send.lanes import Lanes
+from popwheel_proxy.send.send_queues import SendQueues
 from popwheel_proxy.session.telemetry import Telemetry
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import RECALL
@@ -146,10 +146,10 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
 def lanes_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A proxy sends the next message of a message group before it is clear what became of the one before."""
 
-    async def at_once(self: Lanes, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
+    async def at_once(self: SendQueues, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
         return await work()
 
-    patch.setattr(Lanes, "in_turn", at_once)
+    patch.setattr(SendQueues, "in_turn", at_once)
 
 
 def a_message_group_moves_when_its_broker_is_gone(patch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ class Atlas:
         machine, master = world.replicas[number], world.master
         if master is None or master.program is None or machine.program is None or group is None or not machine.serving:
             return False
-        confirmed = master.program.app.files.confirmed_position
+        confirmed = master.program.app.files.high_watermark
         return number in group["sync_state_set"] and machine.program.app.files.synced_position >= confirmed
 
     def look(self) -> None:
@@ -295,4 +295,4 @@ class Atlas:
 
     def _synced(self, machine: Replica) -> int:
         program = machine.program
-        return 0 if program is None else min(program.app.files.synced_position, program.app.files.confirmed_position)
+        return 0 if program is None else min(program.app.files.synced_position, program.app.files.high_watermark)

@@ -340,4 +340,4 @@ def _may_go_back(now: bytes | None, old: bytes | None) -> bool:
     after, before = _said(now), _said(old)
     if after is None or before is None or after.identity != before.identity:
         return False
-    return not any(each.is_installing or each.is_doubtful for each in (after, before))
+    return not any(each.is_installing or each.is_suspect for each in (after, before))

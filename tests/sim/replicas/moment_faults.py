@@ -167,15 +167,15 @@ class MomentFaults:
             if world.master is not None or group is None:
                 since_s = loop.time()
             elif loop.time() - since_s >= _HELP_S:
-                doubtful = [each for each in others if each in group["sync_state_set"] and self._is_doubtful(each)]
+                doubtful = [each for each in others if each in group["sync_state_set"] and self._is_suspect(each)]
                 if doubtful:
                     world.trace.add("fault", "in doubt", *doubtful)
                     await self._control.say_the_word(max(doubtful, key=self._end_of))
                 since_s = loop.time()
 
-    def _is_doubtful(self, number: int) -> bool:
+    def _is_suspect(self, number: int) -> bool:
         program = self._world.replicas[number].program
-        return program is not None and program.app.files.is_doubtful
+        return program is not None and program.app.files.is_suspect
 
     def _end_of(self, number: int) -> int:
         program = self._world.replicas[number].program

@@ -412,8 +412,8 @@ class _Run:
                 return f"{proxy.name} knows of no master"
         core = app.core
         end, self._end_seen = self._end_seen, app.files.end_position
-        if app.files.confirmed_position < min(end, app.files.end_position):
-            return f"what is behind {app.files.confirmed_position} is not confirmed, so nobody can have it yet"
+        if app.files.high_watermark < min(end, app.files.end_position):
+            return f"what is behind {app.files.high_watermark} is not confirmed, so nobody can have it yet"
         if core.state.table.open_messages:
             now_ms = core.pop_clock.now_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
@@ -452,11 +452,11 @@ class _Run:
         for _ in range(100):
             files = [each.program.app.files for each in world.replicas.values() if each.program is not None]
             end = app.files.end_position
-            if all(each.end_position == each.synced_position == each.confirmed_position == end for each in files):
+            if all(each.end_position == each.synced_position == each.high_watermark == end for each in files):
                 return
             await asyncio.sleep(0.1)
         ends = {
-            number: (each.end_position, each.synced_position, each.confirmed_position)
+            number: (each.end_position, each.synced_position, each.high_watermark)
             for number, machine in world.replicas.items()
             if machine.program is not None
             for each in [machine.program.app.files]

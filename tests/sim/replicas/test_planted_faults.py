@@ -25,7 +25,7 @@ from popwheel_broker.replication.replication_master import ReplicationMaster
 from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.upkeep import Upkeep
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
 from popwheel_controller.broker_groups import broker_group, group_policy
@@ -84,7 +84,7 @@ def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
     """A slave takes what any master sends, and a master sends to any slave."""
-    check, heard = ReplicationMaster._check, LogReceiver._heard
+    check, heard = ReplicationMaster._check, LogReceiver._received
 
     def check_all_but_epochs(self: ReplicationMaster, first: ReplicateProgress) -> None:
         same = ReplicateProgress()
@@ -98,7 +98,7 @@ def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
         chunk.epoch = epoch
 
     patch.setattr(ReplicationMaster, "_check", check_all_but_epochs)
-    patch.setattr(LogReceiver, "_heard", hear_all)
+    patch.setattr(LogReceiver, "_received", hear_all)
 
 
 def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:
@@ -168,12 +168,12 @@ def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
     async def tell_nobody(self: ReplicaStore, position: int) -> None:
         """Write nothing down."""
 
-    patch.setattr(ReplicaStore, "_begin_doubt", tell_nobody)
+    patch.setattr(ReplicaStore, "_mark_suspect", tell_nobody)
 
 
 def pops_and_acks_are_answered_before_the_slaves_have_them(patch: pytest.MonkeyPatch) -> None:
     """A master answers at once what is to outlive it."""
-    patch.setattr(Flusher, "is_held", lambda self, position: True)
+    patch.setattr(Flusher, "is_replicated", lambda self, position: True)
 
 
 def slaves_say_synced_when_they_have_received(patch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     """Whatever has a topic's name is taken for the one that a send is for."""
     patch.setattr(ClusterChanges, "apply_topic_id", lambda self, topic, topic_id: None)
-    patch.setattr(KnownNames, "is_current", lambda self, topic, topic_id: True)
+    patch.setattr(TopicRegistry, "is_current", lambda self, topic, topic_id: True)
 
 
 CAUGHT_BY: dict[Plant, int] = {

@@ -141,7 +141,7 @@ class Watch:
         async def stored(given: ReplicaCheckpoint) -> bool:
             self.checkpoints.append(given)
             is_new = await store(given)
-            latest = (file.held.latest.epoch, file.held.latest.version)
+            latest = (file.checkpoint.latest.epoch, file.checkpoint.latest.version)
             before = self._checkpoints.get(name, (0, 0))
             if latest < before:
                 self._broke("C4", f"{name} holds checkpoint {latest} after {before}")
@@ -262,7 +262,7 @@ class Watch:
 
     def _compare(self, name: str, app: BrokerApp) -> None:
         log = app.files.log
-        confirmed = min(app.files.confirmed_position, log.end_position)
+        confirmed = min(app.files.high_watermark, log.end_position)
         at = max(self._compared.get(name, 0), log.start_position)
         if at > self._confirmed_from + len(self._confirmed):
             return  # what is between was deleted before anybody looked

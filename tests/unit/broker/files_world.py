@@ -71,7 +71,7 @@ class Store:
         self.files.append_raw(self.files.end_position, data)
         await self.files.sync()
         self.files.confirm(confirmed)
-        while self.files.confirmed_position < confirmed:
+        while self.files.high_watermark < confirmed:
             await asyncio.sleep(0)
 
     async def give_up(self, work: Coroutine[Any, Any, None]) -> None:

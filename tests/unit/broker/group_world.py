@@ -119,7 +119,7 @@ class Member:
         await self.app.start()
         self.channel = LocalChannel(self.app.service, clock=world.clock)
         if world.group.version:
-            self.app.roles.hear(world.group)
+            self.app.roles.group_changed(world.group)
 
     async def stop(self) -> None:
         """End gracefully."""
@@ -141,7 +141,7 @@ class Member:
 
     def hear(self, group: BrokerGroup) -> None:
         if self.app is not None and self.reachable:
-            self.app.roles.hear(group)
+            self.app.roles.group_changed(group)
 
     @property
     def end(self) -> int:

@@ -83,7 +83,7 @@ class Broker:
 
     def hear(self) -> None:
         """The controller says that this replica leads, alone."""
-        self.app.roles.hear(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
+        self.app.roles.group_changed(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
 
     async def put(
         self, body: bytes, tag: str = "", queue_id: int = 0, topic: str = "t", keys: Sequence[str] = ()

@@ -68,7 +68,7 @@ async def test_a_sample_counts_from_the_one_before() -> None:
         (topic,) = second.topics
         (group,) = second.groups
         assert (topic.name, topic.messages_in, topic.messages_out, topic.lag) == ("t", 1, 2, 4)
-        assert (group.name, group.messages_in, group.messages_out, group.lag, group.held) == ("g", 1, 2, 4, 2)
+        assert (group.name, group.messages_in, group.messages_out, group.lag, group.in_flight) == ("g", 1, 2, 4, 2)
         assert second.all_topics and second.all_groups
         again = await sample(broker, first.number)
         assert (again.interval_ms, again.totals.messages_in) == (0, 0), "another has asked meanwhile"
@@ -115,7 +115,7 @@ async def test_totals_say_how_the_broker_stands() -> None:
         await broker.pop()
         await delayed(broker, 60_000)
         totals = (await sample(broker)).totals
-        assert (totals.lag, totals.held, totals.delayed, totals.stored, totals.dead_letters) == (1, 1, 1, 1, 0)
+        assert (totals.lag, totals.in_flight, totals.delayed, totals.stored, totals.dead_letters) == (1, 1, 1, 1, 0)
         assert totals.disk_full_share > totals.disk_used_share >= 0
         assert totals.poisoned_max == broker.app.core._options.quarantine_max
 
@@ -133,8 +133,15 @@ async def test_groups_are_described_all_at_once() -> None:
         await broker.put(b"x")  # makes what was redelivered readable
         answer = await broker.channel.call(methods.DESCRIBE_GROUPS, pb.DescribeGroupsRequest(groups=["g", "idle"]))
         group, idle = answer.groups
-        assert (group.name, group.waiting, group.retrying, group.held, group.topics) == ("g", 4, 1, 0, 1)
-        assert (idle.name, idle.waiting, idle.retrying, idle.held, idle.topics, idle.lag_ms) == ("idle", 0, 0, 0, 0, 0)
+        assert (group.name, group.waiting, group.retrying, group.in_flight, group.topics) == ("g", 4, 1, 0, 1)
+        assert (idle.name, idle.waiting, idle.retrying, idle.in_flight, idle.topics, idle.lag_ms) == (
+            "idle",
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         many = pb.DescribeGroupsRequest(groups=["g"] * 101)
         await refused(broker.channel.call(methods.DESCRIBE_GROUPS, many), Code.BAD_REQUEST, "at most 100")
         await refused(

@@ -20,7 +20,7 @@ from tests.unit.broker.core_world import world_of
 from tests.unit.broker.served_broker import running
 from tests.unit.broker.world import INVISIBLE_MS, World, wire_message
 
-PLACES = ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")
+PLACES = ("done", "in_flight", "waiting", "delayed", "dead", "poisoned", "expired")
 CALL: Any = Call
 RETENTION_MS = 72 * 3_600_000
 TOPICS = ("t", "u")
@@ -173,7 +173,7 @@ async def test_what_retention_takes_before_it_was_read_has_expired() -> None:
     row = (await balance(world, "g"))["t"]
     check(row)
     assert row["expired"]
-    assert row["held"] == 2
+    assert row["in_flight"] == 2
 
 
 async def test_dead_letters_of_several_topics_are_told_apart_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,5 +204,5 @@ async def test_what_is_delayed_is_stored_and_to_come() -> None:
         await broker.ack(*await broker.pop())
         answer = await broker.channel.call(methods.GROUP_BALANCE, pb.GroupBalanceRequest(group="g"))
         (row,) = answer.topics
-        assert (row.stored, row.done, row.delayed, row.waiting, row.held) == (2, 1, 1, 0, 0)
+        assert (row.stored, row.done, row.delayed, row.waiting, row.in_flight) == (2, 1, 1, 0, 0)
         assert not answer.more

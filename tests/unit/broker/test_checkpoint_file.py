@@ -21,7 +21,7 @@ from popwheel_broker.core.checkpoint import (
     Row,
 )
 from popwheel_broker.log.message_store import StoreCheckpoint
-from popwheel_broker.topics.known_names import SavedNames
+from popwheel_broker.topics.topic_registry import SavedNames
 from popwheel_common.clock import Uptime
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from tests.unit.broker.world import saved_after

@@ -39,7 +39,7 @@ async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
         await world.ack(*popped.values())
         checkpoint = await fetch(master, 1)
         assert (checkpoint.epoch, checkpoint.base_version, checkpoint.rest_from) == (1, 0, 0)
-        assert checkpoint.confirmed_position == master.end
+        assert checkpoint.high_watermark == master.end
         assert {name.name for name in checkpoint.topics} == {"t", "later"}
         assert [(each.group, each.topic, list(each.popped)) for each in checkpoint.offsets] == [("g", "t", [2])]
         assert len(checkpoint.revive_offsets) == 8
@@ -52,7 +52,7 @@ async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
         await store(slave, difference)
         await slave.kill("power")
         await slave.start()
-        held = slave.alive.checkpoints.file.held
+        held = slave.alive.checkpoints.file.checkpoint
         assert held.latest.version == difference.version == slave.alive.report("x:1").checkpoint_version
         assert dict(held.offsets) == {("g", "t", 0): (3, 3)}
 
@@ -66,12 +66,12 @@ async def test_what_does_not_go_into_one_message_comes_in_parts() -> None:
         part = await fetch(master, 1)
         await store(slave, part)
         assert part.rest_from
-        assert not slave.alive.checkpoints.file.held.is_complete
+        assert not slave.alive.checkpoints.file.checkpoint.is_complete
         while part.rest_from:
             part = await fetch(master, 1, part.rest_from)
             await store(slave, part)
-        assert {key[1] for key in slave.alive.checkpoints.file.held.offsets} == {"t", "later"}
-        assert slave.alive.checkpoints.file.held.is_complete
+        assert {key[1] for key in slave.alive.checkpoints.file.checkpoint.offsets} == {"t", "later"}
+        assert slave.alive.checkpoints.file.checkpoint.is_complete
 
 
 async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_rest_of_it() -> None:
@@ -97,7 +97,7 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
             told.update({each.topic: list(each.committed) for each in given[-1].offsets})
         assert told["t"] == [3]
         assert {each.looked_position for each in given} == {given[0].looked_position}
-        assert given[0].looked_position < given[-1].confirmed_position
+        assert given[0].looked_position < given[-1].high_watermark
         await set_offset("t", 0)
         await world.in_sync(0, 1)
         await world.lead(1)
@@ -117,7 +117,7 @@ async def test_only_the_master_of_an_epoch_tells_and_only_slaves_store() -> None
             with pytest.raises(StatusError) as caught:
                 await store(member, given)
             assert caught.value.code == Code.PRECONDITION_FAILED
-        assert slave.alive.checkpoints.file.held.latest.epoch == 0
+        assert slave.alive.checkpoints.file.checkpoint.latest.epoch == 0
         assert 'popwheel_replica_checkpoints_total{outcome="refused"} 1.0' in slave.metrics()
 
 
@@ -225,7 +225,7 @@ async def test_where_it_might_take_a_message_away_the_checkpoint_is_not_used(why
                 methods.UPDATE_OFFSET, pb.UpdateOffsetRequest(group="g", topic="t", queue_id=0, offset=1)
             )
         elif why == "more of the log":
-            checkpoint.confirmed_position += 1_000_000
+            checkpoint.high_watermark += 1_000_000
         elif why == "another topic":
             for name in checkpoint.topics:
                 name.id += 100

@@ -20,7 +20,7 @@ THEIRS = "popwheel-00000000000000bb"
 
 
 def hear(broker: Broker, version: int, cluster_id: str) -> None:
-    broker.app.roles.hear(
+    broker.app.roles.group_changed(
         BrokerGroup(name="broker-0", version=version, epoch=1, master=0, sync_state_set=[0], cluster_id=cluster_id)
     )
 

@@ -160,7 +160,7 @@ def encode_superblock(fields: Fields) -> bytes:
         b"g" * fields["group"],
         (EpochStart(fields["epoch"], fields["start"]),) * fields["epochs"],
         fields["log_start"],
-        *(fields["is_installing"], fields["is_doubtful"]),
+        *(fields["is_installing"], fields["is_suspect"]),
     )
     return superblock.encode(contents, fields["sequence"])
 
@@ -356,7 +356,7 @@ CODECS = {
             "log_start": U8,
             "sequence": U8,
             "is_installing": BOOLS,
-            "is_doubtful": BOOLS,
+            "is_suspect": BOOLS,
         },
         encode_superblock,
         decode_superblock,

@@ -242,7 +242,7 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer(monkeypatch: 
 
     monkeypatch.setattr("tests.harness.memory_disk.MemoryFile.truncate", refuse)
     world.disk.fail_writes(1)
-    with pytest.raises(WriterStoppedError, match=r"could not be taken back.*the broker stops") as caught:
+    with pytest.raises(WriterStoppedError, match=r"could not be rolled back.*the broker stops") as caught:
         world.append(b"failed")
     assert caught.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT  # it may be found whole at the next start
     monkeypatch.undo()

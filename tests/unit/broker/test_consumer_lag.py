@@ -78,7 +78,7 @@ def test_what_a_group_never_looked_into_counts_from_the_first_message_held(
         else:
             expected += count
     if is_noted:
-        readers.note({"g": ["t"]})
+        readers.record({"g": ["t"]})
     lag = ConsumerLag(buffer, GroupQueues(buffer, all_queues, readers))
     assert lag.ready() == ({("g", "t"): expected} if is_read else {})
     readers.forget_group("g")
@@ -98,14 +98,14 @@ def lag_in_steps(buffer: MergeBuffer, group_queues: GroupQueues) -> int:
 
 def test_many_readers_of_a_topic_without_a_queue_are_counted_some_at_a_time() -> None:
     buffer, readers = MergeBuffer(1, 1, 100), Readers()
-    readers.note({f"g{number}": ["empty"] for number in range(3 * _AT_ONCE)})
+    readers.record({f"g{number}": ["empty"] for number in range(3 * _AT_ONCE)})
     group_queues = GroupQueues(buffer, Queues(100, lambda topic, number: queue_of(0, topic)), readers)
     assert lag_in_steps(buffer, group_queues) > 3
 
 
 def test_many_idle_lite_topics_of_a_group_are_counted_some_at_a_time() -> None:
     buffer, readers = MergeBuffer(1, 1, 100), Readers()
-    readers.note({"g": ["parent"]})
+    readers.record({"g": ["parent"]})
     idle = [f"l{number}" for number in range(3 * _AT_ONCE)]
     queues = Queues(100, lambda topic, number: queue_of(0, topic))
     assert lag_in_steps(buffer, GroupQueues(buffer, queues, readers, lambda group, topic: idle)) > 3
@@ -126,7 +126,7 @@ def test_a_wide_topic_of_few_readers_is_counted_some_at_a_time() -> None:
     queues = Queues(100_000, lambda topic, number: queue_of(0, topic))
     for number in range(_AT_ONCE + 10):
         filled(queues.ensure("t", number), 1)
-    readers.note({"g": ["t"]})
+    readers.record({"g": ["t"]})
     lag = ConsumerLag(buffer, GroupQueues(buffer, queues, readers))
     assert lag.ready() == {}, "as before: nothing is counted at once"
     assert lag.step()

@@ -83,7 +83,7 @@ class Master:
         begin = store.files.end_position
         if begin < end:
             await store.take(self.data[begin:end], end)
-        elif store.files.confirmed_position < end:
+        elif store.files.high_watermark < end:
             await store.take(b"", end)
         step_timer(store)
 

@@ -106,4 +106,8 @@ async def test_why_no_controller_answers_is_said_once_until_that_changes(monkeyp
         with capture_logs() as logs:
             for _ in answers:
                 await app.departure.next_step()
-        assert [log["why"] for log in logs if "not known" in log["event"]] == [str(refused), str(hanging), str(hanging)]
+        assert [log["why"] for log in logs if "no controller says" in log["event"]] == [
+            str(refused),
+            str(hanging),
+            str(hanging),
+        ]

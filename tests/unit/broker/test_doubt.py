@@ -48,28 +48,28 @@ def forget_group(disk: MemoryDisk) -> None:
     disk.open(FOLDER / NAME).write(0, [encode(replace(said, group=b""), sequence) * 2])
 
 
-def doubtful(member: Member) -> bool:
-    return member.alive.report(member.address).doubtful
+def suspect(member: Member) -> bool:
+    return member.alive.report(member.address).suspect
 
 
 async def test_who_cuts_what_nobody_could_be_asked_for_is_in_doubt_until_it_has_followed_a_master() -> None:
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
         slave = await two_of_which_one_rots(world)
         await slave.start()
-        assert doubtful(slave) and "popwheel_replica_doubtful 1.0" in slave.metrics()
+        assert suspect(slave) and "popwheel_replica_suspect 1.0" in slave.metrics()
         await slave.kill("power")
         await slave.start()  # nothing is to be cut any more
-        assert doubtful(slave)
+        assert suspect(slave)
         master = world.members[0]
         assert slave.end > 0
         await master.start()
-        assert not doubtful(master) and slave.end < master.end
+        assert not suspect(master) and slave.end < master.end
         await world.lead(0)
-        await until(lambda: not doubtful(slave))
+        await until(lambda: not suspect(slave))
         assert slave.alive.files.synced_position >= 10 and slave.log_bytes() == master.log_bytes()
         await slave.kill("power")
         await slave.start()
-        assert not doubtful(slave)
+        assert not suspect(slave)
 
 
 async def test_a_tail_is_asked_for_though_a_queue_is_damaged_as_well() -> None:
@@ -80,14 +80,14 @@ async def test_a_tail_is_asked_for_though_a_queue_is_damaged_as_well() -> None:
         await world.in_sync(0, 1)
         await world.put(b"later", topic="later", due_ms=world.clock.wall_ms() + 3_600_000)
         await world.in_sync(0, 1)
-        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        await until(lambda: slave.alive.files.high_watermark == master.end)
         following = slave.alive.role.follower
         assert following is not None
         await following.save()
         for number in range(10):
             await world.put(b"%d" % number)
         await world.in_sync(0, 1)
-        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        await until(lambda: slave.alive.files.high_watermark == master.end)
         assert following._timer is not None
         await following._timer.save()
         for member in (master, slave):
@@ -96,7 +96,7 @@ async def test_a_tail_is_asked_for_though_a_queue_is_damaged_as_well() -> None:
         for path in [path for path in slave.disk.files() if path.parent.parent.name == TIMER_TOPIC]:
             slave.disk.flip_bit(path, 16)
         await slave.start()
-        assert doubtful(slave) and slave.end > 0
+        assert suspect(slave) and slave.end > 0
 
 
 async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write_it_down_again() -> None:
@@ -108,7 +108,7 @@ async def test_who_may_not_know_another_replica_at_its_next_start_tries_to_write
         three.version += 1
         three.replicas.add(number=2, address="elsewhere")
         slave.disk.fail_syncs(2, of=lambda path: path.name == NAME)
-        slave.alive.roles.hear(three)
+        slave.alive.roles.group_changed(three)
         superblock = slave.alive.files.superblock
         await until(lambda: len(BrokerGroup.FromString(superblock.contents.group).replicas) == 3)
 
@@ -121,7 +121,7 @@ async def test_a_master_that_cannot_write_down_who_else_there_is_goes_on() -> No
         more.version += 1
         more.replicas.add(number=2, address="elsewhere")
         master.disk.fail_syncs(1 << 20, of=lambda path: path.name == NAME)
-        master.alive.roles.hear(more)
+        master.alive.roles.group_changed(more)
         leading = master.alive.role.leader
         assert leading is not None
         await until(lambda: master.alive.report(master.address).version == more.version)
@@ -136,7 +136,7 @@ async def test_who_has_lost_word_of_its_group_does_not_take_itself_for_alone() -
         slave = await two_of_which_one_rots(world)
         forget_group(slave.disk)
         await slave.start()
-        assert doubtful(slave)
+        assert suspect(slave)
 
 
 async def test_doubt_ends_when_it_is_made_master() -> None:
@@ -144,10 +144,10 @@ async def test_doubt_ends_when_it_is_made_master() -> None:
         slave = await two_of_which_one_rots(world)
         await slave.start()
         await world.lead(1)
-        assert not doubtful(slave)
+        assert not suspect(slave)
         await slave.kill("power")
         await slave.start()
-        assert not doubtful(slave)
+        assert not suspect(slave)
 
 
 async def test_what_others_have_is_mended_and_leaves_no_doubt() -> None:
@@ -155,7 +155,7 @@ async def test_what_others_have_is_mended_and_leaves_no_doubt() -> None:
         slave = await two_of_which_one_rots(world)
         await world.members[0].start()
         await slave.start()
-        assert not doubtful(slave) and slave.end == world.members[0].end
+        assert not suspect(slave) and slave.end == world.members[0].end
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["knows where it was", "has heard of no group"])
@@ -169,7 +169,7 @@ async def test_another_one_is_asked_where_it_is_now(knows: bool) -> None:
         await world.members[0].start()
         world._decide(replicas=world.places())
         await slave.start()
-        assert not doubtful(slave) and slave.end == world.members[0].end
+        assert not suspect(slave) and slave.end == world.members[0].end
 
 
 @pytest.mark.parametrize("another_answers", [False, True])
@@ -197,7 +197,7 @@ async def test_what_no_other_has_is_torn_and_cut_without_doubt(another_answers: 
             answers = slave.alive.roles._replica_server
             answers._options = answers._options.model_copy(update={"replica": 7})
         await master.start()
-        assert master.end == end and doubtful(master) is another_answers
+        assert master.end == end and suspect(master) is another_answers
 
 
 async def test_the_doubt_is_on_the_device_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ async def test_the_doubt_is_on_the_device_before_the_cut(monkeypatch: pytest.Mon
         rotten = max(size)
         slave.disk.flip_bit(rotten, 8 * (size[rotten] - 3))  # it could be read again: the doubt stays all the same
         await slave.start()
-        assert doubtful(slave)
+        assert suspect(slave)
 
 
 def test_doubt_ends_when_all_is_on_the_device_that_the_master_had_as_the_stream_began() -> None:

@@ -225,7 +225,7 @@ async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked
     each.flusher.attend(members)
     each.disk.hold_syncs()
     waiting = each.waiter()
-    held = asyncio.create_task(each.flusher.held(each.store.log.end_position + 1))
+    held = asyncio.create_task(each.flusher.replicated(each.store.log.end_position + 1))
     await turns()
     each.disk.fail_syncs(1)
     each.disk.release_syncs()
@@ -244,15 +244,15 @@ async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: F
     end = each.put()
     members.appended(end, 0)
     members.connected(1, 0, 0, 0)
-    held = asyncio.create_task(each.flusher.held(end))
-    replicated = asyncio.create_task(each.flusher.replicated(end))
+    held = asyncio.create_task(each.flusher.replicated(end))
+    replicated = asyncio.create_task(each.flusher.fully_synced(end))
     await turns()
     await each.flusher.sync()
     await turns()
-    assert (held.done(), replicated.done(), each.flusher.is_held(end)) == (False, False, False)
+    assert (held.done(), replicated.done(), each.flusher.is_replicated(end)) == (False, False, False)
     members.progress(1, end, 0, 0)
     await turns()
-    assert (held.done(), replicated.done(), each.flusher.is_held(end)) == (True, False, True)
+    assert (held.done(), replicated.done(), each.flusher.is_replicated(end)) == (True, False, True)
     members.progress(1, end, end, 0)
     await replicated
 
@@ -260,8 +260,8 @@ async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: F
 async def test_a_writer_that_stopped_by_itself_is_told_too(each: Flushing) -> None:
     each.flusher.start()
     waiting = each.waiter()
-    each.store.log.stop_writing("a failed write could not be taken back")
-    with pytest.raises(WriterStoppedError, match="taken back"):
+    each.store.log.stop_writing("a failed write could not be rolled back")
+    with pytest.raises(WriterStoppedError, match="rolled back"):
         await waiting
     assert len(each.failures) == 1
     await each.flusher.stop()

@@ -18,7 +18,7 @@ from tests.harness.standalone import ROOT
 
 FOLDS = {
     "consume/pop_state.py": "PopState",
-    "topics/known_names.py": "KnownNames",
+    "topics/topic_registry.py": "TopicRegistry",
     "consume/quarantine_table.py": "QuarantineTable",
     "transactions/table.py": "TransactionTable",
 }

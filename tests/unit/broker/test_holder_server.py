@@ -41,10 +41,10 @@ async def test_a_summary_of_what_is_held() -> None:
         await broker.pop(1)
         found = await summary(broker)
         assert found.total == 5
-        assert [(each.group, each.held, each.clients) for each in found.groups] == [("g", 5, 2)]
+        assert [(each.group, each.in_flight, each.clients) for each in found.groups] == [("g", 5, 2)]
         assert found.groups[0].oldest_popped_ms == popped_ms
         assert [
-            (each.group, each.client_id, each.held, each.oldest_popped_ms - popped_ms) for each in found.clients
+            (each.group, each.client_id, each.in_flight, each.oldest_popped_ms - popped_ms) for each in found.clients
         ] == [
             ("g", "b", 3, 10),
             ("g", "a", 1, 0),

@@ -264,7 +264,7 @@ async def test_a_slave_whose_disk_is_full_deletes_what_its_master_has_deleted_an
         slave = world.members[1]
         await fill(world)
         await world.in_sync(0, 1)
-        await until(lambda: slave.alive.files.confirmed_position == master.end)
+        await until(lambda: slave.alive.files.high_watermark == master.end)
         assert slave.alive.role.follower is not None
         await slave.alive.role.follower.save()
         slave.disk.fill(0)

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from popwheel_broker.topics.known_names import Names
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from popwheel_broker.topics.topic_registry import Names
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.unit.broker.group_world import GroupWorld, Member, group_of, until
 from tests.unit.broker.test_stale_view import hear
 from tests.unit.broker.world import World
 
-ANEW = 7 * VERSIONS_PER_INCARNATION
+ANEW = 7 * VERSIONS_PER_STORE
 T = Topic(name="t", queues=2, id=ANEW + 1)
 G = Group(name="g", max_attempts=3, id=ANEW + 2)
 MADE = [
@@ -54,7 +54,7 @@ async def got(w: GroupWorld) -> list[bytes]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("known", [1, 7, 9 * VERSIONS_PER_INCARNATION])
+@pytest.mark.parametrize("known", [1, 7, 9 * VERSIONS_PER_STORE])
 async def test_a_topic_and_a_group_that_are_made_again_go_on_where_they_were(known: int) -> None:
     async with group_of(1) as w:
         master = await w.lead(0)
@@ -111,7 +111,7 @@ async def test_a_proxy_that_has_not_heard_of_the_new_state_is_to_try_again(is_pl
     """By its id, of a later version of the state that was lost, the topic looked deleted and made anew."""
     async with group_of(1) as w:
         master = await w.lead(0)
-        old = 9 * VERSIONS_PER_INCARNATION + 40
+        old = 9 * VERSIONS_PER_STORE + 40
         await hear(master, ClusterUpdate(version=old, topics=[Topic(name="t", queues=2, id=old)]))
         await w.put(b"1", topic_id=old)
         await hear(master, made_anew(w), *(MADE if is_placed else ()))
@@ -180,9 +180,9 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.add_topic("t")
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
-        world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_INCARNATION, deleted_topics=["t"]))
-    world.core.cluster_changes._note_names(Names(heard=ANEW))
-    world.core.cluster_changes._note_names(Names({"t": T.id}, heard=T.id))
+        world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_STORE, deleted_topics=["t"]))
+    world.core.cluster_changes._note_names(Names(applied_version=ANEW))
+    world.core.cluster_changes._note_names(Names({"t": T.id}, applied_version=T.id))
     world.put("t", b"2")
     return world
 
@@ -194,11 +194,11 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
     names = world.core.names
     world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
-    assert names.is_unsettled
+    assert names.has_pending_changes
     world.hear(made_anew_for(T))
     world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
-    assert not names.is_unsettled
+    assert not names.has_pending_changes
     assert world.bodies(world.pop("g", "t")) == [b"1", b"2"]
 
 

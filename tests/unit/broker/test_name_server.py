@@ -6,10 +6,10 @@ import random
 import pytest
 
 from popwheel_broker.calls.name_server import LISTED_MAX, NameServer
-from popwheel_broker.topics.known_names import KnownNames, Names
 from popwheel_broker.topics.known_settings import written_settings
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.clock import SystemClock
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
@@ -22,7 +22,7 @@ from tests.unit.broker.served_broker import Broker, refused, running
 from tests.unit.broker.test_notify import change
 from tests.unit.broker.world import KEY
 
-ANEW = 7 * VERSIONS_PER_INCARNATION
+ANEW = 7 * VERSIONS_PER_STORE
 BACK = 1_000_001
 
 
@@ -36,7 +36,7 @@ async def hear(broker: Broker, update: ClusterUpdate) -> None:
     await broker.controller.updates.put(update)
     names = broker.app.core.names
     async with asyncio.timeout(5):
-        while broker.app.view.version != update.version or names.is_unsettled or names.has_unwritten_settings:
+        while broker.app.view.version != update.version or names.has_pending_changes or names.has_unwritten_settings:
             await asyncio.sleep(0)
 
 
@@ -45,7 +45,7 @@ def whole(version: int, *topics: Topic, groups: tuple[Group, ...] = ()) -> Clust
     return ClusterUpdate(version=version, snapshot=True, cluster=cluster, topics=topics, groups=groups)
 
 
-FIFO = Topic(name="a", type=TopicType.FIFO, queues=4, lane_queues=2, id=2)
+FIFO = Topic(name="a", type=TopicType.FIFO, queues=4, message_group_queues=2, id=2)
 SLOW = Group(name="slow", max_attempts=9, fifo=True, backoff_ms=[5, 7], paused_ms=11, id=3)
 
 
@@ -58,7 +58,7 @@ async def test_ids_settings_and_queues_are_told_page_by_page() -> None:
         assert first.next == "a"
         (found,) = first.names
         assert (found.name, list(found.ids), found.queues, found.has_lite_topics) == ("a", [2], 0, False)
-        expected = Topic(type=TopicType.FIFO, queues=4, lane_queues=2)
+        expected = Topic(type=TopicType.FIFO, queues=4, message_group_queues=2)
         assert Topic.FromString(found.settings) == expected
         second = await listed(broker, after=first.next)
         assert [(each.name, list(each.ids), each.queues) for each in second.names] == [("t", [1], 2)]
@@ -68,7 +68,7 @@ async def test_ids_settings_and_queues_are_told_page_by_page() -> None:
         assert Group.FromString(groups.names[1].settings) == Group(
             max_attempts=9, fifo=True, backoff_ms=[5, 7], paused_ms=11
         )
-        assert [(state.version, state.heard) for state in groups.states] == [(3, 3)]
+        assert [(state.version, state.applied_version) for state in groups.states] == [(3, 3)]
 
 
 @pytest.mark.parametrize("limit", [0, LISTED_MAX + 1])
@@ -86,7 +86,7 @@ async def test_a_change_of_settings_is_written_down_and_outlives_a_restart() -> 
         assert Topic.FromString((await listed(broker)).names[0].settings).queues == 5
     async with running(disk, clock=clock) as broker:  # its controller tells the older settings, which count again
         async with asyncio.timeout(5):
-            while broker.app.core.names.has_unwritten_settings or broker.app.core.names.is_unsettled:
+            while broker.app.core.names.has_unwritten_settings or broker.app.core.names.has_pending_changes:
                 await asyncio.sleep(0)
         assert Topic.FromString((await listed(broker)).names[0].settings) == Topic(queues=2)
 
@@ -105,7 +105,7 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
             found = await listed(broker, groups=groups)
             assert {each.name: list(each.ids) for each in found.names} == names
             assert all(each.HasField("settings") for each in found.names)
-            assert [(each.version, each.heard) for each in found.states] == [(2, 2), (ANEW, ANEW)]
+            assert [(each.version, each.applied_version) for each in found.states] == [(2, 2), (ANEW, ANEW)]
         broker.controller.snapshot = whole(ANEW)
         controller = broker.controller
     async with running(disk, clock=clock) as broker:
@@ -147,15 +147,15 @@ def test_a_record_of_an_older_release_says_no_settings_and_one_of_this_release_d
 
 def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a_time() -> None:
     view = ClusterView()
-    names = KnownNames(view)
+    names = TopicRegistry(view)
     topics = [Topic(name=f"t{number}", queues=number + 1, id=number + 1) for number in range(600)]
     names_in_log.note(names, Names({each.name: each.id for each in topics}, {}, 600))
     update = whole(600, *topics)
-    names.tell(update)
+    names.stage(update)
     view.apply(update)
-    names.hear(update)
+    names.view_changed(update)
     assert names.changes().new_topics == {}
-    names.settled()
+    names.applied()
     written = []
     while names.has_unwritten_settings:
         some = names.unwritten_settings()
@@ -169,12 +169,12 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
 def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_told_anew() -> None:
     """A master before had heard of other settings, and the controllers were set back since."""
     view = ClusterView()
-    names = KnownNames(view)
+    names = TopicRegistry(view)
     topic = Topic(name="t", queues=2, id=1)
     for each in (whole(1, topic), whole(1, topic)):
-        names.tell(each)
+        names.stage(each)
         view.apply(each)
-        names.hear(each)
+        names.view_changed(each)
         newer = written_settings(Topic(queues=9))
         names_in_log.note(names, Names({"t": 1}, topic_settings={"t": newer}))
         assert names.unwritten_settings() == Names(topic_settings={"t": written_settings(topic)})

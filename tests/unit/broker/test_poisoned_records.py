@@ -82,7 +82,7 @@ async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_w
         core.cluster_changed(ClusterUpdate(version=1000, deleted_topics=[*others, "t"]))
         with pytest.raises(StatusError, match="the quarantine has no id"):
             await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
-        assert core.names.can_be_settled
+        assert core.names.can_apply_changes
 
 
 async def test_a_message_that_fails_as_it_comes_due_ends_no_broker() -> None:
@@ -115,7 +115,7 @@ async def test_a_slave_takes_over_and_folds_what_it_cannot_take_apart(
         patch.setattr(replica_store, "checked_records", checked_records)
         await store.take(data[: positions[10]], positions[10])
     await store.take(data[positions[10] : positions[20]], positions[20])
-    assert store.files.confirmed_position == positions[20]
+    assert store.files.high_watermark == positions[20]
     plain = Store()
     await plain.start()
     await plain.take(data[: positions[20]], positions[20])

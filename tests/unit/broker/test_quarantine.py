@@ -136,14 +136,14 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
     assert taken == {"bad": 5, "other": 3}
     again = QuarantineTable()
     again.restore(table.saved(1 << 60))
-    assert (again.shares.held("bad"), again.shares.total) == (5, 8)
+    assert (again.shares.share("bad"), again.shares.total) == (5, 8)
     for kind, body in (
         (RecordKind.QUARANTINE_END, encode_end(next(iter(again)).key)),
         (RecordKind.FORGET_TOPIC, b"nobody"),
         (RecordKind.FORGET_TOPIC, b"other"),
     ):
         again.apply(stored(Record(kind, "t", 0, body), 0, 1, 1, 0, 0))
-    assert (again.shares.held("bad"), again.shares.total, len(again)) == (4, 4, 4)
+    assert (again.shares.share("bad"), again.shares.total, len(again)) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("kind", CRASHES)

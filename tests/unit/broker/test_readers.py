@@ -141,7 +141,7 @@ def test_readers_are_found_by_topic_as_by_group(steps: list[tuple[str, str, str]
     model: set[tuple[str, str]] = set()
     for what, group, topic in steps:
         if what == "note":
-            readers.note({group: [topic]})
+            readers.record({group: [topic]})
             model.add((group, topic))
         elif what == "topic":
             assert sorted(readers.forget_topic(topic)) == sorted(each for each, of in model if of == topic)
@@ -255,6 +255,6 @@ TestReaders.settings = settings(max_examples=30, stateful_step_count=15, deadlin
 
 def test_a_pair_is_there_once() -> None:
     readers = Readers()
-    readers.note({"g": ["t", "t"]})
-    readers.note({"g": ["t", "u"]})
+    readers.record({"g": ["t", "t"]})
+    readers.record({"g": ["t", "u"]})
     assert (len(readers), readers.topics_of("g")) == (2, ["t", "u"])

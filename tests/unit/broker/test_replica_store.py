@@ -36,7 +36,7 @@ async def test_what_a_save_that_was_given_up_has_written_is_on_the_device(seed: 
     await store.again()
     again = store.files.core.store.queue("t", 0)
     assert again is not None and again.read(0, 1000) == entries
-    assert store.files.confirmed_position == saved  # nothing had to be made again
+    assert store.files.high_watermark == saved  # nothing had to be made again
     assert not store.failures
 
 
@@ -185,7 +185,7 @@ async def test_a_checkpoint_that_shows_what_was_cut_off_is_not_used(what: str) -
     await files.unfinish()
     await files.cut(put.end_position)
     files.confirm(put.end_position)
-    while files.confirmed_position < put.end_position:
+    while files.high_watermark < put.end_position:
         await asyncio.sleep(0)
     assert derived_state(files.core) == derived_state(slave.files.core)
     assert [queue.topic for queue in files.core.store.queues] == ["t"]
@@ -299,11 +299,11 @@ async def test_what_is_folded_late_is_read_in_a_thread(way: str) -> None:
     store, end, _ = await cold_store()
     if way == "follow":
         store.files.confirm(end)
-        while store.files.confirmed_position < end:
+        while store.files.high_watermark < end:
             await asyncio.sleep(0)
     else:
         await store.files.finish(4)
-    assert store.files.confirmed_position >= end
+    assert store.files.high_watermark >= end
     assert store.disk.reads.fetched_bytes >= end
     assert not store.failures
 
@@ -316,13 +316,13 @@ async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> No
     files.confirm(end)
     while files._fold._folding is not None:
         await asyncio.sleep(0)
-    assert files.confirmed_position == positions[7], "what stands before it is folded"
+    assert files.high_watermark == positions[7], "what stands before it is folded"
     with pytest.raises(CorruptDataError):
         files.confirm(end)
     store.disk.may_block = True
     await files.mend(positions[7], good)
     files.confirm(end)
-    while files.confirmed_position < end:
+    while files.high_watermark < end:
         await asyncio.sleep(0)
     assert not store.failures
 

@@ -193,7 +193,7 @@ def test_a_term_goes_on_whole_if_a_transfer_is_given_up_while_the_device_is_slow
             assert given_up.value.status is GrpcStatus.DEADLINE_EXCEEDED
             assert await w.pop() == {}  # it is served again
             began_s = clock.monotonic()
-            with pytest.raises(StatusError, match="did not end within 2") as refused:
+            with pytest.raises(StatusError, match="did not stop within 2") as refused:
                 await calls.call(methods.HAND_OVER, request)
             assert refused.value.code == Code.HA_NOT_AVAILABLE
             assert clock.monotonic() - began_s == pytest.approx(2.0)

@@ -193,7 +193,7 @@ async def test_all_modes_replicate(ack_mode: str, flush: str) -> None:
             assert (await world.put(b"%d" % number)).queue_offset == number
         await world.ack(*(await world.pop(20)).values())
         await world.in_sync(0, 1)
-        await until(lambda: first.alive.files.confirmed_position == second.alive.files.confirmed_position == first.end)
+        await until(lambda: first.alive.files.high_watermark == second.alive.files.high_watermark == first.end)
         await first.kill()
         await world.lead(1)
         assert len(await world.pop()) == 30
@@ -266,18 +266,18 @@ async def test_what_a_call_has_done_is_well_when_it_is_tried_again_and_for_no_ot
         handles = [(await world.pop(1)).popitem()[1] for _ in range(3)]
 
         async def ack(call: int, again: bool) -> list[int]:
-            request = pb.AckRequest(group="g", topic="t", receipt_handles=handles[:1], call=call, again=again)
+            request = pb.AckRequest(group="g", topic="t", receipt_handles=handles[:1], call=call, is_retry=again)
             answer = await world.channel.call(methods.ACK, request)
             return [result.code for result in answer.results] or [Code.OK]
 
         async def change(call: int, again: bool) -> str:
             request = pb.ChangeInvisibleRequest(
-                group="g", topic="t", receipt_handle=handles[1], invisible_ms=60_000, call=call, again=again
+                group="g", topic="t", receipt_handle=handles[1], invisible_ms=60_000, call=call, is_retry=again
             )
             return (await world.channel.call(methods.CHANGE_INVISIBLE, request)).receipt_handle
 
         async def dead_letter(call: int, again: bool) -> None:
-            request = pb.DeadLetterRequest(group="g", topic="t", receipt_handle=handles[2], call=call, again=again)
+            request = pb.DeadLetterRequest(group="g", topic="t", receipt_handle=handles[2], call=call, is_retry=again)
             await world.channel.call(methods.DEAD_LETTER, request)
 
         assert await ack(71, again=False) == [Code.OK]
@@ -310,7 +310,7 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         await first.start()
         files = first.alive.files
         assert list(first.alive.role.group.sync_state_set) == [0]
-        assert files.confirmed_position == files.saved_position < files.end_position
+        assert files.high_watermark == files.saved_position < files.end_position
         world.group = heard
         await world.lead(0)
         assert len(await world.pop()) == 10

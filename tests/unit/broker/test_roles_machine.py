@@ -181,5 +181,5 @@ async def test_it_is_seen_when_nobody_leads() -> None:
     world = GroupWorld(2)
     await world.start()
     await until(lambda: world.members[0].alive.view.ready)
-    assert "not been told yet" in str(world.members[0].alive.health())
+    assert "has no role yet" in str(world.members[0].alive.health())
     await world.stop()

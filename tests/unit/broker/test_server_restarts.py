@@ -79,7 +79,7 @@ async def test_a_failed_sync_ends_the_broker_and_is_never_followed_by_an_ok() ->
     async with running() as broker:
         await broker.put(b"1")
         broker.disk.fail_syncs(1)
-        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "the broker stops.*can't be told")
+        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "the broker stops.*took effect is unknown")
         assert isinstance(await broker.app.failure, OSError)
         assert "has stopped" in str(broker.app.health())
 
@@ -107,7 +107,7 @@ async def test_a_send_whose_refusal_could_not_be_made_to_last_is_in_doubt() -> N
         await broker.put(b"1")
         broker.disk.fail_writes(1)
         broker.disk.fail_syncs(1)
-        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "can't be told")
+        await refused(broker.put(b"2"), Code.SLAVE_PERSISTENCE_TIMEOUT, "is unknown")
         await broker.app.failure
 
 

@@ -19,7 +19,7 @@ async def hear(member: Member, *updates: ClusterUpdate) -> None:
     """One replica hears of the cluster, and a master has settled it."""
     for update in updates:
         member.alive.view.apply(update)
-    await until(lambda: member.alive.role.leader is None or not member.alive.core.names.is_unsettled)
+    await until(lambda: member.alive.role.leader is None or not member.alive.core.names.has_pending_changes)
 
 
 async def fail_over(w: GroupWorld) -> None:

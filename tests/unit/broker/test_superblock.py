@@ -23,7 +23,7 @@ FOLDER = Path("/broker")
 PATH = FOLDER / NAME
 SEEDS = range(20)
 EPOCHS = EpochStart(1, 0), EpochStart(3, 700)
-FULL = Contents(bytes(range(16)), b"the group", EPOCHS, 700, is_installing=True, is_doubtful=True)
+FULL = Contents(bytes(range(16)), b"the group", EPOCHS, 700, is_installing=True, is_suspect=True)
 
 
 def made(seed: int = 0) -> MemoryDisk:
@@ -69,11 +69,11 @@ async def test_what_is_said_outlives_the_machine_and_leaves_the_rest() -> None:
     identity = superblock.contents.identity
     group = BrokerGroup(name="b", version=3, epoch=2, master=1, sync_state_set=[0, 1], replicas=[Replica(number=1)])
     await superblock.change(group=group.SerializeToString())
-    await superblock.change(is_doubtful=True)
+    await superblock.change(is_suspect=True)
     await superblock.change(epochs=EPOCHS, log_start=700)
     disk.crash("power")
     found = (await loaded(disk)).contents
-    assert found == Contents(identity, group.SerializeToString(), EPOCHS, 700, is_doubtful=True)
+    assert found == Contents(identity, group.SerializeToString(), EPOCHS, 700, is_suspect=True)
     assert BrokerGroup.FromString(found.group) == group
 
 
@@ -107,11 +107,11 @@ async def test_a_power_loss_on_the_way_leaves_one_of_both() -> None:
             if (seed + each) % 2:
                 disk.fail_writes(1)
             with pytest.raises(OSError, match="Input/output error"):
-                await superblock.change(log_start=700 + each, is_doubtful=True)
+                await superblock.change(log_start=700 + each, is_suspect=True)
         disk.crash("power")
         found = (await loaded(disk)).contents
         assert found == before or found in [
-            Contents(before.identity, log_start=700 + each, is_doubtful=True) for each in range(4)
+            Contents(before.identity, log_start=700 + each, is_suspect=True) for each in range(4)
         ]
 
 
@@ -137,12 +137,12 @@ async def test_what_was_read_is_on_the_device_before_anything_counts_on_it() -> 
     for seed in SEEDS:
         disk = made(seed)
         superblock = await loaded(disk)
-        put_in = encode(Contents(superblock.contents.identity, is_doubtful=True), superblock._sequence + 1)
+        put_in = encode(Contents(superblock.contents.identity, is_suspect=True), superblock._sequence + 1)
         disk.open(PATH).write(0, [put_in])
         disk.crash("process")
-        assert (await loaded(disk)).contents.is_doubtful
+        assert (await loaded(disk)).contents.is_suspect
         disk.crash("power")
-        assert (await loaded(disk)).contents.is_doubtful
+        assert (await loaded(disk)).contents.is_suspect
 
 
 async def test_a_power_loss_after_a_process_that_died_as_it_wrote_leaves_one_slot() -> None:
@@ -156,7 +156,7 @@ async def test_a_power_loss_after_a_process_that_died_as_it_wrote_leaves_one_slo
         superblock = await loaded(disk)
         await superblock.change(group=groups[0])
         if seed % 2:  # each change begins with the slot that the one before has ended with
-            await superblock.change(is_doubtful=True)
+            await superblock.change(is_suspect=True)
         disk.stop_at = disk.steps + died_at
         with pytest.raises(StoppedError):
             await superblock.change(group=groups[1])
@@ -185,7 +185,7 @@ async def test_a_start_that_misses_the_logs_beginning_changes_nothing() -> None:
 async def test_one_bit_that_rots_hides_nothing_and_is_mended(byte: int) -> None:
     disk = made()
     superblock = await loaded(disk)
-    await superblock.change(is_doubtful=True, epochs=EPOCHS)
+    await superblock.change(is_suspect=True, epochs=EPOCHS)
     disk.flip_bit(PATH, 8 * byte)
     assert (await loaded(disk)).contents == superblock.contents
     assert decode(disk.files()[PATH][:SLOT_BYTES]) == decode(disk.files()[PATH][SLOT_BYTES:]) is not None
@@ -196,7 +196,7 @@ async def test_a_power_loss_as_a_rotten_slot_is_mended_leaves_the_other(rotten: 
     for seed in SEEDS:
         disk = made(seed)
         superblock = await loaded(disk)
-        await superblock.change(is_doubtful=True)
+        await superblock.change(is_suspect=True)
         rot(disk, rotten)
         disk.fail_syncs(1)
         with pytest.raises(OSError, match="Input/output error"):

@@ -183,7 +183,7 @@ def test_a_slave_that_dies_goes_on_from_its_own_files(kind: CrashKind, core_save
         if lose_files:
             pair.slave.remove_timer_files()
         pair.slave.crash(kind)
-        pair.slave.fold_to(pair.master.core.store.confirmed_position)
+        pair.slave.fold_to(pair.master.core.store.high_watermark)
         pair.follow()
         assert pair.slave.timer.state.pending.by_topic() == pair.master.timer.state.pending.by_topic()
     pair.fail_over()

@@ -11,7 +11,7 @@ import pytest
 from popwheel_broker.log.record import Record, RecordKind
 from popwheel_broker.log.refusals import disk_full
 from popwheel_broker.log.timer_record import TIMER_QUEUE, TIMER_TOPIC, decode_delay
-from popwheel_broker.topics.known_names import Names
+from popwheel_broker.topics.topic_registry import Names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import revive_topic
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult
@@ -354,7 +354,7 @@ def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
     world = world_of_many()
     names, buffer = world.core.names, world.core.state.merge_buffer
     left = []
-    while names.can_be_settled:
+    while names.can_apply_changes:
         world.core.cluster_changes.apply()
         left.append((len(names.topic_ids), len(names.group_ids), len(world.core.store.queues), buffer.pairs))
     system = len(world.core.store.queues)
@@ -367,7 +367,7 @@ def test_what_a_call_needs_of_many_that_are_deleted_goes_at_once_and_nothing_els
     assert [each for each in range(10) if f"t{each}" not in world.core.names.topic_ids] == [9]
     assert [each for each in range(10) if f"g{each}" not in world.core.names.group_ids] == [7, 8]
     assert (world.held("t9"), len(world.held("t0"))) == ([], 1)
-    assert world.core.names.can_be_settled
+    assert world.core.names.can_apply_changes
 
 
 @pytest.mark.parametrize("is_saved", [False, True])

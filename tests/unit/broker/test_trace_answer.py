@@ -75,7 +75,7 @@ def test_what_its_consumer_puts_off() -> None:
     assert not holding(world, b"1".hex()).put_off
     world.core.acks.change_invisible("g", "t", handle, 60_000)
     found = holding(world, b"1".hex())
-    assert (found.holding, found.put_off) == (pb.GIVEN_OUT, True)
+    assert (found.holding, found.put_off) == (pb.DELIVERED, True)
     assert found.due_ms - found.popped_ms == 60_000
 
 
@@ -93,7 +93,7 @@ def test_what_is_set_aside_is_not_called_done() -> None:
     world = world_of()
     entry = set_aside_one(world)
     found = holding(world, MARK.hex())
-    assert (found.holding, found.set_aside) == (pb.SET_ASIDE, entry.id)
+    assert (found.holding, found.quarantine_id) == (pb.POISONED, entry.id)
 
 
 def test_places_are_in_the_order_of_the_log() -> None:

@@ -260,7 +260,7 @@ class TimerPair:
         return [
             (found.payload[-self.body_bytes :], found.store_time_ms - self.begin_ms)
             for found in self.master.core.store.log.records(
-                self.master.core.store.log.start_position, self.master.core.store.confirmed_position
+                self.master.core.store.log.start_position, self.master.core.store.high_watermark
             )
             if found.kind == RecordKind.MESSAGE and found.topic == topic
         ]

@@ -99,7 +99,7 @@ def test_an_authority_is_replaced_in_three_steps(new: CertificateSet, asked: boo
     assert after(held, day + 1.9 / 24) == (held, "")
 
     held, why = after(held, day + 2.2 / 24)
-    assert why == "the authority before is trusted no more"
+    assert why == "the previous authority is not trusted any more"
     assert _certificates(held.authorities) == [later]
     assert after(held, day + 3) == (held, "")
 

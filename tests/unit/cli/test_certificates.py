@@ -37,7 +37,7 @@ async def test_a_secret_is_made_left_alone_and_renewed(api: MemoryApi, clock: Ma
     made = data(api)
     assert made.keys() == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
     assert base64.b64decode(made["tls.key"]).startswith(b"-----BEGIN PRIVATE KEY-----")
-    assert await keep(api, SECRET, NAMES, clock) == "nothing is to be renewed now"
+    assert await keep(api, SECRET, NAMES, clock) == "no renewal is due"
     assert data(api) == made
     clock.advance(61 * DAY_MS)
     assert "last third" in await keep(api, SECRET, NAMES, clock)
@@ -58,7 +58,7 @@ async def test_who_was_slower_looks_again(api: MemoryApi, clock: ManualClock) ->
     await keep(api, SECRET, NAMES, clock)
     renewed = data(api)
     api.stale_reads = 1
-    assert await keep(api, SECRET, NAMES, clock) == "nothing is to be renewed now"
+    assert await keep(api, SECRET, NAMES, clock) == "no renewal is due"
     assert data(api) == renewed != made
     api.stale_reads = 100
     with pytest.raises(CommandError, match="was changed by others 3 times"):

@@ -177,7 +177,7 @@ SWITCHOVER = "POST /brokers/broker-0/switchover"
     ("answer", "sentence"),
     [
         ((500, {"code": "HA_NOT_AVAILABLE", "message": "replica 1 did not catch up"}), "replica 1 did not catch up"),
-        (None, "look whether it was done before you ask again"),
+        (None, "check whether it was done before you retry"),
     ],
 )
 def test_a_switchover_that_the_leader_may_have_made_is_asked_of_no_other(

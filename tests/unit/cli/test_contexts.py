@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from popwheel_cli.admin.connection import settle
+from popwheel_cli.admin.connection import connection_from
 from popwheel_cli.admin.contexts import (
     CONTEXTS_MAX,
     FILE_BYTES_MAX,
@@ -29,7 +29,7 @@ BOTH = Contexts({"lab": LAB, "prod": Context("http://prod:1")}, current="lab")
 
 
 def server_of(given: Mapping[str, str], environment: Mapping[str, str], contexts: Contexts = BOTH) -> str:
-    return settle(given, {**SECRETS, **environment}, lambda: contexts).servers
+    return connection_from(given, {**SECRETS, **environment}, lambda: contexts).servers
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_without_any_word_this_machine_is_meant() -> None:
 
 
 def test_a_context_has_all_that_a_command_needs() -> None:
-    found = settle({}, SECRETS, lambda: BOTH)
+    found = connection_from({}, SECRETS, lambda: BOTH)
     assert (found.token, found.credentials, found.proxy) == ("lab-token", Credentials("me", "lab-secret"), "lab:2")
-    found = settle({"token": "mine", "access_key": "you", "secret": "yours"}, SECRETS, lambda: BOTH)
+    found = connection_from({"token": "mine", "access_key": "you", "secret": "yours"}, SECRETS, lambda: BOTH)
     assert (found.token, found.credentials) == ("mine", Credentials("you", "yours"))
-    found = settle({}, {**SECRETS, "POPWHEEL_TOKEN": "of a variable"}, lambda: BOTH)
+    found = connection_from({}, {**SECRETS, "POPWHEEL_TOKEN": "of a variable"}, lambda: BOTH)
     assert (found.token, found.credentials) == ("of a variable", Credentials("me", "lab-secret"))
 
 
 def test_secrets_of_a_context_go_to_no_other_server() -> None:
-    found = settle({"server": "http://elsewhere"}, SECRETS, lambda: BOTH)
+    found = connection_from({"server": "http://elsewhere"}, SECRETS, lambda: BOTH)
     assert (found.token, found.credentials, found.proxy) == ("", Credentials("", ""), "")
 
 
@@ -70,9 +70,9 @@ def test_a_file_is_not_read_where_no_context_is_meant() -> None:
     def broken() -> Contexts:
         raise CommandError("it is broken")
 
-    assert settle({"server": "http://option"}, {}, broken).servers == "http://option"
+    assert connection_from({"server": "http://option"}, {}, broken).servers == "http://option"
     with pytest.raises(CommandError):
-        settle({}, {}, broken)
+        connection_from({}, {}, broken)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_file_is_not_read_where_no_context_is_meant() -> None:
 )
 def test_what_cannot_be_is_said(given: dict[str, str], environment: dict[str, str], says: str) -> None:
     with pytest.raises(CommandError) as refused:
-        settle(given, environment, lambda: BOTH)
+        connection_from(given, environment, lambda: BOTH)
     assert says in refused.value.message
 
 

@@ -48,7 +48,8 @@ def test_a_summary() -> None:
         ["workers", "-", "3", "-"],
     ]
     assert result.stderr == (
-        "12 messages are held; 0 other groups and 5 other clients at least are not shown\nwithout the broker b2: away\n"
+        "12 messages are in flight; 0 other groups and 5 other clients at least are not shown\n"
+        "without the broker b2: away\n"
     )
     assert json.loads(as_json.stdout) == answer
 
@@ -111,7 +112,7 @@ def test_what_is_not_held() -> None:
 
 
 def place(kind: str = "stored", **more: Any) -> dict[str, Any]:
-    holding = {"group": "g", "holding": "given out", "popped_ms": NOW_MS, "due_ms": NOW_MS, "client_id": "consumer@7"}
+    holding = {"group": "g", "holding": "delivered", "popped_ms": NOW_MS, "due_ms": NOW_MS, "client_id": "consumer@7"}
     return {
         "broker": "b1",
         "topic": "t",

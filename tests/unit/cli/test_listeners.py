@@ -59,7 +59,7 @@ def test_a_start_that_strangers_reach_says_so(host: str, loud: int) -> None:
         listeners.warn_of_open_clients(given, host)
         listeners.warn_of_open_admin(given, host)
     assert [line["log_level"] for line in lines] == ["warning"] * loud
-    assert all(line["event"].startswith("anybody who reaches this port may") for line in lines)
+    assert all(line["event"].startswith("all clients that reach this port may") for line in lines)
 
 
 def test_a_controller_serves_the_console_unless_it_is_told_not_to() -> None:

@@ -85,7 +85,7 @@ async def test_the_list_says_what_failed_and_where(cluster: Cluster) -> None:
     result = await cluster.admin("list")
     assert result.exit_code == 0, result.output
     heads, row = (line.split() for line in result.stdout.splitlines())
-    assert heads == ["SET", "ASIDE", "BROKER", "ID", "STEP", "TOPIC", "GROUP", "TAKEN", "REASON"]
+    assert heads == ["SINCE", "BROKER", "ID", "STEP", "TOPIC", "GROUP", "TAKEN", "REASON"]
     assert row[1:] == ["b1", cluster.id, "redelivery", "t", "g", "yes", "KeyError:", "'poison'"]
     listed = json.loads((await cluster.admin("list", "-o", "json")).stdout)
     assert (listed["total"], listed["unanswered"]) == (1, [])

@@ -111,7 +111,7 @@ async def test_half_open() -> None:
     async with world() as it:
         line = await it.line()
         await line.say(b"before")
-        it.relay.set(Passage(to_client=Flow.HELD))
+        it.relay.set(Passage(to_client=Flow.PAUSED))
         line.writer.write(b"heard")
         assert await line.hears_nothing()
         assert bytes(it.heard) == b"beforeheard", "the other way is open"

@@ -148,6 +148,6 @@ async def test_refusals_are_one_sentence(cluster: Cluster) -> None:
     for words, sentence in (
         (("list", "--topic", "nowhere"), "TOPIC_NOT_FOUND: there is no topic nowhere"),
         (("list", "--topic", "later", "--within", "9999d"), "BAD_REQUEST: within_ms: "),
-        (("recall", "x", "--topic", "later"), "BAD_REQUEST: this recall handle was not given out for this topic"),
+        (("recall", "x", "--topic", "later"), "BAD_REQUEST: this recall handle was not issued for this topic"),
     ):
         assert sentence in sentence_of(await cluster.admin("timer", *words))

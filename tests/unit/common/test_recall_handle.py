@@ -42,7 +42,7 @@ def test_a_handle_is_read_as_it_was_made(
 
 def test_a_handle_is_good_for_its_topic_and_key_only() -> None:
     for key, topic in ((b"x" * 32, "orders"), (KEY, "payments"), (KEY, "")):
-        with pytest.raises(StatusError, match="was not given out for this topic") as refused:
+        with pytest.raises(StatusError, match="was not issued for this topic") as refused:
             recall_handle.decode(key, topic, HANDLE)
         assert refused.value.code == Code.BAD_REQUEST
 

@@ -11,13 +11,13 @@ HOLDERS = "abcde"
 def test_one_that_hoards_gets_half_and_two_get_a_third_each() -> None:
     shares = Shares()
     shares.take("a", shares.room("a", 90))
-    assert (shares.held("a"), shares.room("a", 90)) == (45, 0)
+    assert (shares.share("a"), shares.room("a", 90)) == (45, 0)
     for _ in range(90):
         for holder in "ab":
             shares.take(holder, min(1, shares.room(holder, 90)))
-        if shares.held("a") > 30:
+        if shares.share("a") > 30:
             shares.give("a")
-    assert (shares.held("a"), shares.held("b")) == (30, 30)
+    assert (shares.share("a"), shares.share("b")) == (30, 30)
 
 
 def test_a_limit_of_one_can_be_used() -> None:
@@ -41,9 +41,9 @@ def test_the_limit_holds_and_whoever_has_nothing_finds_room(steps: list[tuple[st
     shares = Shares()
     for holder, amount, gives in steps:
         if gives:
-            shares.give(holder, min(amount, shares.held(holder)))
+            shares.give(holder, min(amount, shares.share(holder)))
         else:
             shares.take(holder, min(amount, shares.room(holder, limit)))
-        assert shares.total == sum(map(shares.held, HOLDERS)) <= limit
-        assert len(shares) == sum(shares.held(each) > 0 for each in HOLDERS)
+        assert shares.total == sum(map(shares.share, HOLDERS)) <= limit
+        assert len(shares) == sum(shares.share(each) > 0 for each in HOLDERS)
         assert shares.room("newcomer", limit) > 0

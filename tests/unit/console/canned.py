@@ -162,7 +162,7 @@ _PLACE: Final = {
     "groups": [
         {
             "group": "billing",
-            "holding": "given out",
+            "holding": "delivered",
             "popped_ms": NOW_MS - 20_000,
             "due_ms": NOW_MS + 10_000,
             "attempts": 0,

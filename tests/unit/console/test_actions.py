@@ -160,7 +160,7 @@ async def test_what_becomes_of_chosen_dead_letters_is_said() -> None:
     async with CannedServer({**ANSWERS, path: told}).browser() as browser:
         fields = {**await form_of(browser), "7@broker-0": "yes", "do": "redrive"}
         answer = await browser.post("/groups/billing/dead-letters/choose", data=fields, follow_redirects=True)
-    for words in ("2 dead letters will come again", "1 other will stay", "3 others", "broker-0 · 7: it is no dead"):
+    for words in ("2 dead letters will be redelivered", "1 other will stay", "3 others", "broker-0 · 7: it is no dead"):
         assert words in answer.text
 
 

@@ -228,7 +228,7 @@ async def test_a_route_that_fails_takes_no_page_with_it() -> None:
         async with server.browser() as browser:
             page = ReadPage((await browser.get("/")).text)
     assert "Not known: the server answered with status 500." in page.shown
-    assert [line["event"] for line in lines] == ["a route failed that the console had asked"]
+    assert [line["event"] for line in lines] == ["a route failed for the console"]
 
 
 async def test_what_is_late_is_a_skeleton_until_a_refresh(monkeypatch: pytest.MonkeyPatch) -> None:

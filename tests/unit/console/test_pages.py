@@ -159,7 +159,7 @@ async def test_who_could_not_be_asked_is_named() -> None:
 
 async def test_an_older_server_says_less_and_the_page_says_so() -> None:
     page = await page_of("/", SERVERS["older"])
-    assert "Not known: this server does not tell it." in page.shown
+    assert "Not known: this server does not report it." in page.shown
     page = await page_of("/messages/Orders/01AB", {**ANSWERS, "GET /messages/01AB/events": None})
     assert "Read from where the message is and was" in page.shown
 

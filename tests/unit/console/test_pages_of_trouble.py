@@ -111,8 +111,8 @@ async def test_a_problem_leads_to_the_page_that_shows_it() -> None:
 
 def test_an_older_server_knows_no_trouble_and_the_page_says_so() -> None:
     view = trouble_page(NOT_THERE, PENDING)
-    assert (view.problems, view.why) == (None, "this server does not tell it")
-    assert (view.set_aside, view.set_aside_why) == (None, "")
+    assert (view.problems, view.why) == (None, "this server does not report it")
+    assert (view.set_aside, view.poison_why) == (None, "")
 
 
 def _balance(*rows: dict[str, Any], more: bool = False, silent: bool = False) -> Answer:
@@ -232,7 +232,7 @@ async def test_the_overview_shows_the_worst_problems_and_counts_the_rest() -> No
 
 def test_a_page_asks_some_brokers_and_names_the_rest() -> None:
     view = dead_letters_page("g", "", 0, {"a": _letters(1, 3)}, ["z"])
-    assert (view.total, list(view.unanswered)) == (None, ["z: a page asks 16 brokers at the most; name this one"])
+    assert (view.total, list(view.unanswered)) == (None, ["z: a page asks at most 16 brokers; name this one"])
 
 
 def _held(attempt: int, due_ms: int = 0, topic: str = "t") -> Row:

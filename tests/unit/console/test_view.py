@@ -88,7 +88,7 @@ def event(after_ms: int, kind: str, group: str = "", until_ms: int | None = None
     return life.Event(NOW_MS + after_ms, kind, group, "", until_ms=until)
 
 
-def test_a_life_has_a_lane_for_each_group() -> None:
+def test_a_life_has_a_row_for_each_group() -> None:
     events = life.in_order(
         [
             event(-9_000, "stored"),
@@ -102,9 +102,9 @@ def test_a_life_has_a_lane_for_each_group() -> None:
     assert [each.after_ms for each in events] == [None, 1_000, 1_000, 500, 3_500, 2_000]
     drawing = life.time_line(events, NOW_MS)
     assert drawing is not None
-    assert [lane.name for lane in drawing.lanes] == ["", "a", "b"]
-    assert [(span.state, span.is_open) for span in drawing.lanes[1].spans] == [("warn", False), ("held", True)]
-    assert [(span.state, span.is_open) for span in drawing.lanes[2].spans] == [("good", False)]
+    assert [row.name for row in drawing.rows] == ["", "a", "b"]
+    assert [(span.state, span.is_open) for span in drawing.rows[1].spans] == [("warn", False), ("held", True)]
+    assert [(span.state, span.is_open) for span in drawing.rows[2].spans] == [("good", False)]
     assert drawing.now_x is not None and 0 < drawing.now_x < 100
 
 
@@ -117,5 +117,5 @@ def test_a_life_that_is_over_has_no_now() -> None:
 def test_what_waits_for_its_time_is_drawn_until_then() -> None:
     drawing = life.time_line([event(-1_000, "delayed", "", 9_000)], NOW_MS)
     assert drawing is not None
-    (span,) = drawing.lanes[0].spans
+    (span,) = drawing.rows[0].spans
     assert (span.state, span.is_open) == ("delayed", True)

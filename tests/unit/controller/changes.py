@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import (
     BrokerInfo,
@@ -149,7 +149,7 @@ def less_life(found: Any) -> Any:
         return {key: less_life(value) for key, value in found.items()}
     if isinstance(found, list):
         return [less_life(value) for value in found]
-    return found % VERSIONS_PER_INCARNATION if type(found) is int else found
+    return found % VERSIONS_PER_STORE if type(found) is int else found
 
 
 def snapshot_of(state: ClusterState) -> ClusterUpdate:

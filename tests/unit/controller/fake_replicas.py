@@ -152,7 +152,7 @@ class FakeReplica:
             identity=said.identity,
             last_epoch=said.last_epoch,
             end_position=said.end_position,
-            doubtful=said.doubtful,
+            suspect=said.suspect,
         )
 
     async def _transfer(self, call: Call, request: broker_pb2.HandOverRequest) -> broker_pb2.HandOverResponse:

@@ -118,7 +118,7 @@ def test_the_key_that_was_active_least_recently_is_dropped_and_not_taken_for_idl
 
 def test_the_past_of_what_was_deleted_is_forgotten() -> None:
     book = taken(ActivityBook(History()), 0, {"a": sample(topics={"t": 1, "u": 1}), "b": sample()})
-    book.history.keep("topic", {"u"})
+    book.history.retain("topic", {"u"})
     assert [each.in_rate for each in book.history.of("topic", "t").values] == [0.0]
     assert [each.in_rate for each in book.history.of("topic", "u").values] == [0.1]
 

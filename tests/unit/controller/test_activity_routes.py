@@ -69,7 +69,7 @@ class FakeActivityBroker:
                 messages_in=100 if is_next else 0,
                 lag=self.lag,
                 lag_ms=self.lag,
-                held=2,
+                in_flight=2,
                 delayed=3,
                 stored=50,
                 dead_letters=4,
@@ -93,7 +93,7 @@ class FakeActivityBroker:
         self._fail("groups")
         answer = pb.DescribeGroupsResponse()
         for name in request.groups:
-            told = answer.groups.add(name=name, held=1, dead_letters=2, poisoned=3, lag_ms=self.lag, topics=4)
+            told = answer.groups.add(name=name, in_flight=1, dead_letters=2, poisoned=3, lag_ms=self.lag, topics=4)
             if self.knows_waiting:
                 told.waiting, told.retrying = self.lag, 5
         return answer
@@ -109,9 +109,9 @@ class FakeActivityBroker:
         self._fail("balance")
         answer = pb.GroupBalanceResponse()
         answer.topics.add(
-            topic="t", stored=12, done=1, held=2, waiting=3, delayed=0, dead=self.lag, poisoned=0, expired=0
+            topic="t", stored=12, done=1, in_flight=2, waiting=3, delayed=0, dead=self.lag, poisoned=0, expired=0
         )
-        answer.topics.add(topic="u", stored=1, held=0)
+        answer.topics.add(topic="u", stored=1, in_flight=0)
         return answer
 
     async def _histogram(self, call: Call, request: pb.TimerHistogramRequest) -> pb.TimerHistogramResponse:
@@ -330,7 +330,7 @@ async def test_trouble_is_what_alerts_would_say(tmp_path: Path) -> None:
         "docs/operate/alerts.md#popwheelrevivebehind",
     )
     assert late["since_ms"] > 0
-    assert ("PopwheelMessageSetAside", "b1") in problems
+    assert ("PopwheelPoisonMessage", "b1") in problems
     assert ("PopwheelNoProxy", "") in problems
     assert [each["broker"] for each in found["unanswered"]] == ["b2"]
 

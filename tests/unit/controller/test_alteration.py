@@ -72,10 +72,10 @@ def test_message_groups_of_a_mixed_topic_keep_the_queues_that_they_had() -> None
         update = alter_topic(state, "t", TopicSettings(queues=queues))
         assert update is not None
         state = state.after(update)
-        assert (state.topic("t").queues, state.topic("t").lane_queues) == (queues, 4)
+        assert (state.topic("t").queues, state.topic("t").message_group_queues) == (queues, 4)
     fifo = altered(with_topic("FIFO", 4), TopicSettings(TopicType.MIXED, 8))
-    assert (fifo.type, fifo.queues, fifo.lane_queues) == (TopicType.MIXED, 8, 4)
-    assert altered(with_topic("NORMAL", 4), TopicSettings(TopicType.MIXED, 8)).lane_queues == 0  # it has none
+    assert (fifo.type, fifo.queues, fifo.message_group_queues) == (TopicType.MIXED, 8, 4)
+    assert altered(with_topic("NORMAL", 4), TopicSettings(TopicType.MIXED, 8)).message_group_queues == 0  # it has none
 
 
 @pytest.mark.parametrize("before", LADDER)
@@ -153,7 +153,7 @@ def test_whoever_watches_has_it_changed_and_knows_it_by_the_same_id() -> None:
     update = alter_topic(state, "t", TopicSettings(queues=16))
     assert update is not None
     view.apply(update)
-    assert view.topics["t"] == Topic(name="t", type=TopicType.MIXED, queues=16, id=1, lane_queues=4)
+    assert view.topics["t"] == Topic(name="t", type=TopicType.MIXED, queues=16, id=1, message_group_queues=4)
     assert view.named == 2
     again = ClusterView()
     again.apply(snapshot_of(state.after(update)))

@@ -32,7 +32,7 @@ def change(number: int = 0, **facts: Any) -> Change:
 
 async def note(log: ChangeLog, object_: str = "orders", **facts: str) -> None:
     told = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "before": "there", "after": "gone"}
-    await log.note(**{**told, "object_": object_, "outcome": "done", **facts})
+    await log.record(**{**told, "object_": object_, "outcome": "done", **facts})
 
 
 async def objects(log: ChangeLog) -> list[str]:

@@ -70,10 +70,10 @@ class FakeProxy:
             pb.ClientInfo(
                 id=each,
                 kind="push",
-                held=1,
-                held_since_ms=NOW_MS,
+                in_flight=1,
+                in_flight_since_ms=NOW_MS,
                 subscriptions=[pb.ClientSubscription(group="g", topic="t", filter="*", polled_ms=NOW_MS)],
-                messages=[pb.HeldMessage(group="g", topic="t", broker="b", queue_offset=7)] if asked.id else [],
+                messages=[pb.ClientMessage(group="g", topic="t", broker="b", queue_offset=7)] if asked.id else [],
             )
             for each in some
         ]

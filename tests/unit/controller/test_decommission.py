@@ -51,8 +51,8 @@ async def refused(work: Any, code: int, sentence: str) -> None:
 
 async def until_dead(here: Scene, *numbers: int) -> None:
     """Wait until replicas are given up."""
-    sight = here.app.overseer.sight
-    await until(lambda: all(sight(GROUP)[number].standing.value == "dead" for number in numbers))
+    views = here.app.overseer.replica_views
+    await until(lambda: all(views(GROUP)[number].liveness.value == "dead" for number in numbers))
 
 
 async def test_a_replica_that_is_gone_is_forgotten_and_is_a_new_one_if_it_comes_back(here: Scene) -> None:
@@ -70,7 +70,7 @@ async def test_a_replica_that_is_gone_is_forgotten_and_is_a_new_one_if_it_comes_
     await until(lambda: [each.number for each in master.group.replicas] == [0])
     await refused(work(GROUP, 1), Code.NOT_FOUND, "no replica 1")
     await refused(master.ask_for_set(here.channel, 0, 1), Code.BAD_REQUEST, "has no replica 1")
-    assert sorted(here.app.overseer.sight(GROUP)) == [0]
+    assert sorted(here.app.overseer.replica_views(GROUP)) == [0]
     back = slave.next_life()
     await here.join(back)
     await until(lambda: sorted(each.number for each in back.group.replicas) == [0, 1])

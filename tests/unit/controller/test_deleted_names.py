@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -160,7 +160,7 @@ def test_the_latest_are_kept_in_mind_as_far_as_the_head_has_room(length: int, fe
     """The seen fault: a thousand of the longest names made 330 kB, which each change wrote."""
     names, now_ms = DeletedNames(), 1_800_000_000_000
     for number in range(1_000):
-        deletion = Deletion(now_ms + number, now_ms + 1_000_000, 999_999 * VERSIONS_PER_INCARNATION + number)
+        deletion = Deletion(now_ms + number, now_ms + 1_000_000, 999_999 * VERSIONS_PER_STORE + number)
         names = names.after((), [f"{number:0{length}}"], deletion)
     assert len(json.dumps(names.document())) <= DELETED_BYTES_MAX
     assert fewest < len(names) < 1_000

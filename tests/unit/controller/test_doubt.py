@@ -22,7 +22,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
         yield made
 
 
-async def join_unheard(here: Scene, replica: FakeReplica) -> None:
+async def join_silently(here: Scene, replica: FakeReplica) -> None:
     """Let a replica register that is told nothing."""
     here.machines.add(replica)
     await replica.join(here.channel)
@@ -35,7 +35,7 @@ async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> No
     for each in (master, slave):
         each.kill()
     back = master.next_life(doubtful=True)
-    await join_unheard(here, back)
+    await join_silently(here, back)
     await until(lambda: here.route() is None)
     await asyncio.sleep(0.3)
     shown = GroupViews(here.app.overseer, here.app.checkpoints, GroupHistory(1, SystemClock()), SystemClock()).one(
@@ -54,7 +54,7 @@ async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    await join_unheard(here, master.next_life(doubtful=True, last_epoch=1, end_position=100))
+    await join_silently(here, master.next_life(doubtful=True, last_epoch=1, end_position=100))
     other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
     await here.join(other)
     await until(lambda: other.leads == 2)
@@ -66,11 +66,11 @@ async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(he
     for each in (master, slave):
         each.kill()
     grown = master.next_life(doubtful=True, last_epoch=1, end_position=100)
-    await join_unheard(here, grown)
+    await join_silently(here, grown)
     grown.beats = False
     grown.report.end_position = 300
     other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
-    await join_unheard(here, other)
+    await join_silently(here, other)
     await until(lambda: grown.refusal is not None)
     assert other.leads is None
     grown.beats = True
@@ -82,7 +82,7 @@ async def test_who_is_alone_in_the_set_is_not_held_up(here: Scene) -> None:
     master = FakeReplica(0)
     await here.join(master)
     master.kill()
-    back = master.next_life(doubtful=True)
+    back = master.next_life(suspect=True)
     await here.join(back)
     assert back.leads == 2
 
@@ -93,7 +93,7 @@ async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
     for each in (master, slave):
         each.kill()
     back = master.next_life(doubtful=True, last_epoch=1, end_position=100)
-    await join_unheard(here, back)
+    await join_silently(here, back)
     await until(lambda: here.route() is None)
     elect_unclean = here.app._transfers.elect_unclean
     with pytest.raises(StatusError, match="Replica 1 may have more") as refused:
@@ -107,14 +107,14 @@ async def test_a_role_is_passed_on_to_a_doubtful_one_when_it_has_caught_up(here:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     slave.kill()
-    back = slave.next_life(doubtful=True)
+    back = slave.next_life(suspect=True)
     await here.join(back)
     with pytest.raises(StatusError, match="replica 1 of broker-0 had to cut off the end of its log"):
         await here.app._transfers.switch(GROUP, 1)
     master.report.leaving = True
     await asyncio.sleep(0.2)
     assert master.leads == 1 and not master.handed_over_to
-    back.report.doubtful = False
+    back.report.suspect = False
     await until(lambda: back.leads == 2)
 
 
@@ -127,7 +127,7 @@ async def test_who_is_not_the_process_any_more_that_registered_is_not_chosen(her
     await asyncio.sleep(0.1)  # until that was reported
     gone.alive = False
     if next_process:  # it answers already, and has not registered yet
-        here.machines.add(gone.next_life(doubtful=True))
+        here.machines.add(gone.next_life(suspect=True))
     master.kill()
     await until(lambda: other.leads == 2)
 
@@ -139,7 +139,7 @@ async def test_who_registers_and_never_answers_at_its_address_is_passed_over(her
         each.kill()
     mute = slave.next_life()
     mute.answers = False
-    await join_unheard(here, mute)
+    await join_silently(here, mute)
 
     async def insist() -> None:
         while True:

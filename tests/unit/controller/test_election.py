@@ -17,8 +17,8 @@ from popwheel_controller.broker_groups.broker_group import (
     group_of,
 )
 from popwheel_controller.broker_groups.election import elect, found, missing_members, most_complete
-from popwheel_controller.broker_groups.failure_detector import Standing
-from popwheel_controller.broker_groups.group_policy import Seen, next_state, route, trouble
+from popwheel_controller.broker_groups.failure_detector import Liveness
+from popwheel_controller.broker_groups.group_policy import ObservedReplica, next_state, route, trouble
 
 
 def report(number: int, epoch: int = 0, end: int = 0, **more: Any) -> ReplicaReport:
@@ -42,8 +42,8 @@ def state(*members: int, master: int = 0, epoch: int = 3, version: int = 5) -> G
     return GroupState("b", version, epoch, master, frozenset(members), records)
 
 
-def living(*all_of_them: ReplicaReport) -> dict[int, Seen]:
-    return {each.replica: Seen(Standing.LIVING, each) for each in all_of_them}
+def living(*all_of_them: ReplicaReport) -> dict[int, ObservedReplica]:
+    return {each.replica: ObservedReplica(Liveness.LIVING, each) for each in all_of_them}
 
 
 def test_the_log_decides_first_by_epoch_then_by_length_then_by_number() -> None:
@@ -60,7 +60,7 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
 
 
 def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtful() -> None:
-    sure, short, long = report(0, 3, 50), report(0, 3, 100, doubtful=True), report(1, 3, 200, doubtful=True)
+    sure, short, long = report(0, 3, 50), report(0, 3, 100, suspect=True), report(1, 3, 200, suspect=True)
     assert elect(state(0, 1), reports(long)) is None
     assert elect(state(0, 1), reports(sure, long)) == 0  # what it said last may be old, but it has everything
     assert elect(state(0, 1), reports(short, long)) == 1
@@ -71,19 +71,19 @@ def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtf
 
 def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     group = state(0, 1)
-    new_process = Seen(Standing.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
-    alone = {0: new_process, 1: Seen(Standing.DEAD)}
+    new_process = ObservedReplica(Liveness.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
+    alone = {0: new_process, 1: ObservedReplica(Liveness.DEAD)}
     assert next_state("b", group, alone) is None
     why = trouble(group, alone)
     assert why.startswith("replica 0 had to cut off the end of the log") and why.endswith("waits for replica 1")
     assert route("b", group, alone) is None
-    soon = route("b", group, {0: new_process, 1: Seen(Standing.UNSURE)})
+    soon = route("b", group, {0: new_process, 1: ObservedReplica(Liveness.UNSURE)})
     assert soon is not None and soon.address == ""
-    other = Seen(Standing.LIVING, report(1, 3, 200))
+    other = ObservedReplica(Liveness.LIVING, report(1, 3, 200))
     assert trouble(group, {0: new_process, 1: other}) == ""
     after = next_state("b", group, {0: new_process, 1: other})
     assert after is not None and (after.epoch, after.master) == (4, 1)
-    wiped = Seen(Standing.LIVING, report(1, identity=b"new"))
+    wiped = ObservedReplica(Liveness.LIVING, report(1, identity=b"new"))
     after = next_state("b", group, {0: new_process, 1: wiped})  # what it had is gone, there is nobody to wait for
     assert after is not None and (after.epoch, after.master) == (4, 0)
 
@@ -91,45 +91,51 @@ def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
 def test_a_master_that_begins_anew_is_chosen_only_if_no_other_member_will_come() -> None:
     """Its device may have lied; seed 61110 of the simulator of broker groups."""
     group = state(0, 1)
-    anew = Seen(Standing.LIVING, report(0, 3, 100), earlier_epoch=3)
-    assert next_state("b", group, {0: anew, 1: Seen(Standing.UNSURE)}) is None
+    anew = ObservedReplica(Liveness.LIVING, report(0, 3, 100), earlier_epoch=3)
+    assert next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.UNSURE)}) is None
     for end in (200, 50):  # what it said last may be old, but it has all that counts
-        after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
+        after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, end))})
         assert after is not None and (after.epoch, after.master) == (4, 1)
-    after = next_state("b", group, {0: anew, 1: Seen(Standing.LIVING, report(1, 3, 200, doubtful=True))})
+    after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, 200, doubtful=True))})
     assert after is not None and (after.epoch, after.master) == (4, 0)
-    after = next_state("b", group, {0: anew, 1: Seen(Standing.DEAD)})
+    after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.DEAD)})
     assert after is not None and (after.epoch, after.master) == (4, 0)
-    of_three = {0: Seen(Standing.DEAD), 1: Seen(Standing.LIVING, report(1, 3, 200)), 2: Seen(Standing.UNSURE)}
+    of_three = {
+        0: ObservedReplica(Liveness.DEAD),
+        1: ObservedReplica(Liveness.LIVING, report(1, 3, 200)),
+        2: ObservedReplica(Liveness.UNSURE),
+    }
     after = next_state("b", state(0, 1, 2), of_three)  # one that has served all the time waits for nobody
     assert after is not None and (after.epoch, after.master) == (4, 1)
 
 
 def test_a_master_that_acknowledges_alone_is_compared_with_the_others_though_it_begins_anew() -> None:
-    anew = Seen(Standing.LIVING, report(0, 3, 300, acks_alone=True), earlier_epoch=3)
+    anew = ObservedReplica(Liveness.LIVING, report(0, 3, 300, acks_alone=True), earlier_epoch=3)
     for end, chosen in ((200, 0), (400, 1)):
-        after = next_state("b", state(0, 1), {0: anew, 1: Seen(Standing.LIVING, report(1, 3, end))})
+        after = next_state("b", state(0, 1), {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, end))})
         assert after is not None and after.master == chosen
-    assert next_state("b", state(0, 1), {0: anew, 1: Seen(Standing.UNSURE)}) is None
+    assert next_state("b", state(0, 1), {0: anew, 1: ObservedReplica(Liveness.UNSURE)}) is None
 
 
 def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
     group = state(0, 1)
-    anew = Seen(Standing.LIVING, report(0, 3, 100), earlier_epoch=3)
+    anew = ObservedReplica(Liveness.LIVING, report(0, 3, 100), earlier_epoch=3)
     for mute in (
-        Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True),
-        Seen(Standing.UNSURE, asked_in_vain=True),
+        ObservedReplica(Liveness.LIVING, report(1, 3, 200), is_unreachable=True),
+        ObservedReplica(Liveness.UNSURE, is_unreachable=True),
     ):
         after = next_state("b", group, {0: anew, 1: mute})
         assert after is not None and (after.epoch, after.master) == (4, 0)
-    mute = Seen(Standing.LIVING, report(1, 3, 200), asked_in_vain=True)
-    assert next_state("b", group, {0: Seen(Standing.DEAD), 1: mute}) is None
-    assert "replica 1 has registered, but does not answer" in trouble(group, {0: Seen(Standing.DEAD), 1: mute})
+    mute = ObservedReplica(Liveness.LIVING, report(1, 3, 200), is_unreachable=True)
+    assert next_state("b", group, {0: ObservedReplica(Liveness.DEAD), 1: mute}) is None
+    assert "replica 1 has registered, but does not answer" in trouble(
+        group, {0: ObservedReplica(Liveness.DEAD), 1: mute}
+    )
 
 
 def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
-    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], doubtful=True) for n in range(2))
+    long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], suspect=True) for n in range(2))
     for replicas, master in (((sure, longer), 0), ((long, longer), 1)):
         made = found("b", reports(*replicas))
         assert made is not None and made.master == master
@@ -166,21 +172,21 @@ def test_nothing_changes_while_all_is_well() -> None:
     assert next_state("b", state(0, 1), alive) is None
     assert route("b", state(0, 1), alive) is not None
     assert trouble(state(0, 1), alive) == ""
-    doubtful = {0: Seen(Standing.UNSURE), 1: Seen(Standing.LIVING, report(1))}
+    doubtful = {0: ObservedReplica(Liveness.UNSURE), 1: ObservedReplica(Liveness.LIVING, report(1))}
     assert next_state("b", state(0, 1), doubtful) is None
-    silent = {0: Seen(Standing.DEAD), 1: Seen(Standing.SILENT, report(1))}
+    silent = {0: ObservedReplica(Liveness.DEAD), 1: ObservedReplica(Liveness.SILENT, report(1))}
     assert next_state("b", state(0, 1), silent) is None  # not from somebody who may be gone as well
 
 
 def test_routes_say_whether_there_will_be_a_master() -> None:
     group = state(0, 1)
-    nobody = route("b", group, {1: Seen(Standing.UNSURE)})
+    nobody = route("b", group, {1: ObservedReplica(Liveness.UNSURE)})
     assert nobody is not None
     assert (nobody.address, nobody.epoch) == ("", 3)
-    assert route("b", group, {2: Seen(Standing.LIVING, report(2))}) is None
+    assert route("b", group, {2: ObservedReplica(Liveness.LIVING, report(2))}) is None
     assert route("b", group, {}) is None
     assert route("b", None, {}) is None
-    assert trouble(group, {2: Seen(Standing.LIVING, report(2))}).startswith("waits for replicas 0, 1")
+    assert trouble(group, {2: ObservedReplica(Liveness.LIVING, report(2))}).startswith("waits for replicas 0, 1")
 
 
 def test_a_new_address_and_a_new_replica_are_taken_in() -> None:

@@ -30,7 +30,7 @@ def test_replicas_that_come_go_and_change_are_told() -> None:
     moved = WELL.with_replica(replace(RECORDS[1], address="other:2"))
     assert differences(WELL, moved) == ("replica 1 is at other:2",)
     wiped = WELL.with_replica(replace(RECORDS[1], identity=b"new"))
-    assert differences(WELL, wiped) == ("replica 1 is in sync no more", "replica 1 came back without what it held")
+    assert differences(WELL, wiped) == ("replica 1 is in sync no more", "replica 1 came back with an empty volume")
     assert differences(WELL, replace(WELL, version=6)) == ("nothing that is decided here",)
 
 

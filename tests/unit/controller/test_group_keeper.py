@@ -29,11 +29,11 @@ async def test_a_group_that_was_deleted_is_stored_again_however_often_that_fails
     store.failing_writes = 3
     for _ in range(3):
         with pytest.raises(OSError, match="full"):
-            await keeper.look_for_changes(await store.versions())
+            await keeper.poll_store(await store.versions())
     assert not store.history.get(DOCUMENT)
-    await keeper.look_for_changes(await store.versions())
+    await keeper.poll_store(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
-    await keeper.look_for_changes(await store.versions())
+    await keeper.poll_store(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
     assert keeper.states["b0"] == known
 

@@ -1,5 +1,5 @@
 """Two controllers that both lead, replicas that die, hang, lose what they had not synced or all they had, answers and
-sight that are wrong as often as not: whatever happens in whatever order, states change only as they may (C1), one
+views that are wrong as often as not: whatever happens in whatever order, states change only as they may (C1), one
 replica leads an epoch, and who leads has every acknowledged message (S5), and nothing that grows goes back (C4).
 
 Nothing here is told the truth about who lives: safety must not hang on it.
@@ -19,9 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
-from popwheel_controller.broker_groups.group_policy import Seen, find_earlier_epoch, may_hear, next_state
+from popwheel_controller.broker_groups.group_policy import (
+    ObservedReplica,
+    find_earlier_epoch,
+    may_receive_state,
+    next_state,
+)
 from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -44,7 +49,7 @@ class Process:
     counted: set[int] = field(default_factory=set)
     has: dict[int, int] = field(default_factory=dict)
     """Of a master: how far each replica said that it is."""
-    doubtful: bool = False
+    suspect: bool = False
     complete_at: int | None = None
     """Of a slave: where its master's log ended when it began to follow."""
 
@@ -61,7 +66,7 @@ class Process:
             sync_state_set=[] if heard is None else sorted(heard.sync_state_set),
             version=0 if heard is None else heard.version,
             leading=self.leads is not None,
-            doubtful=self.doubtful,
+            suspect=self.suspect,
         )
 
 
@@ -110,7 +115,7 @@ class GroupMachine(RuleBasedStateMachine):
         """So that most runs begin with a group."""
         for number in (0, 1):
             self.register(0, number)
-        self.decide(0, [Standing.LIVING] * 3)
+        self.decide(0, [Liveness.LIVING] * 3)
         for number in (0, 1):
             self.tell(0, number)
 
@@ -132,22 +137,22 @@ class GroupMachine(RuleBasedStateMachine):
         if stream is not None and stream.process is self.processes[number]:
             stream.report = stream.process.report()
 
-    @rule(controller=CONTROLLERS, standings=st.lists(st.sampled_from(Standing), min_size=3, max_size=3))
-    def decide(self, controller: int, standings: list[Standing]) -> None:
+    @rule(controller=CONTROLLERS, livenesses=st.lists(st.sampled_from(Liveness), min_size=3, max_size=3))
+    def decide(self, controller: int, livenesses: list[Liveness]) -> None:
         """A controller looks at the group; what it takes for living may be dead, and the other way round."""
         chosen = self.controllers[controller]
-        sight = {
-            number: Seen(standing, stream.report, stream.earlier_epoch)
-            for number, standing in zip(NUMBERS, standings, strict=True)
+        views = {
+            number: ObservedReplica(liveness, stream.report, stream.earlier_epoch)
+            for number, liveness in zip(NUMBERS, livenesses, strict=True)
             if (stream := chosen.streams.get(number)) is not None
         }
 
         def decision(state: GroupState | None) -> GroupState | None:
-            after = next_state(GROUP, state, sight)
+            after = next_state(GROUP, state, views)
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
-            in_doubt = chosen.streams[after.master].report.doubtful
+            in_doubt = chosen.streams[after.master].report.suspect
             for number in state.sync_state_set if in_doubt else {after.master}:
                 stream, process = chosen.streams[number], self.processes[number]
                 if stream.process is not process or (in_doubt and stream.report.end_position != len(process.log)):
@@ -159,7 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(controller=CONTROLLERS, to=REPLICAS)
     def transfer(self, controller: int, to: int) -> None:
         def decision(state: GroupState | None) -> GroupState | None:
-            if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].doubtful:
+            if state is None or to not in state.sync_state_set or to == state.master or self.processes[to].suspect:
                 return None
             return state.elected(to)
 
@@ -174,7 +179,7 @@ class GroupMachine(RuleBasedStateMachine):
         keeper = self.controllers[controller].keeper
 
         async def look() -> None:
-            await keeper.look_for_changes(await keeper._store.versions())
+            await keeper.poll_store(await keeper._store.versions())
 
         self.try_to(look())
 
@@ -185,7 +190,7 @@ class GroupMachine(RuleBasedStateMachine):
         stream, state = chosen.streams.get(number), chosen.keeper.states.get(GROUP)
         if stream is None or stream.process is not process or state is None:
             return
-        if may_hear(state, number, stream.report, stream.earlier_epoch):
+        if may_receive_state(state, number, stream.report, stream.earlier_epoch):
             self.hear(process, state)
 
     @rule()
@@ -204,7 +209,7 @@ class GroupMachine(RuleBasedStateMachine):
         for number in NUMBERS:
             if number not in dead:
                 self.register(controller, number)
-        self.decide(controller, [Standing.DEAD if number in dead else Standing.LIVING for number in NUMBERS])
+        self.decide(controller, [Liveness.DEAD if number in dead else Liveness.LIVING for number in NUMBERS])
         for number in NUMBERS:
             if number not in dead:
                 self.tell(controller, number)
@@ -255,7 +260,7 @@ class GroupMachine(RuleBasedStateMachine):
         slave.log.extend(master.log[common : common + count])
         master.has[number] = slave.synced
         if slave.synced >= slave.complete_at:
-            self.end_doubt(slave)
+            self.clear_suspect(slave)
         self.acknowledge(master)
 
     @rule(controller=CONTROLLERS, of=REPLICAS, number=REPLICAS, answered=st.booleans())
@@ -282,7 +287,7 @@ class GroupMachine(RuleBasedStateMachine):
         """A process dies and comes back; with the power, what was not synced is gone."""
         old = self.processes[number]
         kept = old.log[: old.synced] if power else list(old.log)
-        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, doubtful=old.doubtful)
+        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, suspect=old.suspect)
 
     @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
     def begin_in_doubt(self, number: int, kept: int, power: bool) -> None:
@@ -291,7 +296,7 @@ class GroupMachine(RuleBasedStateMachine):
         """
         self.begin_anew(number, power)
         process = self.processes[number]
-        process.doubtful = True
+        process.suspect = True
         stored = self.store.history.get(group_document_name(GROUP))
         members = group_of(json.loads(stored[-1]), "memory").sync_state_set if stored else frozenset()
         others = [self.processes[other] for other in members - {number}]
@@ -308,7 +313,7 @@ class GroupMachine(RuleBasedStateMachine):
         if registers:
             self.go_on(controller, {dead})
         else:
-            self.decide(controller, [Standing.DEAD if each == dead else Standing.LIVING for each in NUMBERS])
+            self.decide(controller, [Liveness.DEAD if each == dead else Liveness.LIVING for each in NUMBERS])
             self.go_on(controller, {dead})
 
     @rule(number=REPLICAS)
@@ -385,8 +390,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert process.leads is None or process.leads < state.epoch
             self.lead(process, state)
 
-    def end_doubt(self, process: Process) -> None:
-        process.doubtful = False
+    def clear_suspect(self, process: Process) -> None:
+        process.suspect = False
         if self.rotten == process.number:
             self.rotten = None
 
@@ -398,7 +403,7 @@ class GroupMachine(RuleBasedStateMachine):
         process.leads = state.epoch
         process.counted = set(state.sync_state_set)
         process.has = {}
-        self.end_doubt(process)
+        self.clear_suspect(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
         assert master.heard is not None and master.leads is not None

@@ -28,12 +28,12 @@ async def test_what_brokers_say_is_summed_up(tmp_path: Path) -> None:
     brokers = (FakeAuditBroker("b1", 0), FakeAuditBroker("b2", 0), FakeAuditBroker("b3", 0))
     one, two, three = (broker.summary for broker in brokers)
     one.total, two.total = 10, 7
-    one.groups.add(group="g", held=8, clients=2, oldest_popped_ms=NOW_MS)
-    one.groups.add(group="h", held=2)
-    two.groups.add(group="g", held=7, clients=3, oldest_popped_ms=NOW_MS - 5)
-    one.clients.add(group="g", client_id="a", held=5, oldest_popped_ms=NOW_MS)
-    one.clients.add(group="h", held=2)
-    two.clients.add(group="g", client_id="a", held=7, oldest_popped_ms=NOW_MS - 5)
+    one.groups.add(group="g", in_flight=8, clients=2, oldest_popped_ms=NOW_MS)
+    one.groups.add(group="h", in_flight=2)
+    two.groups.add(group="g", in_flight=7, clients=3, oldest_popped_ms=NOW_MS - 5)
+    one.clients.add(group="g", client_id="a", in_flight=5, oldest_popped_ms=NOW_MS)
+    one.clients.add(group="h", in_flight=2)
+    two.clients.add(group="g", client_id="a", in_flight=7, oldest_popped_ms=NOW_MS - 5)
     one.other_clients, one.known_since_ms, two.known_since_ms = 200, NOW_MS - 9, NOW_MS - 8
     async with api(tmp_path, *brokers) as http:
         brokers[2].error = StatusError(Code.HA_NOT_AVAILABLE, "the broker b3 is not there")
@@ -59,7 +59,7 @@ async def test_what_brokers_say_is_summed_up(tmp_path: Path) -> None:
 async def test_a_hundred_are_listed(tmp_path: Path) -> None:
     broker = FakeAuditBroker("b1", 0)
     for number in range(130):
-        broker.summary.groups.add(group=f"g{number}", held=number + 1)
+        broker.summary.groups.add(group=f"g{number}", in_flight=number + 1)
     broker.summary.other_groups = 5
     async with api(tmp_path, broker) as http:
         found = (await http.get("/inflight/summary")).json()

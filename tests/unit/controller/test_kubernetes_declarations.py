@@ -27,7 +27,7 @@ from tools.generate_values_schema import CHART
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._REST_S", 0.0)
-    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._LOOK_S", 0.02)
+    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._POLL_S", 0.02)
 
 
 @pytest.fixture
@@ -400,7 +400,7 @@ async def test_many_come_in_rounds_that_write_so_much_and_no_more(
     for number in range(25):
         await declare(api, f"t{number:02}")
     monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._A_ROUND", 10)
-    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._LOOK_S", 60.0)
+    monkeypatch.setattr("popwheel_controller.kubernetes.rounds._POLL_S", 60.0)
     monkeypatch.setattr("popwheel_controller.kubernetes.reconciler._REST_S", 60.0)
     async with led(tmp_path, api) as app:
         topics = of_kind(app, TOPICS)

@@ -248,7 +248,7 @@ async def test_looks_that_find_nothing_new_write_nothing(tmp_path: Path, api: Me
         before = len(api.events)
         for _ in range(20):
             await mirror._mark_pods()
-            await mirror._look_at_groups()
+            await mirror._mirror_groups()
         assert {plural for _, plural, *_ in api.events[before:]} <= {"leases"}
 
 
@@ -307,7 +307,7 @@ async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, 
         (mirror,) = (each for each in other._shows if isinstance(each, KubernetesMirror))
         await mirror._rounds.stop()  # it must not look at the same time
         for _ in range(3):
-            await mirror._look_at_groups()
+            await mirror._mirror_groups()
         await other.stop()
         assert [reason for _, reason, _ in events(api) if reason == "Elected"] == ["Elected"]
 
@@ -323,7 +323,7 @@ async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path,
         await until(lambda: "has no replica 9" in events(api)[-1][2])
         await api_says(api, "1")
         await until(lambda: slave.leads == 2)
-        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as asked for by an annotation")
+        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
         await until(lambda: told in events(api))
 
 

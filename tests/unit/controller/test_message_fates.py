@@ -10,7 +10,7 @@ from popwheel_controller.http.message_fates import Fate, fates
 RETRY, DEAD = "%RETRY%g+t", "%DLQ%g"
 WAITS = {"group": "g", "holding": "waits", "popped_ms": None, "due_ms": None}
 DONE = {"group": "g", "holding": "done", "popped_ms": None, "due_ms": None}
-GIVEN_OUT = {"group": "g", "holding": "given out", "popped_ms": 1_000, "due_ms": 31_000}
+DELIVERED = {"group": "g", "holding": "delivered", "popped_ms": 1_000, "due_ms": 31_000}
 
 
 def place(topic: str, position: int, *groups: dict[str, Any], broker: str = "b1", **more: Any) -> dict[str, Any]:
@@ -40,16 +40,16 @@ def only(*places: dict[str, Any]) -> Fate:
         (WAITS | {"kept_back_by": "a"}, "unread", "not read yet; its filter a will pass it by"),
         (WAITS | {"attempts": 2}, "waits for retry", "failed 2 times, waits for attempt 3"),
         (
-            GIVEN_OUT,
+            DELIVERED,
             "in flight",
-            "given out at 1970-01-01T00:00:01.000Z for attempt 1, hidden until 1970-01-01T00:00:31",
+            "delivered at 1970-01-01T00:00:01.000Z for attempt 1, hidden until 1970-01-01T00:00:31",
         ),
-        (GIVEN_OUT | {"client_id": "consumer@7"}, "in flight", "to consumer@7 for attempt 1, hidden until"),
-        (GIVEN_OUT | {"put_off": True}, "put off", "attempt 2 at 1970-01-01T00:00:31.000Z unless acknowledged before"),
+        (DELIVERED | {"client_id": "consumer@7"}, "in flight", "to consumer@7 for attempt 1, hidden until"),
+        (DELIVERED | {"put_off": True}, "put off", "attempt 2 at 1970-01-01T00:00:31.000Z unless acknowledged before"),
         (DONE | {"ended": True}, "acknowledged", "acknowledged"),
         (DONE, "done", "acknowledged, or passed by (a filter, an offset that was set); which is not known any more"),
         (DONE | {"kept_back_by": "a"}, "done", "its filter of now, a, does not let it through"),
-        (WAITS | {"holding": "set aside", "set_aside": "7.0"}, "set aside", "set aside as 7.0 of the quarantine"),
+        (WAITS | {"holding": "quarantined", "set_aside": "7.0"}, "quarantined", "quarantined as 7.0"),
     ],
 )
 def test_in_its_topic(holding: dict[str, Any], state: str, words: str) -> None:
@@ -61,7 +61,7 @@ def test_in_its_topic(holding: dict[str, Any], state: str, words: str) -> None:
 def test_what_has_failed_and_gone_on_is_not_done() -> None:
     first = place("t", 1, DONE)
     assert told(first, place(RETRY, 2, WAITS, attempts=1)) == [("g", "waits for retry", 1)]
-    assert told(first, place(RETRY, 2, DONE, attempts=1), place(RETRY, 3, GIVEN_OUT, attempts=2)) == [
+    assert told(first, place(RETRY, 2, DONE, attempts=1), place(RETRY, 3, DELIVERED, attempts=2)) == [
         ("g", "in flight", 2)
     ]
     assert told(first, place(RETRY, 2, DONE | {"ended": True}, attempts=1)) == [("g", "acknowledged", 1)]
@@ -73,7 +73,7 @@ def test_dead_letters_that_were_given_back() -> None:
     assert told(*before, place(DEAD, 3, DONE)) == [("g", "was dead letter", 2)]
     redriven = only(*before, place(DEAD, 3, DONE), place(RETRY, 4, WAITS, redriven=True))
     assert (redriven.state, redriven.attempts) == ("waits for retry", 0)
-    assert redriven.words.startswith("given back by an operator")
+    assert redriven.words.startswith("redriven by an operator")
 
 
 def test_a_dead_letter_of_which_nothing_else_is_held() -> None:
@@ -96,7 +96,7 @@ def test_groups_and_brokers_are_told_apart() -> None:
     [
         ({"kind": "delayed", "pending": True, "due_ms": 9_000}, "delayed", "delayed until 1970-01-01T00:00:09.000Z"),
         ({"kind": "delayed", "due_ms": 9_000}, "due", "is not in its topic: on its way, or gone with time"),
-        ({"kind": "delayed", "due_ms": 9_000, "set_aside": "77"}, "set aside", "set aside as 77 of the quarantine"),
+        ({"kind": "delayed", "due_ms": 9_000, "set_aside": "77"}, "quarantined", "quarantined as 77"),
         ({"kind": "recalled"}, "recalled", "recalled at 1970-01-01T00:00:00.500Z"),
         ({"kind": "half", "pending": True, "checks": 1}, "open", "its senders were asked once"),
         ({"kind": "half"}, "ended", "it is not known any more how"),

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION as LIFE
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE as LIFE
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, SeenStore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.recovery import VERSIONS_LEFT_OUT, BrokerNames, RecoveryPlan, plan_recovery
@@ -19,7 +19,7 @@ from tests.unit.controller.changes import KEY, contents
 
 LOST = 3 * LIFE
 NOW = 9 * LIFE
-"""Of the state that was made anew; a smaller incarnation follows as well as a larger one."""
+"""Of the state that was made anew; a smaller store_id follows as well as a larger one."""
 OPTIONS = ControllerOptions(topics_max=6, groups_max=6)
 FIFO = Topic(type=TopicType.FIFO, queues=4)
 SLOW = Group(max_attempts=9, backoff_ms=[5])
@@ -42,7 +42,7 @@ def listed(*ids: int, settings: Topic | Group | None = None, queues: int = 0, li
 def broker(
     topics: dict[str, ListedName], groups: dict[str, ListedName] | None = None, heard: int = LOST + 9, now: int = NOW
 ) -> BrokerNames:
-    states = [HeardState(version=heard, heard=heard), HeardState(version=now, heard=now)]
+    states = [SeenStore(version=heard, applied_version=heard), SeenStore(version=now, applied_version=now)]
     return BrokerNames(topics, groups or {}, states)
 
 
@@ -72,7 +72,7 @@ def test_all_is_as_it_was_and_versions_go_on_behind_the_lost_ones(begin: int) ->
     recovered = after(state, found)
     assert dict(recovered.topics) == {"t": found.topics[0]} and dict(recovered.groups) == {"g": found.groups[0]}
     assert recovered.version == recovered.named > LOST + 9 + VERSIONS_LEFT_OUT
-    assert incarnation_of(recovered.version) == incarnation_of(LOST)
+    assert store_id_of(recovered.version) == store_id_of(LOST)
     assert (recovered.id, recovered.receipt_key, dict(recovered.brokers)) == (state.id, KEY, dict(state.brokers))
 
 
@@ -91,13 +91,15 @@ def test_who_watches_is_told_the_whole_state_though_its_versions_go_back() -> No
     watchers.publish(created)
     for each in watcher.take():
         view.apply(each)
-    assert contents(view) == contents(state) and view.incarnation == incarnation_of(LOST)
+    assert contents(view) == contents(state) and view.store_id == store_id_of(LOST)
 
 
 def test_where_nothing_was_lost_nothing_is_done() -> None:
     state = anew()
     state = state.after(state.create_topic(OPTIONS, "t", TopicType.NORMAL))
-    there = BrokerNames({"t": listed(state.named)}, {"gone": listed(NOW + 1)}, [HeardState(version=NOW, heard=NOW)])
+    there = BrokerNames(
+        {"t": listed(state.named)}, {"gone": listed(NOW + 1)}, [SeenStore(version=NOW, applied_version=NOW)]
+    )
     for found in (plan(there, state=state), plan(BrokerNames(), state=state), plan(state=state)):
         assert found.decide(state) is None and not found.findings
 
@@ -106,16 +108,18 @@ def test_a_second_recovery_finds_nothing_to_do() -> None:
     """The logs know the ids of the state in between, too; it is not taken for a lost one."""
     first = plan(broker({"t": listed(LOST + 2, NOW + 8, settings=FIFO)}, {"g": listed(LOST + 3)}))
     state = after(anew(), first)
-    again = [HeardState(version=version, heard=version) for version in (LOST + 9, NOW + 8, state.named)]
+    again = [SeenStore(version=version, applied_version=version) for version in (LOST + 9, NOW + 8, state.named)]
     known = BrokerNames({"t": listed(NOW + 8, LOST + 2)}, {"g": listed(LOST + 3)}, again)
     assert plan(known, state=state).decide(state) is None
-    lost_again = plan(replace(known, states=[*again, HeardState(version=5 * LIFE)]), state=anew(5 * LIFE))
+    lost_again = plan(replace(known, states=[*again, SeenStore(version=5 * LIFE)]), state=anew(5 * LIFE))
     assert [each.id for each in lost_again.topics] == [LOST + 2]
     assert lost_again.version > state.version
 
 
 def test_brokers_that_have_not_heard_of_the_new_state_yet_are_as_good() -> None:
-    known = BrokerNames({"t": listed(LOST + 2, settings=FIFO)}, states=[HeardState(version=LOST + 2, heard=LOST + 2)])
+    known = BrokerNames(
+        {"t": listed(LOST + 2, settings=FIFO)}, states=[SeenStore(version=LOST + 2, applied_version=LOST + 2)]
+    )
     assert [each.id for each in plan(known).topics] == [LOST + 2]
 
 
@@ -134,7 +138,7 @@ def test_what_was_deleted_while_a_broker_was_away_stays_deleted() -> None:
     found = plan(behind, broker({}, heard=LOST + 5), broker({}, heard=0))
     assert [each.name for each in found.topics] == ["u"], "b-1 can't know of it, and b-2 is new"
     assert said(found) == {
-        "'t'": "it was deleted: b-1 had heard of a later state without it; b-0 had not",
+        "'t'": "it was deleted: b-1 had seen a later state without it; b-0 had not",
     }
     found = plan(broker({"t": listed(LOST + 2)}), broker({}))
     assert found.decide(anew()) is None and len(found.findings) == 1
@@ -177,7 +181,7 @@ def test_what_has_no_id_or_one_of_another_state_gets_a_new_one() -> None:
     assert state.topics["x"].id == LOST + 9 + VERSIONS_LEFT_OUT + 1
     assert state.groups["g"].id == LOST + 9 + VERSIONS_LEFT_OUT + 2 < state.named
     assert "nobody knows the id" in " ".join(each.what for each in found.findings if each.name == "g")
-    state = after(anew(), plan(BrokerNames({}, {"g": listed()}, [HeardState(version=NOW, heard=NOW)])))
+    state = after(anew(), plan(BrokerNames({}, {"g": listed()}, [SeenStore(version=NOW, applied_version=NOW)])))
     assert (state.groups["g"].id, state.named) == (anew().version + 1, anew().version + 2)
 
 
@@ -225,7 +229,7 @@ def test_a_topic_that_was_made_again_with_fewer_queues_gets_all_that_have_messag
     state = anew()
     state = state.after(state.create_topic(OPTIONS, "t", TopicType.FIFO, 2))
     (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).kept_topics
-    assert (kept.queues, kept.lane_queues, kept.id) == (4, 2, LOST + 2)
+    assert (kept.queues, kept.message_group_queues, kept.id) == (4, 2, LOST + 2)
 
 
 def test_a_topic_that_was_deleted_since_stays_so() -> None:
@@ -260,6 +264,6 @@ def test_a_plan_is_void_when_topics_have_changed_since() -> None:
 
 
 def test_logs_of_a_release_that_knew_no_incarnations_come_back_too() -> None:
-    known = BrokerNames({"t": listed(17)}, states=[HeardState(version=NOW, heard=NOW)])
+    known = BrokerNames({"t": listed(17)}, states=[SeenStore(version=NOW, applied_version=NOW)])
     state = after(anew(), plan(known))
     assert state.topics["t"].id == 17 and state.version == 17 + VERSIONS_LEFT_OUT + 1

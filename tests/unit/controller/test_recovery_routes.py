@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from popwheel_common.clock import SystemClock
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView, store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -36,7 +36,7 @@ from popwheel_rpc.methods import NAME_LIST, WATCH
 from popwheel_rpc.service import Call, Channel, Service
 from tests.unit.controller.test_app import until
 
-LOST = 3 * VERSIONS_PER_INCARNATION
+LOST = 3 * VERSIONS_PER_STORE
 RECOVERY = "/cluster/recovery"
 
 
@@ -52,7 +52,7 @@ class KnowingBroker:
         }
         slow = Group(max_attempts=9, backoff_ms=[5]).SerializeToString()
         self.groups = {"g": pb.ListedName(name="g", ids=[LOST + 900], settings=slow)}
-        self.states = [pb.HeardState(version=LOST + 900, heard=LOST + 900)]
+        self.states = [pb.SeenStore(version=LOST + 900, applied_version=LOST + 900)]
         self.error: StatusError | None = None
         self.asked: list[pb.NameListRequest] = []
         self.service = Service()
@@ -127,7 +127,7 @@ async def test_a_dry_run_shows_it_and_changes_nothing_then_it_is_done_and_told_a
         view.apply(await stream.receive() or ClusterUpdate())
         assert (await http.post(RECOVERY, json={})).json() == answer
         async with asyncio.timeout(5):
-            while incarnation_of(view.version) != 3:
+            while store_id_of(view.version) != 3:
                 view.apply(await stream.receive() or ClusterUpdate())
         assert view.topics.keys() == broker.topics.keys() and view.groups["g"].id == LOST + 900
         stream.cancel()
@@ -138,7 +138,7 @@ async def test_a_dry_run_shows_it_and_changes_nothing_then_it_is_done_and_told_a
         assert (await http.post("/topics", json={"name": "new"})).json()["id"] > LOST + 1_000_000
         version = app.state.version
     async with leading(tmp_path, broker) as (app, http):
-        assert app.state.topics.keys() == {*broker.topics, "new"} and incarnation_of(app.state.version) == 3
+        assert app.state.topics.keys() == {*broker.topics, "new"} and store_id_of(app.state.version) == 3
         assert app.state.version >= version
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Topic, TopicType
@@ -309,7 +309,7 @@ async def test_a_state_of_another_incarnation_takes_the_place_of_a_larger_versio
 ) -> None:
     """Also when it is not known whether it was saved: what is stored counts, whatever its version is (recovery)."""
     await bench.keeper.change(topic("now"))
-    bench.keeper.state = replace(bench.keeper.state, version=9 * VERSIONS_PER_INCARNATION)
+    bench.keeper.state = replace(bench.keeper.state, version=9 * VERSIONS_PER_STORE)
     await bench.change_brokers(broker("b-0"))
     back = Topic(name="t", type=TopicType.FIFO, queues=4, id=17)
     recovered = ClusterUpdate(snapshot=True, version=1_000_017, named=1_000_017, topics=[back])

@@ -88,5 +88,5 @@ async def test_documents_of_broker_groups_that_can_not_be_are_left_as_they_are()
         await keeper.load()
     assert list(keeper.states) == ["b0"]
     assert [entry["count"] for entry in logs if entry["log_level"] == "warning"] == [3]
-    await keeper.look_for_changes(await store.versions())
+    await keeper.poll_store(await store.versions())
     assert list(keeper.states) == ["b0"]

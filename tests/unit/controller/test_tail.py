@@ -273,7 +273,7 @@ def test_the_pace_lets_no_more_through_than_its_rate(rate: int) -> None:
     for step in range(1, 100):
         room = pace.room(step * 0.7)
         assert 0 <= room <= rate
-        pace.looked(room, 3)
+        pace.polled(room, 3)
         shown += room
     assert rate * 68 <= shown <= rate * (99 * 0.7 + 1)
     assert (pace.take_skipped(), pace.take_skipped()) == (297, 0)

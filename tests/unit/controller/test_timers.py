@@ -243,8 +243,8 @@ async def test_handles_of_brokers_that_are_not_there(tmp_path: Path) -> None:
         forged = recall_handle.encode(b"another key", "later", RecallHandle("b9", 1, 1, "id"))
         for handle, code, words in (
             (gone, "HA_NOT_AVAILABLE", "the broker b9 is not there now"),
-            (forged, "BAD_REQUEST", "was not given out for this topic"),
-            ("garbled", "BAD_REQUEST", "was not given out for this topic"),
+            (forged, "BAD_REQUEST", "was not issued for this topic"),
+            ("garbled", "BAD_REQUEST", "was not issued for this topic"),
         ):
             answer = await http.post("/timers/recall", json={"topic": "later", "recall_handle": handle})
             assert answer.json()["code"] == code

@@ -44,8 +44,8 @@ async def refusal(brokers: Brokers, state: ClusterState, update: ClusterUpdate |
 @pytest.mark.parametrize(
     ("used", "words"),
     [
-        ({"in_flight": 3}, "3 messages are given out, 0 wait for a retry, clients poll at 0 proxies"),
-        ({"retries": 2}, "0 messages are given out, 2 wait for a retry"),
+        ({"in_flight": 3}, "3 messages are in flight, 0 wait for a retry, clients poll at 0 proxies"),
+        ({"retries": 2}, "0 messages are in flight, 2 wait for a retry"),
         ({"polling_proxies": 1}, "clients poll at 1 proxies"),
         ({"unread": 9, "dead_letters": 7}, ""),
     ],

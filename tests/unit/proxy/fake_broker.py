@@ -294,7 +294,7 @@ class FakeBroker:
         self.calls.append(("Ack", request))
         response = pb.AckResponse()
         for handle in request.receipt_handles:
-            if request.again and handle in self.acked:
+            if request.is_retry and handle in self.acked:
                 response.results.add(code=Code.OK)
             elif self.open.pop(handle, None) is None:
                 response.results.add(code=Code.INVALID_RECEIPT_HANDLE, error="no such handle")
@@ -310,7 +310,7 @@ class FakeBroker:
         entry = self.open.pop(request.receipt_handle, None)
         handle = request.receipt_handle + "+"
         if entry is None:
-            if request.again and handle in self.open:
+            if request.is_retry and handle in self.open:
                 return pb.ChangeInvisibleResponse(receipt_handle=handle)
             raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")
         self.open[handle] = entry
@@ -336,7 +336,7 @@ class FakeBroker:
 
     async def _dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
         self.calls.append(("DeadLetter", request))
-        if request.again and request.receipt_handle in self.acked:
+        if request.is_retry and request.receipt_handle in self.acked:
             return pb.DeadLetterResponse()
         if self.open.pop(request.receipt_handle, None) is None:
             raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no such handle")

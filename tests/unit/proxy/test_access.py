@@ -433,7 +433,7 @@ def test_lines_of_the_log_are_bounded() -> None:
         for _ in range(LINES_PER_S_MAX + 5):
             log.denied(reason="forbidden")
         now = 2.0
-        log.tell_unwritten()
+        log.log_unwritten()
         log.denied(reason="forbidden")
     assert len(lines) == LINES_PER_S_MAX + 2
     assert lines[LINES_PER_S_MAX] == {

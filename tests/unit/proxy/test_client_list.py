@@ -58,7 +58,7 @@ async def test_what_a_client_says_and_does_is_shown() -> None:
         assert [(each.group, each.topic, each.filter, each.polled_ms) for each in info.subscriptions] == [
             ("group", "topic-0", "a || b", 0)
         ]
-        assert (info.held, info.polls) == (0, 0)
+        assert (info.in_flight, info.polls) == (0, 0)
         assert info.since_ms == info.seen_ms
         clients.polls("c1", "10.0.0.1:4712", "group", "topic-0", "a || b", w.clock.monotonic())
         clients.sends("c1", "made")
@@ -75,14 +75,14 @@ async def test_a_poll_and_what_it_finds_are_shown() -> None:
         poll = w.poll(poll_request(auto_renew=True), HEADERS)
         await until(lambda: len(w.broker.interests) == 1)
         (info,) = await listed(told(w), topic="orders")
-        assert (info.polls, info.kind, info.held) == (1, "", -1)
+        assert (info.polls, info.kind, info.in_flight) == (1, "", -1)
         assert [(each.group, each.topic) for each in info.subscriptions] == [("group", "orders")]
         assert await listed(told(w), topic="others") == []
         assert await listed(told(w), group="others") == []
         await w.send(message())
         assert (await poll).bodies == [b"body"]
         (info,) = await listed(told(w), group="group")
-        assert (info.held, info.held_since_ms > 0) == (1, True)
+        assert (info.in_flight, info.in_flight_since_ms > 0) == (1, True)
         one = (await told(w).some(ClientListRequest(id="c1"))).clients[0]
         assert [(each.group, each.topic, each.broker) for each in one.messages] == [("group", "orders", "b1")]
         assert (await told(w).some(ClientListRequest(id="nobody"))).clients == []

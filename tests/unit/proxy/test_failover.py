@@ -35,8 +35,8 @@ def test_sends_to_the_only_group_wait_for_its_next_master() -> None:
             sends = [asyncio.create_task(send(w, one)) for one in names(50)]
             await asyncio.sleep(2.0)
             assert not any(one.done() for one in sends)
-            assert w.metric("popwheel_proxy_held_calls") == 50
-            assert w.metric("popwheel_proxy_held_bytes") > 50 * 4
+            assert w.metric("popwheel_proxy_parked_calls") == 50
+            assert w.metric("popwheel_proxy_parked_bytes") > 50 * 4
             assert w.metric("popwheel_proxy_brokers_without_master") == 1
             assert w.app.ready, "there is nothing wrong with the proxy"
             w.elect("a", 1)
@@ -44,7 +44,7 @@ def test_sends_to_the_only_group_wait_for_its_next_master() -> None:
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 50}
             assert now() - began < 0.05
             assert sorted(w.logs["a"].ids) == sorted(["first", *names(50)]), "each once"
-            assert w.metric("popwheel_proxy_held_seconds_count", {"served": "yes"}) == 50
+            assert w.metric("popwheel_proxy_parked_seconds_count", {"served": "yes"}) == 50
             assert w.metric("popwheel_proxy_call_retries_total", {"reason": "no_master"}) == 50
 
     run(scenario())
@@ -199,7 +199,7 @@ def test_a_transfer_costs_no_more_than_it_takes() -> None:
             assert sorted(w.logs["a"].ids) == sorted(set(w.logs["a"].ids))
             assert len(w.logs["a"].ids) == 200
             assert max(took) < 0.3
-            assert w.metric("popwheel_proxy_call_retries_total", {"reason": "in_doubt"}) == 0
+            assert w.metric("popwheel_proxy_call_retries_total", {"reason": "outcome_unknown"}) == 0
 
     run(scenario())
 
@@ -351,7 +351,7 @@ def test_held_calls_are_answered_before_their_clients_have_gone() -> None:
             refused = await w.channel.call(protocol.ACK_MESSAGE, ack, metadata=CLIENT, timeout_s=2.0)
             assert refused.status.code == Code.HA_NOT_AVAILABLE
             assert 1.5 < now() - began < 2.0
-            assert w.metric("popwheel_proxy_held_seconds_count", {"served": "no"}) == 2
+            assert w.metric("popwheel_proxy_parked_seconds_count", {"served": "no"}) == 2
             began = now()
             assert (await send(w, "m")).status.code == Code.HA_NOT_AVAILABLE, "a client that waits for ever"
             assert now() - began == pytest.approx(10.0, abs=0.1)
@@ -366,7 +366,7 @@ def test_a_send_that_may_be_stored_says_so_when_its_time_is_over() -> None:
             w.replicas["a"][0].before_answer = lambda _: w.tell("a", None)
             answer = await send(w, "m", timeout_s=2.0)
             assert answer.status.code == Code.PROXY_TIMEOUT
-            assert "can't be told whether it is stored" in answer.status.message
+            assert "it is unknown whether the message is stored" in answer.status.message
 
     run(scenario())
 
@@ -377,11 +377,11 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(10)]
             await asyncio.sleep(0.5)
-            assert w.metric("popwheel_proxy_held_calls") == 10
+            assert w.metric("popwheel_proxy_parked_calls") == 10
             for one in sends:
                 one.cancel()
             await asyncio.gather(*sends, return_exceptions=True)
-            assert w.metric("popwheel_proxy_held_calls") == 0
+            assert w.metric("popwheel_proxy_parked_calls") == 0
             w.elect("a", 1)
             await asyncio.sleep(0.5)
             assert w.logs["a"].ids == []
@@ -391,18 +391,18 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
 
 def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 3)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_CALLS_MAX", 3)
         async with groups("a") as w:
             await w.kill_master("a")
             sends = [asyncio.create_task(send(w, one)) for one in names(5)]
             await turns()
             done = [one.result() for one in sends if one.done()]
             assert codes(done) == {Code.TOO_MANY_REQUESTS: 2}
-            limit = {"limit": "held_calls_max"}
+            limit = {"limit": "parked_calls_max"}
             assert w.metric("popwheel_proxy_limit_hits_total", limit) == 2
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 3, Code.TOO_MANY_REQUESTS: 2}
-        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 1)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_CALLS_MAX", 1)
         async with groups("a") as w:
             await w.kill_master("a")
             held = asyncio.create_task(send(w, "held"))
@@ -419,7 +419,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
             w.elect("a", 1)
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 1, Code.PROXY_TIMEOUT: 1}
         monkeypatch.undo()
-        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_BYTES_MAX", 1024 * 1024)
+        monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_BYTES_MAX", 1024 * 1024)
         async with groups("a") as w:
             await w.kill_master("a")
             large = pb.SendMessageRequest(messages=[message(body=b"x" * 700_000)]).SerializeToString()

@@ -59,7 +59,7 @@ def test_an_ack_in_doubt_that_the_broker_knows_nothing_of_stays_in_doubt() -> No
             w.replicas["a"][0].before_answer = lambda _: w.logs["a"].acked.clear()
             answer = await w.ack(handle)
             assert answer.status.code == Code.PROXY_TIMEOUT
-            assert "can't be told" in answer.entries[0].status.message
+            assert "the outcome is unknown" in answer.entries[0].status.message
             assert (await w.ack(handle)).status.code == Code.INVALID_RECEIPT_HANDLE, "nothing is in doubt now"
 
     run(scenario())
@@ -74,7 +74,7 @@ def test_a_recall_in_doubt_of_a_message_whose_time_has_come_stays_in_doubt() -> 
             w.replicas["a"][0].answers_lost = 1
             answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
             assert answer.status.code == Code.PROXY_TIMEOUT, "the first try has taken it back"
-            assert "can't be told" in answer.status.message
+            assert "it is unknown whether it was recalled" in answer.status.message
             answer = await w.channel.call(protocol.RECALL_MESSAGE, request, metadata=CLIENT)
             assert answer.status.code == Code.MESSAGE_NOT_FOUND, "nothing was in doubt"
 

@@ -16,7 +16,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptio
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as broker
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
-from popwheel_proxy.send.lanes import place_of
+from popwheel_proxy.send.send_queues import place_of
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.world import CLIENT, World, message, poll_request, turns, until, world
 
@@ -391,7 +391,7 @@ async def test_a_client_is_told_that_a_lite_topic_of_its_has_ended() -> None:
         assert command is not None
         assert command.notify_unsubscribe_lite_command.lite_topic == "x"
         await until(lambda: w.metric("popwheel_proxy_lite_subscriptions") == 1)
-        assert w.metric("popwheel_proxy_lite_ends_told_total") == 1
+        assert w.metric("popwheel_proxy_lite_ends_notified_total") == 1
 
 
 async def test_a_message_of_a_lite_topic_can_be_suspended_and_no_other() -> None:

@@ -29,9 +29,9 @@ def test_what_a_reader_reads() -> None:
     assert (book.readers, book.of_client("bert"), len(book)) == ([ANNA, BERT], [BERT], 1)
     assert book.not_said_since(3.9, 9) == []
     assert (book.not_said_since(4.0, 1), book.not_said_since(4.0, 9)) == ([ANNA], [ANNA, BERT])
-    book.told(ANNA, 9.0)
+    book.reported(ANNA, 9.0)
     assert book.not_said_since(4.0, 9) == [BERT]
-    book.told(BERT, 9.0)
+    book.reported(BERT, 9.0)
     book.add(ANNA, ["y"], 9.5)
     assert book.not_said_since(9.2, 9) == [BERT]
     for reader in (ANNA, BERT, BERT):
@@ -47,7 +47,7 @@ def test_of_many_readers_those_of_whom_nothing_was_said_for_longest_come_first_a
     book.add(readers[0], ["b"], 2.0)
     assert book.not_said_since(1.0, 1_000) == readers[1:1_001]
     for reader in readers[1:1_001]:
-        book.told(reader, 2.0)
+        book.reported(reader, 2.0)
     assert book.not_said_since(1.0, 1_000) == readers[1_001:]
     assert book.not_said_since(2.0, 1_000)[:499] == readers[1_001:]
 

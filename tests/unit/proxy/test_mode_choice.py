@@ -106,8 +106,8 @@ def test_others_are_told_of_each_poll_once_and_of_the_busiest_first() -> None:
     subject = adaptive()
     poll(subject, 3)
     subject.count("t", "idle")
-    assert subject.tell(1) == {KEY: 3}
-    assert subject.tell(10) == {KEY: 0, ("t", "idle"): 1}
+    assert subject.report(1) == {KEY: 3}
+    assert subject.report(10) == {KEY: 0, ("t", "idle"): 1}
 
 
 @settings(max_examples=100, deadline=None)

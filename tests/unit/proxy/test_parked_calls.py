@@ -21,8 +21,8 @@ def no_way(info: BrokerInfo) -> NoReturn:
 
 
 def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_CALLS_MAX", 2)
-    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.HELD_BYTES_MAX", 100)
+    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_CALLS_MAX", 2)
+    monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_BYTES_MAX", 100)
 
     async def scenario() -> None:
         view, registry = ClusterView(), CollectorRegistry()
@@ -35,15 +35,15 @@ def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
             return raised.value.limit
 
         with parked_calls.park(500):  # a single large one
-            assert refused(1) == "held_bytes_max"
+            assert refused(1) == "parked_bytes_max"
             with parked_calls.park() as parked:
-                assert refused(0) == "held_calls_max"
+                assert refused(0) == "parked_calls_max"
                 assert (parked_calls.calls, parked_calls.bytes) == (2, 500)
                 parked.served = True
         with parked_calls.park(100):
             assert (parked_calls.calls, parked_calls.bytes) == (1, 100)
         assert (parked_calls.calls, parked_calls.bytes) == (0, 0)
-        count = "popwheel_proxy_held_seconds_count"
+        count = "popwheel_proxy_parked_seconds_count"
         assert registry.get_sample_value(count, {"served": "yes"}) == 1
         assert registry.get_sample_value(count, {"served": "no"}) == 2, "refused ones were never parked"
 

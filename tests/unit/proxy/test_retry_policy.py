@@ -1,4 +1,4 @@
-"""What follows a try that did not go well: no I/O, no time but what it is told."""
+"""What follows a try that did not go well: no I/O, no time but what it is passed."""
 
 from math import inf
 
@@ -23,15 +23,15 @@ GROUPS = ("a", "b", "c")
         (NotProcessedError("refused"), Fault.NOT_REACHED),
         (NotProcessedError("no connection in time", GrpcStatus.DEADLINE_EXCEEDED), Fault.NOT_REACHED),
         (NoMasterError("a", known=True), Fault.NO_MASTER),
-        (RpcError(GrpcStatus.UNAVAILABLE, "lost"), Fault.IN_DOUBT),
-        (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow"), Fault.IN_DOUBT),
-        (RpcError(GrpcStatus.CANCELLED, "by its handler"), Fault.IN_DOUBT),
+        (RpcError(GrpcStatus.UNAVAILABLE, "lost"), Fault.OUTCOME_UNKNOWN),
+        (RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow"), Fault.OUTCOME_UNKNOWN),
+        (RpcError(GrpcStatus.CANCELLED, "by its handler"), Fault.OUTCOME_UNKNOWN),
         (RpcError(GrpcStatus.INTERNAL, "the handler failed"), None),
         (RpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too long"), None),
         (StatusError(Code.HA_NOT_AVAILABLE, "does not lead"), Fault.NOT_LEADING),
-        (StatusError(Code.SLAVE_PERSISTENCE_TIMEOUT, "deposed meanwhile"), Fault.IN_DOUBT),
+        (StatusError(Code.SLAVE_PERSISTENCE_TIMEOUT, "deposed meanwhile"), Fault.OUTCOME_UNKNOWN),
         (WriterStoppedError("the device fails"), Fault.NOT_LEADING),
-        (WriterStoppedError("the device fails", in_doubt=True), Fault.IN_DOUBT),
+        (WriterStoppedError("the device fails", outcome_unknown=True), Fault.OUTCOME_UNKNOWN),
         (StatusError(Code.TOO_MANY_REQUESTS, "too much"), Fault.BUSY),
         (StatusError(Code.MASTER_PERSISTENCE_TIMEOUT, "the disk is full"), None),
         (StatusError(Code.TOPIC_NOT_FOUND, "no"), None),
@@ -50,22 +50,22 @@ def test_until_when() -> None:
 
 def test_a_bound_send_waits_where_it_belongs() -> None:
     tries = SendTries(only=("a", 3))
-    for fault in (Fault.NO_MASTER, Fault.NOT_REACHED, Fault.NOT_LEADING, Fault.IN_DOUBT):
+    for fault in (Fault.NO_MASTER, Fault.NOT_REACHED, Fault.NOT_LEADING, Fault.OUTCOME_UNKNOWN):
         assert tries.failed(("a", 3), fault, GROUPS, GROUPS, GROUPS, 0.0) is Step.WAIT
         assert (tries.place, tries.gate) == (("a", 3), for_sends("a"))
     for now in (0.0, LEFT_S):
-        tries.look(("b",), now)
+        tries.check_groups(("b",), now)
         assert tries.place == ("a", 3), "also when its group is gone"
 
 
 def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_take_it() -> None:
     """One without slaves leaves when it is killed, and is back when it was started again with what it had."""
     tries = SendTries()
-    assert tries.failed(("a", 3), Fault.IN_DOUBT, ("b",), ("b",), ("b",), 10.0) is Step.WAIT
+    assert tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("b",), ("b",), ("b",), 10.0) is Step.WAIT
     assert (tries.gate, tries.wait_until) == (for_sends("a"), 10.0 + LEFT_S)
-    tries.look(("a", "b"), 11.0)
+    tries.check_groups(("a", "b"), 11.0)
     assert (tries.place, tries.wait_until) == (("a", 3), inf)
-    tries.look(("b",), 20.0)
+    tries.check_groups(("b",), 20.0)
     assert tries.place == ("a", 3), "its time begins anew"
     assert tries.failed(("a", 3), Fault.NO_MASTER, ("b",), ("b",), ("b",), 20.0 + LEFT_S) is Step.ELSEWHERE
     assert tries.place is None
@@ -75,12 +75,12 @@ def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_tak
 def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_long() -> None:
     """All its replicas may die at once and come back with what they had: without `again` it would be stored twice."""
     tries = SendTries()
-    tries.failed(("a", 3), Fault.IN_DOUBT, ("a",), (), (), 0.0)
-    tries.look((), 0.0)
-    tries.look((), LEFT_S)
-    assert (tries.doubted, tries.place) == (None, None), "others may take it"
-    tries.look(("a",), LEFT_S + 1)
-    assert (tries.doubted, tries.place) == (("a", 3), ("a", 3))
+    tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("a",), (), (), 0.0)
+    tries.check_groups((), 0.0)
+    tries.check_groups((), LEFT_S)
+    assert (tries.maybe_stored_at, tries.place) == (None, None), "others may take it"
+    tries.check_groups(("a",), LEFT_S + 1)
+    assert (tries.maybe_stored_at, tries.place) == (("a", 3), ("a", 3))
 
 
 faults = st.sampled_from(Fault)
@@ -93,16 +93,16 @@ def test_whatever_goes_wrong(
 ) -> None:
     """Nothing is sent elsewhere that may be stored at a group that is there; every group is tried before it waits."""
     tries = SendTries(only=("a", 0) if bound else None)
-    doubted: str | None = None
+    maybe_stored_at: str | None = None
     gone_since: float | None = None
     ever = False
     for now, (fault, names, led, sound, chance) in enumerate(story):
         led &= names
         sound &= led
-        tries.look(names, now)
-        gone_since = None if doubted in names else now if gone_since is None else gone_since
+        tries.check_groups(names, now)
+        gone_since = None if maybe_stored_at in names else now if gone_since is None else gone_since
         if gone_since is not None and now >= gone_since + LEFT_S:
-            doubted = None
+            maybe_stored_at = None
         place = tries.place
         if place is None:
             open_ = sorted(led - tries.past) or sorted(led)
@@ -110,18 +110,18 @@ def test_whatever_goes_wrong(
         if place is None:
             fault = Fault.NO_MASTER
         step = tries.failed(place, fault, names, led, sound, now)
-        if fault is Fault.IN_DOUBT and place is not None:
+        if fault is Fault.OUTCOME_UNKNOWN and place is not None:
             ever = True
-            doubted = place[0]
-            gone_since = None if doubted in names else now if gone_since is None else gone_since
-        assert tries.in_doubt is ever
-        if doubted is not None:
+            maybe_stored_at = place[0]
+            gone_since = None if maybe_stored_at in names else now if gone_since is None else gone_since
+        assert tries.outcome_unknown is ever
+        if maybe_stored_at is not None:
             assert tries.place is not None
-            assert tries.place[0] == doubted
+            assert tries.place[0] == maybe_stored_at
         if bound:
             assert tries.gate == for_sends("a")
         if tries.place is not None:
-            assert step is (Step.TELL if fault is Fault.BUSY else Step.WAIT)
+            assert step is (Step.FAIL if fault is Fault.BUSY else Step.WAIT)
             continue
         assert tries.gate == ANYWHERE
         if step is Step.ELSEWHERE:

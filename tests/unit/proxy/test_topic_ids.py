@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -158,7 +158,7 @@ def test_a_send_in_doubt_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_
             first: list[MessageRun] = broker.asked("Put")[0]  # type: ignore[assignment]
             w.controller.delete_topic("orders")
             if state_was_lost:
-                w.controller.version = VERSIONS_PER_INCARNATION
+                w.controller.version = VERSIONS_PER_STORE
             w.controller.add_topic("orders", queues=1)
             assert (await send).status.code == Code.OK
             last: list[MessageRun] = broker.asked("Put")[-1]  # type: ignore[assignment]

@@ -50,7 +50,7 @@ class Attacked:
         held = {
             "streams": len(http2.streams),
             "handlers": len(self.connection._calls) + len(self.connection._lingering),
-            "received bytes": http2.held_bytes,
+            "received bytes": http2.buffered_bytes,
             "unsent bytes": http2.outbox.queued_bytes + self.socket.unread_bytes,
             "frames not written": len(http2.outbox._ready),
             "bytes of a frame": len(http2._reader.rest),

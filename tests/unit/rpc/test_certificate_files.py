@@ -116,7 +116,7 @@ def test_what_has_changed_is_taken_over_once(volume: CertificateVolume) -> None:
         changed = files.server()
         assert files.client() is not client
         assert files.server() is changed is not server
-    assert [line["event"] for line in logs] == ["took over a certificate"]
+    assert [line["event"] for line in logs] == ["loaded a certificate"]
     assert len(changed.get_ca_certs()) == 2
 
 

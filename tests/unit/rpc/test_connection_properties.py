@@ -44,8 +44,8 @@ def run(pieces: list[bytes], *, client: bool = False) -> tuple[list[Event], byte
     events = []
     for piece in pieces:
         events += connection.receive(piece, 0.0)
-    held = connection.held_bytes
-    assert 0 <= held <= SMALL.held_bytes_max + SMALL.connection_window_bytes
+    held = connection.buffered_bytes
+    assert 0 <= held <= SMALL.buffered_bytes_max + SMALL.connection_window_bytes
     assert connection.outbox.queued_bytes == 0
     return events, connection.outbox.take()
 

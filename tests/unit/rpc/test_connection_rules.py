@@ -127,7 +127,7 @@ def test_frames_on_a_stream_that_we_have_reset_are_passed_over() -> None:
     served.connection.reset(1, ErrorCode.CANCEL)
     assert served.stream_error(1) is ErrorCode.CANCEL
     assert served.receive(data(1, b"x"), headers(1, TRAILERS, end=True), frames.window_update(1, 1)) == []
-    assert served.connection.held_bytes == 0
+    assert served.connection.buffered_bytes == 0
 
 
 def test_stream_numbers_grow() -> None:
@@ -156,7 +156,7 @@ def test_padding_and_priority_are_taken_off() -> None:
         frame(frames.DATA, 1, b"\x02hello\0\0", 8 | 1),
     )
     assert served.events[-1] == DataReceived(1, b"hello", True)
-    assert served.connection.held_bytes == 5
+    assert served.connection.buffered_bytes == 5
 
 
 def test_a_block_in_pieces() -> None:
@@ -300,7 +300,7 @@ def test_windows_open_as_data_is_consumed() -> None:
     assert (update.kind, update.stream_id, update.payload) == (frames.WINDOW_UPDATE, 1, (1000).to_bytes(4, "big"))
     served.receive(data(1, bytes(1001)))
     assert served.stream_error(1) is FLOW
-    assert served.connection.held_bytes == 0
+    assert served.connection.buffered_bytes == 0
 
 
 def test_one_slow_stream_does_not_hold_up_the_connection() -> None:
@@ -311,7 +311,7 @@ def test_one_slow_stream_does_not_hold_up_the_connection() -> None:
         served.open(stream_id)
         served.receive(data(stream_id, bytes(16_384)), data(stream_id, bytes(16_384)))
     assert served.connection_error() is None
-    assert served.connection.held_bytes == 6 * 16_384
+    assert served.connection.buffered_bytes == 6 * 16_384
 
 
 def test_more_than_the_connections_window() -> None:

@@ -152,7 +152,7 @@ def test_their_data_is_held_up_until_ours_is_released() -> None:
             pair.exchange()
             continue
         held = sum(len(event.data) for event in pair.ours_of(DataReceived))
-        assert held == pair.ours.held_bytes <= 50_000
+        assert held == pair.ours.buffered_bytes <= 50_000
         pair.our_events.clear()
         pair.ours.release(1, held)
         pair.exchange()

@@ -50,16 +50,16 @@ def test_what_is_set_aside_of_others_does_not_matter() -> None:
         PLACE | {"queue_offset": number, "taken": taken, "group": group}
         for number, (taken, group) in enumerate([(True, "g"), (True, ""), (False, "g"), (True, "h")])
     ]
-    assert AuditSnapshot(Api(entries=rows, total=4), "g").set_aside() == [("t", "b", 1, 0), ("t", "b", 1, 1)]
+    assert AuditSnapshot(Api(entries=rows, total=4), "g").poison_messages() == [("t", "b", 1, 0), ("t", "b", 1, 1)]
 
 
 @pytest.mark.parametrize(
     ("quarantine", "words"),
     [
         ({"unanswered": [{"broker": "b", "reason": "away"}]}, "b does not answer"),
-        ({"total": 1_001}, "1001 records are set aside"),
+        ({"total": 1_001}, "1001 poison messages are in quarantine"),
     ],
 )
 def test_what_cannot_be_known_ends_the_audit(quarantine: dict[str, Any], words: str) -> None:
     with pytest.raises(JobError, match=words):
-        AuditSnapshot(Api(**quarantine), "g").set_aside()
+        AuditSnapshot(Api(**quarantine), "g").poison_messages()

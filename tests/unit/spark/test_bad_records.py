@@ -132,7 +132,7 @@ def test_a_task_says_how_many_it_has_left_out(caplog: pytest.LogCaptureFixture) 
     batches, _ = asyncio.run(reader.batches(0))
     assert sum(batch.num_rows for batch in batches) == 6
     with caplog.at_level(logging.WARNING):
-        reader.tell()
+        reader.log_bad_records()
     assert "queue 3 of orders at b-0: 3 messages can not be read and are left out (badRecords=skip)" in caplog.text
     assert "offset 1 (id id-1)" in caplog.text
 

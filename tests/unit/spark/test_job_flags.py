@@ -127,7 +127,7 @@ def test_flags_of_the_cluster_are_options_of_the_data_source(tmp_path: Path) -> 
     [
         (("--option", "minPartition=4"), "option minpartition: there is no such option here; did you mean minPart"),
         (("--option", "minPartitions=many"), "option minPartitions: 'many' is not a whole number"),
-        (("--option", "topicPattern=a"), "option topicPattern: what is read is said by the flags of the job"),
+        (("--option", "topicPattern=a"), "option topicPattern: the flags of the job choose what is read"),
         (("--endpoints", "here"), "option endpoints: 'here' is not HOST:PORT"),
         (("--tls-ca-file", "ca.pem"), "option tlsCaFile: it has no meaning without tls=true"),
     ],
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told_before_spark_starts(words: tuple[str, ...], sente
 
 def test_what_a_job_says_itself_is_not_said_twice() -> None:
     cluster = Cluster({"endpoints": "h:1", "Columns": "body"})
-    with pytest.raises(OptionError, match="option Columns: this job says it itself"):
+    with pytest.raises(OptionError, match="option Columns: this job sets it itself"):
         cluster.table(None, columns="messageId")  # type: ignore[arg-type]
 
 

@@ -140,11 +140,11 @@ def test_retention_may_take_what_it_likes_if_that_is_no_error(caplog: pytest.Log
     assert "from offset 10 up to 400 are gone" in caplog.text
     with caplog.at_level(logging.WARNING):
         assert read(OneQueue(200, 500, damaged=(200,)), 10, 400, failOnDataLoss="false") == list(range(201, 400))
-    assert "from offset 200 up to 201 are gone: the broker cannot read them" in caplog.text
+    assert "from offset 200 up to 201 are gone: they are in the broker's quarantine" in caplog.text
 
 
 def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() -> None:
-    with pytest.raises(DataLossError, match="from offset 50 up to 52 are gone: the broker cannot read them"):
+    with pytest.raises(DataLossError, match="from offset 50 up to 52 are gone: they are in the broker's quarantine"):
         read(OneQueue(0, 500, damaged=(50, 51)), 0, 400)
 
 

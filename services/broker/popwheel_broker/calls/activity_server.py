@@ -177,7 +177,7 @@ class ActivityServer:
         core = self._core
         if not core.lag.is_known:
             return None
-        return core.lag.of_groups.get(group, 0) + core.state.table.shares.held(group)
+        return core.lag.of_groups.get(group, 0) + core.state.table.shares.share(group)
 
     def _age_of(self, group: str, lag: int | None) -> tuple[int | None, int | None]:
         """Return lag in time, and of waiting messages; 0 if there are none, None if it was not measured yet."""
@@ -237,7 +237,7 @@ class ActivityServer:
 
     def _describe_activity(self, found: pb.GroupActivity, group: str, row: ActivityRow, topics: Used) -> None:
         core = self._core
-        found.name, found.messages_out, found.held = group, row.messages_out, core.state.table.shares.held(group)
+        found.name, found.messages_out, found.in_flight = group, row.messages_out, core.state.table.shares.share(group)
         lag = self._lag_of(group)
         if lag is not None:
             found.lag = lag
@@ -273,7 +273,7 @@ class ActivityServer:
         timer, usage, now_ms = core.timer, core.disk_usage(), core.pop_clock.now_ms()
         due_ms, oldest = core.state.table.next_due_ms(), core.transactions.table.oldest
         totals = pb.ActivityTotals(
-            held=core.state.table.shares.total,
+            in_flight=core.state.table.shares.total,
             delayed=timer.state.pending.total,
             poisoned=len(core.quarantine.table),
             poisoned_max=self._options.quarantine_max,
@@ -289,7 +289,7 @@ class ActivityServer:
         if self._queues.stored is not None:
             totals.stored, totals.dead_letters = self._queues.stored, self._queues.dead_letters
         if core.lag.is_known:
-            totals.lag = sum(core.lag.of_groups.values()) + totals.held
+            totals.lag = sum(core.lag.of_groups.values()) + totals.in_flight
             if not totals.lag:
                 totals.lag_ms = 0
             elif self._ages:
@@ -300,7 +300,7 @@ class ActivityServer:
 
     def _describe_group(self, found: pb.GroupStanding, count: GroupWaiting | None) -> None:
         core, group = self._core, found.name
-        found.held = core.state.table.shares.held(group)
+        found.in_flight = core.state.table.shares.share(group)
         found.topics = core.names.readers.count_of_group(group)
         letters = core.dead_letters.queue(group)
         if letters is not None:
@@ -308,7 +308,7 @@ class ActivityServer:
         lag: int | None = None
         if count is not None:
             found.waiting, found.retrying = count.waiting, count.retrying
-            lag = found.waiting + found.retrying + found.held
+            lag = found.waiting + found.retrying + found.in_flight
         lag_ms, _ = self._age_of(group, lag)
         if lag_ms is not None:
             found.lag_ms = lag_ms

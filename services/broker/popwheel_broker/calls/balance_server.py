@@ -169,7 +169,7 @@ class BalanceServer:
                     passed -= count.waiting + count.expired
         in_line = core.state.table.lines.blocked_of.get((group, topic), 0)
         row.stored = stored + delayed + poisoned_timers
-        row.held = core.state.table.in_flight.get((group, topic), 0)
+        row.in_flight = core.state.table.in_flight.get((group, topic), 0)
         row.waiting, row.expired = waiting + in_line, expired
         row.delayed, row.poisoned = delayed, poisoned + poisoned_timers
         if letters.of_topic is not None:

@@ -66,7 +66,7 @@ class HolderServer:
             oldest_ms = await turns.oldest_popped_ms(table.holders.of_group(group))
             answer.groups.add(
                 group=group,
-                held=in_flight[number],
+                in_flight=in_flight[number],
                 clients=table.holders.clients_of(group),
                 oldest_popped_ms=self._wall_ms(oldest_ms),
             )
@@ -76,7 +76,7 @@ class HolderServer:
             answer.clients.add(
                 group=group,
                 client_id=holder.client_id,
-                held=of_clients[number],
+                in_flight=of_clients[number],
                 oldest_popped_ms=self._wall_ms(holder.oldest_popped_ms()),
             )
             await turns.spend(1)

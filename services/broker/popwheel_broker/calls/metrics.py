@@ -564,7 +564,7 @@ class BrokerCollector(SlicedCollector):
         yield GaugeMetricFamily(
             "rocketmq_storage_dispatch_behind_bytes",
             "Bytes not yet readable, of broker.waiting_bytes_max.",
-            value=store.log.end_position - store.confirmed_position,
+            value=store.log.end_position - store.high_watermark,
         )
         yield GaugeMetricFamily(
             "popwheel_storage_queues", "Consume queues, of broker.log.queues_max.", value=len(store.queues)

@@ -45,9 +45,11 @@ class NameServer:
         ids = known.group_ids if request.groups else known.topic_ids
         page = await self._page(ids, request.after, request.limit + 1)
         answer = pb.NameListResponse(next=page[request.limit - 1] if len(page) > request.limit else "")
-        answer.states.extend(pb.HeardState(version=version, heard=heard) for version, heard in known.former_states)
+        answer.states.extend(
+            pb.SeenStore(version=version, applied_version=applied) for version, applied in known.former_states
+        )
         if known.known_version:
-            answer.states.add(version=known.known_version, heard=known.heard)
+            answer.states.add(version=known.known_version, applied_version=known.applied_version)
         for name in page[: request.limit]:
             if name in ids:  # else it has gone meanwhile
                 answer.names.append(self._group(name) if request.groups else self._topic(name))

@@ -97,8 +97,8 @@ class PullHandler:
         if not waiting.room(group, self._options.pop.pulls_waiting_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{waiting.total} pulls wait for messages, {waiting.held(group)} of them of the group {group}: that is "
-                "its share of the limit (broker.pop.pulls_waiting_max); pull again later",
+                f"{waiting.total} pulls wait for messages, {waiting.share(group)} of them of the group {group}: "
+                "that is its share of the limit (broker.pop.pulls_waiting_max); pull again later",
             )
 
     def _pull_once(

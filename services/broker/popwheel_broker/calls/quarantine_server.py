@@ -101,7 +101,7 @@ def _said(entry: QuarantineEntry) -> pb.QuarantineEntry:
         id=entry.id,
         step=entry.step.label,
         reason=entry.reason,
-        set_aside_ms=entry.quarantined_ms,
+        quarantined_ms=entry.quarantined_ms,
         group=entry.group,
         topic=entry.topic,
         queue_id=entry.queue_id,

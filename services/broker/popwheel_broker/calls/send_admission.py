@@ -39,6 +39,6 @@ class SendAdmission:
         if self._needs_others and not self._members.enough:
             return too_few_replicas()
         store = self._store
-        if store.log.end_position - store.confirmed_position > self._waiting_bytes_max:
+        if store.log.end_position - store.high_watermark > self._waiting_bytes_max:
             return device_behind()
         return None

@@ -179,8 +179,8 @@ class BrokerServer:
         if answer.messages:
             self._statistics.popped(request.group, request.topic, answer)
             end = self._core.store.log.end_position
-            if not self._flusher.is_held(end):
-                await self._flusher.held(end)
+            if not self._flusher.is_replicated(end):
+                await self._flusher.replicated(end)
         return answer
 
     def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
@@ -216,12 +216,12 @@ class BrokerServer:
         """Acknowledge messages. In the page cache when answered: a crash of the process does not undo it (P3)."""
         _check_names(request)
         results = self._core.acks.ack(
-            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.again
+            request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.is_retry
         )
         self._flusher_confirms_async()
         end = self._core.store.log.end_position
-        if not self._flusher.is_held(end):
-            await self._flusher.held(end)
+        if not self._flusher.is_replicated(end):
+            await self._flusher.replicated(end)
         return pb.AckResponse(results=results)
 
     async def change_invisible(self, call: Call, request: pb.ChangeInvisibleRequest) -> pb.ChangeInvisibleResponse:
@@ -235,11 +235,11 @@ class BrokerServer:
             request.receipt_handle,
             None if request.back_off else max(0, request.invisible_ms),
             call=request.call,
-            is_retry=request.again,
+            is_retry=request.is_retry,
             suspends=request.suspend,
         )
         handle = await self._reads.run(change) if request.back_off else change()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 
     async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
@@ -247,7 +247,7 @@ class BrokerServer:
         _check_hidden_ms(request.invisible_ms)
         renew = partial(self._core.acks.renew, request.entries, request.invisible_ms)
         results = await self._reads.run(renew) if any(each.back_off for each in request.entries) else renew()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.RenewResponse(results=results)
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
@@ -263,7 +263,7 @@ class BrokerServer:
             )
         )
         self._flusher.confirm_later()
-        await self._flusher.held(self._core.store.log.end_position)
+        await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
@@ -271,7 +271,7 @@ class BrokerServer:
         _check_names(request)
         await self._reads.run(
             lambda: self._core.acks.dead_letter(
-                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.again
+                request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.is_retry
             )
         )
         await self._flusher.durable(self._core.store.log.end_position)
@@ -333,7 +333,7 @@ class BrokerServer:
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
                     continue
-                if interest.hand_on:
+                if interest.forward:
                     self._core.interests.forward(subscriber, interest.id)
                     continue
                 try:

@@ -65,12 +65,12 @@ class Traces:
             self._say_what_waits(traced, stored)
             entry = quarantined.get(stored.position)
             if entry is not None and not entry.group:
-                traced.set_aside = entry.id
+                traced.quarantine_id = entry.id
             for name, waits in self._search.readers(stored, self._group).items():
                 holding = traced.groups.add(group=name, holding=pb.WAITS if waits else pb.DONE)
                 holding.kept_back_by = filters.keeps_back(name, stored.topic, stored)
                 if entry is not None and entry.group == name:
-                    holding.holding, holding.set_aside = pb.SET_ASIDE, entry.id
+                    holding.holding, holding.quarantine_id = pb.POISONED, entry.id
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding
 
     def deliveries(self, begin: int, behind_ms: int) -> int | None:
@@ -88,7 +88,7 @@ class Traces:
             if delivery.is_blocked:
                 said.holding = pb.WAITS  # it was read, and is blocked
             else:
-                said.holding = pb.GIVEN_OUT
+                said.holding = pb.DELIVERED
                 said.popped_ms = delivery.pop_time_ms + behind_ms
                 said.due_ms = delivery.due_of(number) + behind_ms
                 said.put_off = delivery.replaces is not None

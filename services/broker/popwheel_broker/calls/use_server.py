@@ -57,7 +57,7 @@ class UseServer:
         core = self._core
         answer = pb.DescribeUseResponse(
             delayed=core.timer.state.pending.of_topic(topic),
-            half_messages=core.transactions.table.shares.held(topic),
+            half_messages=core.transactions.table.shares.share(topic),
             polling_proxies=_proxies(core.interests.of_topic(topic)),
         )
         groups: dict[str, None] = {}

@@ -7,7 +7,7 @@ from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RecordKind, StoredRecord
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 
 DeliveryMessage = tuple[Delivery, int]
 """A message of a delivery: the delivery, and the message's index there."""
@@ -24,7 +24,7 @@ class DeliveryMessages:
         topics: where the copies of messages stand whose segments are gone.
     """
 
-    def __init__(self, store: MessageStore, topics: OwnTopics) -> None:
+    def __init__(self, store: MessageStore, topics: SystemTopics) -> None:
         self._store = store
         self._topics = topics
 

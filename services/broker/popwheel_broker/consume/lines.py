@@ -215,7 +215,7 @@ class Lines:
 
     def _resumes(self, group: str) -> bool:
         room = self.blocked.room(group, self._blocked_max)
-        return room > self._blocked_max // _RESUME_ONE_IN or (room > 0 and not self.blocked.held(group))
+        return room > self._blocked_max // _RESUME_ONE_IN or (room > 0 and not self.blocked.share(group))
 
     def members(self) -> Iterator[tuple[_Pair, tuple[int, int], int, int]]:
         """Yield group and topic, queue and line, offset and delivery id of every message, for comparisons in tests."""

@@ -21,7 +21,7 @@ from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import StoredRecord, hash_tag
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import receipt
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
@@ -45,7 +45,7 @@ class OrderedPops:
         take: reads a queue.
     """
 
-    def __init__(self, store: MessageStore, state: PopState, topics: OwnTopics, clock: PopClock, take: Take) -> None:
+    def __init__(self, store: MessageStore, state: PopState, topics: SystemTopics, clock: PopClock, take: Take) -> None:
         self._store = store
         self._state = state
         self._topics = topics

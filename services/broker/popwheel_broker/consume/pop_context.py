@@ -6,7 +6,7 @@ from popwheel_broker.consume.pop_clock import PopClock
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.log.message_store import MessageStore
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract.cluster_view import ClusterView
 
 
@@ -27,7 +27,7 @@ class PopContext:
     store: MessageStore
     state: PopState
     view: ClusterView
-    topics: OwnTopics
+    topics: SystemTopics
     clock: PopClock
     broker_name: str
     quarantine: Quarantine

@@ -201,7 +201,7 @@ class Pops:
         if not room:
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{shares.held(group)} messages are in flight to the group {group}, and "
+                f"{shares.share(group)} messages are in flight to the group {group}, and "
                 f"{shares.total} to all groups: that is its share of this broker's limit "
                 "(broker.pop.open_messages_max); acknowledge some, or wait until they come due",
             )

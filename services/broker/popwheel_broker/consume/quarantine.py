@@ -18,7 +18,7 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import Delay, fired_origin
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -43,7 +43,7 @@ class Quarantine:
         self,
         store: MessageStore,
         state: PopState,
-        topics: OwnTopics,
+        topics: SystemTopics,
         entries_max: int,
         leads: Callable[[], bool],
     ) -> None:
@@ -196,7 +196,7 @@ class Quarantine:
         if not shares.room(holder, self._entries_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self.table)} messages are in quarantine, {shares.held(holder)} of {holder or 'no topic'}: "
+                f"{len(self.table)} messages are in quarantine, {shares.share(holder)} of {holder or 'no topic'}: "
                 "that is its share of the limit (broker.quarantine_max); popwheel admin quarantine list shows them, "
                 "retry or drop some",
             )

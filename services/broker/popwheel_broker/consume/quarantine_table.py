@@ -112,7 +112,7 @@ class QuarantineTable:
     def _forget_topic(self, topic: str) -> None:
         """Remove the entries of a deleted topic, and of its lite topics."""
         gone = [topic] if topic in self._of_topic else []
-        if self.shares.held(topic):
+        if self.shares.share(topic):
             gone = [each for each in self._of_topic if topic in (each, names.client_topic(each))]
         for each in gone:
             for key in list(self._of_topic[each]):

@@ -20,7 +20,7 @@ from popwheel_broker.consume.pop_clock import LogTime
 from popwheel_broker.consume.pop_state import PopSnapshot
 from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.log.queues import QueueChanges
-from popwheel_broker.topics.known_names import SavedNames
+from popwheel_broker.topics.topic_registry import SavedNames
 from popwheel_common.clock import Uptime
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 
@@ -62,7 +62,7 @@ class Checkpoint:
     @property
     def head(self) -> "Checkpoint":
         """Return the same without queues, offsets, names and transactions, of which there may be many."""
-        names = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        names = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
         return Checkpoint(replace(self.store, queues=None), replace(self.pop, offsets={}), names, self.quarantine)
 
     def rows(self) -> Iterator[Row]:
@@ -158,7 +158,7 @@ def _head(head: Checkpoint) -> dict[str, Any]:
         "next_number": pop.next_number,
         "pop_time_ms": pop.time.ms,
         "pop_uptime": pop.time.uptime,
-        "heard": head.names.heard,
+        "heard": head.names.applied_version,
         "former_states": head.names.former_states,
         "quarantine": head.quarantine,
     }
@@ -337,7 +337,7 @@ class CheckpointReader:
             ),
             replace(
                 self._names,
-                heard=head["heard"],
+                applied_version=head["heard"],
                 former_states=[(version, heard) for version, heard in head.get("former_states", ())],
             ),
             head["quarantine"],

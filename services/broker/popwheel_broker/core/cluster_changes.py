@@ -11,8 +11,8 @@ from popwheel_broker.lite.readers import ClientKey
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.known_names import KnownNames, Names
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError
@@ -55,9 +55,9 @@ class ClusterChanges:
         self,
         store: MessageStore,
         state: PopState,
-        known: KnownNames,
+        known: TopicRegistry,
         view: ClusterView,
-        topics: OwnTopics,
+        topics: SystemTopics,
         pops: Pops,
         interests: Interests,
         subscriptions: LiteSubscriptions,
@@ -86,7 +86,7 @@ class ClusterChanges:
 
     def receive(self, update: ClusterUpdate) -> None:
         """Receive changed topics and groups, which are in the view soon."""
-        self._names.tell(update)
+        self._names.stage(update)
         view = self._view
         self._resumed_topics.update(
             each.name for each in update.topics if each.name in view.paused_topics and not each.paused_ms
@@ -119,9 +119,9 @@ class ClusterChanges:
         """
         if self._resumed_topics or self._resumed_groups:
             self._notify_resumed()
-        if not self._names.can_be_settled:
+        if not self._names.can_apply_changes:
             return
-        anew = self._names.new_incarnation()
+        anew = self._names.new_store()
         if anew is not None:
             self._note_names(anew)
         topics = list(topics)
@@ -145,7 +145,7 @@ class ClusterChanges:
                     raise _being_dropped(name)
                 self._drop_some_of_topic(name)
                 return
-        seen_version = self._view.named if self._names.knows_all_of_view else self._names.heard
+        seen_version = self._view.named if self._names.knows_all_of_view else self._names.applied_version
         if changes.gone_topics or changes.gone_groups:
             self._record_changes(self._view.named, {}, {})
         for name in changes.gone_topics:
@@ -154,7 +154,7 @@ class ClusterChanges:
             self.forget_group(name)
         if changes.new_topics or changes.new_groups:
             self._record_changes(seen_version, changes.new_topics, changes.new_groups)
-        self._names.settled()
+        self._names.applied()
         if self._waiting_readers and self._view.ready:
             self._note_waiting_readers()
         self._notify_visible(changes.new_groups)
@@ -169,7 +169,7 @@ class ClusterChanges:
             topic_id: which one of that name the sender means; 0 if unknown.
         """
         known = self._names.topic_ids.get(topic)
-        if known is None or not (self._names.is_unsettled or topic_id not in (0, known)):
+        if known is None or not (self._names.has_pending_changes or topic_id not in (0, known)):
             return None
         is_gone = self._names.is_gone_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
         return _being_dropped(topic) if is_gone and self._is_large(topic) else None
@@ -241,7 +241,7 @@ class ClusterChanges:
                 if self._is_large(topic):
                     raise _being_dropped(topic)  # it is dropped as soon as the controller reports its deletion
                 self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, heard=self._names.heard))
+            self._note_names(Names({topic: topic_id}, applied_version=self._names.applied_version))
 
     def _notify_visible(self, new_groups: Container[str]) -> None:
         """Notify polls of messages that became visible by the controller's change alone, without an arrival.
@@ -270,8 +270,8 @@ class ClusterChanges:
         """Record new topics and groups before anything is put into them, so that no message survives without; and the
         version up to which the controller's changes are applied.
         """
-        seen_version = max(self._names.heard, version)
-        if topic_ids or group_ids or seen_version > self._names.heard:
+        seen_version = max(self._names.applied_version, version)
+        if topic_ids or group_ids or seen_version > self._names.applied_version:
             self._note_names(self._names.with_settings(topic_ids, group_ids, seen_version))
 
     def note_settings(self) -> bool:

@@ -49,8 +49,8 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.queues import QueueChanges
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.topics.known_names import KnownNames, SavedNames
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
+from popwheel_broker.topics.topic_registry import SavedNames, TopicRegistry
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
@@ -103,7 +103,7 @@ class BrokerCore:
         self._clock = clock
         self.view = view
         self._subscriber: CoreSubscriber | None = None
-        self.names = KnownNames(view)
+        self.names = TopicRegistry(view)
         """The topics and groups that the log knows."""
         self._begun_with = Checkpoint()
         self.is_loaded = False
@@ -134,7 +134,7 @@ class BrokerCore:
             disk, folder, options.log, clock, self._arrived, log, forget_queues, options.lite.topics_max
         )
         self.pop_clock = PopClock(clock)
-        self._topics = OwnTopics(view, self.store)
+        self._topics = SystemTopics(view, self.store)
         self.quarantine = Quarantine(
             self.store, self.state, self._topics, options.quarantine_max, lambda: self.is_finished
         )
@@ -223,7 +223,7 @@ class BrokerCore:
     @property
     def folded_position(self) -> int:
         """Position of the next record to be folded."""
-        return self.store.confirmed_position
+        return self.store.high_watermark
 
     def fold(self, found: StoredRecord) -> None:
         """Fold in the next record of the log.
@@ -387,7 +387,7 @@ class BrokerCore:
         # Until the log has a time, this replica's own clock must not be saved as one.
         has_time = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.saved() if has_time else self._begun_with.pop.time)
-        known = SavedNames(heard=self.names.heard, former_states=self.names.former_states)
+        known = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
         head = Checkpoint(store, pop, known, self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
@@ -400,8 +400,8 @@ class BrokerCore:
         self.names.inherit(before.names)
 
     def cluster_changed(self, update: ClusterUpdate) -> None:
-        """Receive a change of the controller's state; `ClusterChanges.apply` does the rest."""
-        self.names.hear(update)
+        """Receive a change of the controller's state (`TopicRegistry.view_changed`); `ClusterChanges.apply` follows."""
+        self.names.view_changed(update)
 
     def damage_mended(self) -> None:
         """Retry queues or delayed messages that stood still at records which are mended now, and notify their polls."""

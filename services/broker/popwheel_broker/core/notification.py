@@ -300,7 +300,7 @@ class Interests:
         self.refused += 1
         return StatusError(
             Code.TOO_MANY_REQUESTS,
-            f"{shares.total} {what} are registered, {shares.held(group)} of them for the group {group}: that is its "
+            f"{shares.total} {what} are registered, {shares.share(group)} of them for the group {group}: that is its "
             f"share of the limit (broker.pop.{limit}); use fewer",
         )
 

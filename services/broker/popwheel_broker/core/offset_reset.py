@@ -10,7 +10,7 @@ from popwheel_broker.core.notification import Interests, notify_again
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -67,7 +67,7 @@ class OffsetReset:
     """
 
     def __init__(
-        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, interests: Interests
+        self, store: MessageStore, state: PopState, topics: SystemTopics, pops: Pops, interests: Interests
     ) -> None:
         self._store = store
         self._state = state

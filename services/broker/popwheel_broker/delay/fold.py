@@ -114,10 +114,10 @@ class TimerFold:
             state.pending.remove(topic, unit.due_ms)
         state.finish(unit.slot_ms)
 
-    def progress(self, confirmed_position: int, last_read_time_ms: int) -> None:
+    def progress(self, high_watermark: int, last_read_time_ms: int) -> None:
         """Record that the master has done all slots before a time, with their firings in the log up to a position."""
         if last_read_time_ms > self._master_done_ms:
-            self._master_position, self._master_done_ms = confirmed_position, last_read_time_ms
+            self._master_position, self._master_done_ms = high_watermark, last_read_time_ms
 
     def step(self, count: int) -> int:
         """Read up to `count` units of due slots, and release up to `count`; return how much was done.

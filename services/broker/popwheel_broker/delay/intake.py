@@ -8,7 +8,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, hash_tag
 from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay, decode_delay, recall_record
 from popwheel_broker.options import TimerOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.clock import Clock
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.recall_handle import RecallHandle
@@ -131,7 +131,7 @@ class TimerIntake:
         store: MessageStore,
         options: TimerOptions,
         clock: Clock,
-        topics: KnownNames,
+        topics: TopicRegistry,
         quarantine: QuarantineTable,
     ) -> None:
         self._state = state
@@ -244,8 +244,8 @@ class TimerIntake:
         if not state.recalls.room(topic, self._options.recalls_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
-                f"{state.recalls.total} recalls are remembered, {state.recalls.held(topic)} of the topic {topic}: that "
-                "is its share of the limit (broker.timer.recalls_max); try again later",
+                f"{state.recalls.total} recalls are remembered, {state.recalls.share(topic)} of the topic {topic}: "
+                "that is its share of the limit (broker.timer.recalls_max); try again later",
             )
         return recall_record(Delay(topic, 0, 0, due_ms, root=root))
 

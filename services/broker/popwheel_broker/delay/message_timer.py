@@ -39,7 +39,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import FIRED_BYTES, TIMER_QUEUE, TIMER_TOPIC, decode_delay, fired_origin
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.clock import Clock
 from popwheel_common.disk import Disk
 from popwheel_common.errors import CorruptDataError, StatusError
@@ -88,7 +88,7 @@ class MessageTimer:
         folder: Path,
         options: BrokerOptions,
         clock: Clock,
-        topics: KnownNames,
+        topics: TopicRegistry,
         on_fired: Callable[[str, int], None],
         quarantine: Quarantine,
     ) -> None:
@@ -177,10 +177,10 @@ class MessageTimer:
         """Handle a record that could not be folded in, and may have been one of a timer: the stages read it again."""
         self.state.pending.is_exact = False
 
-    def progress(self, confirmed_position: int, progress: TimerProgress) -> None:
+    def progress(self, high_watermark: int, progress: TimerProgress) -> None:
         """Release, on a slave, what the master had done when the log was committed up to a position."""
         self._master_queue_offset = max(self._master_queue_offset, progress.master_timer_queue_offset)
-        self._following.progress(confirmed_position, progress.last_read_time_ms)
+        self._following.progress(high_watermark, progress.last_read_time_ms)
 
     def finish(self) -> None:
         """End following: all of the commit log is folded in, and this broker continues it. Due messages fire from now

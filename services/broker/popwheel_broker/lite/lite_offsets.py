@@ -9,7 +9,7 @@ from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.own_topics import OwnTopics
+from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
@@ -26,7 +26,7 @@ class LiteOffsets:
     """
 
     def __init__(
-        self, store: MessageStore, state: PopState, topics: OwnTopics, pops: Pops, lite_pops: LitePops
+        self, store: MessageStore, state: PopState, topics: SystemTopics, pops: Pops, lite_pops: LitePops
     ) -> None:
         self._store = store
         self._state = state

@@ -233,7 +233,7 @@ class LiteSubscriptions:
         if count and self._counts.room(group, self._limit) < count:
             raise StatusError(
                 Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
-                f"{self._counts.total} lite subscriptions are stored here, {self._counts.held(group)} of them for the "
+                f"{self._counts.total} lite subscriptions are stored here, {self._counts.share(group)} of them for the "
                 f"group {group}, and {count} more do not fit into its share of the limit "
                 "(broker.lite.subscriptions_max); subscribe to fewer",
             )

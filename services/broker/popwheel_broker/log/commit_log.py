@@ -20,7 +20,7 @@ _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SUFFIX: Final = ".log"
 _DAMAGED_MAX: Final = 1024
 _QUICK_BYTES_MAX: Final = 256 * 1024
-"""The loop does not wait for more than so many bytes on their way to the device."""
+"""Limit of bytes that the event loop syncs to the device itself."""
 _SYNC_FAILED: Final = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
@@ -61,7 +61,7 @@ class CommitLog:
         if not self._sync_failed and not disk.exists(self._says_works):
             disk.open(self._says_works).close()
         self.damaged: set[int] = set()
-        """Positions of records that were found damaged, for whoever can have them repaired."""
+        """Positions of damaged records, to be repaired."""
         self.stopped: str | None = None
         self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
         self.synced_position = self.start_position
@@ -93,9 +93,9 @@ class CommitLog:
             buffers: two for each record, its bytes.
 
         Raises:
-            OSError: nothing was appended; the bytes that were written were taken back.
-            WriterStoppedError: nothing may be appended any more, now (then it is in doubt) or since an earlier call,
-                because what was written could not be taken back or synced.
+            OSError: nothing was appended; the write was rolled back.
+            WriterStoppedError: no more may be appended, since this call (then its outcome is unknown) or an earlier
+                one, because a write could not be rolled back or synced.
         """
         if self.stopped is not None:
             raise WriterStoppedError(self.stopped)
@@ -111,7 +111,7 @@ class CommitLog:
                 position += length
             self._write(start, buffers[2 * written :])
         except OSError:
-            self._take_back()
+            self._roll_back()
             raise
         self.end_position = position
 
@@ -139,7 +139,7 @@ class CommitLog:
                 position += length
             self._write_one(start, data, start - base, position - base)
         except OSError:
-            self._take_back()
+            self._roll_back()
             raise
         self.end_position = position
 
@@ -151,9 +151,9 @@ class CommitLog:
         """Write in place of damaged bytes, or of what a segment has lost at its end, and bring that to the device.
 
         Raises:
-            ValueError: the position is not held.
-            OSError: the device refused. If it was the sync, what `sync` says of it holds: with the mended bytes it
-                may have lost others of the segment, and no later sync would tell.
+            ValueError: the log does not contain the position.
+            OSError: the device refused. After a failed sync, see `sync`: the segment may have lost other bytes besides
+                the mended ones, and no later sync would report it.
         """
         index = bisect_right(self._starts, position) - 1
         ends = [*self._starts[1:], self.end_position]
@@ -177,7 +177,7 @@ class CommitLog:
         return self._syncing
 
     def reset(self, position: int) -> None:
-        """Drop all, and go on at `position`, while the log is `at_rest`; durable after the next `sync`."""
+        """Drop all, and continue at `position`, while the log is `at_rest`; durable after the next `sync`."""
         for start, file in zip(reversed(self._starts), reversed(self._files), strict=True):
             file.close()
             self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
@@ -202,13 +202,15 @@ class CommitLog:
         self._starts.append(position)
         self._names_changed = True
 
-    def _take_back(self) -> None:
-        """Cut off what a failed append has left, lest recovery take it for records (S2: a failure stays failed)."""
+    def _roll_back(self) -> None:
+        """Cut off the rest of a failed append, lest recovery take it for records (S2: a failure stays failed)."""
         try:
             self.cut(self.end_position)
         except OSError as error:
-            self.stop_writing(f"a failed write could not be taken back: {error}")
-            raise WriterStoppedError(f"a failed write could not be taken back: {error}", in_doubt=True) from error
+            self.stop_writing(f"a failed write could not be rolled back: {error}")
+            raise WriterStoppedError(
+                f"a failed write could not be rolled back: {error}", outcome_unknown=True
+            ) from error
 
     def cut(self, position: int) -> None:
         """Drop everything from `position` on, while the log is `at_rest`."""
@@ -227,9 +229,9 @@ class CommitLog:
         self.synced_position = min(self.synced_position, position)
 
     async def sync(self) -> None:
-        """Bring everything written so far to the device; `synced_position` then tells how far it goes.
+        """Sync everything written so far to the device, and move `synced_position` there.
 
-        Once begun it is done to its end, whoever waits: the system tells an error once, and a later sync would not.
+        Once begun it runs to its end, whoever waits: the system reports an error once, and a later sync would succeed.
 
         Raises:
             OSError: the device refused, now or before. What was written since the last sync may be lost whatever a
@@ -300,7 +302,7 @@ class CommitLog:
             self._on_the_way = ()
 
     def _refused(self, error: OSError) -> None:
-        """A sync has failed: an error ends the writing."""
+        """Stop writing after a failed sync."""
         self.stop_writing(f"the commit log could not be synced: {error}")
         if not self._sync_failed:
             self._sync_failed = True
@@ -310,7 +312,7 @@ class CommitLog:
         """Bytes from `position` on, up to `length` and up to the segment's end.
 
         Raises:
-            ValueError: the position is not held (any more).
+            ValueError: the log does not contain the position (any more).
         """
         index = bisect_right(self._starts, position) - 1
         if index < 0:
@@ -407,7 +409,7 @@ class CommitLog:
             position += offset
 
     def note_damage(self, position: int) -> None:
-        """A record was found damaged as it was read."""
+        """Record that a record was found damaged."""
         if len(self.damaged) < _DAMAGED_MAX:
             self.damaged.add(position)
 

@@ -1,8 +1,8 @@
-"""A consume queue: for each message of one queue of a topic, where it stands in the commit log.
+"""A consume queue: for each message of one queue of a topic, its position in the commit log.
 
-Entries of 20 bytes (position 8, length 4, tag hash 8). What has arrived lately is held in memory; all that a
-checkpoint covers is in files that the queues share (`queue_index`). There may be a million queues, so one that is idle
-is little more than its name and two offsets.
+Entries of 20 bytes (position 8, length 4, tag hash 8). Recent entries are in memory; entries that a checkpoint covers
+are in files that the queues share (`queue_index`). There may be a million queues, so an idle one is little more than
+its name and two offsets.
 """
 
 import struct
@@ -142,7 +142,7 @@ class ConsumeQueue:
         return unpacked_entries(self.read_packed(offset, count))
 
     def read_packed(self, offset: int, count: int) -> bytes:
-        """The bytes of what `read` gives. Raises as it does."""
+        """Return the bytes of what `read` gives. Raises as it does."""
         offset = max(offset, self.min_offset)
         count = min(count, self.max_offset - offset)
         if count <= 0:
@@ -159,8 +159,9 @@ class ConsumeQueue:
         return data
 
     def first_at_or_after(self, position: int) -> int:
-        """Offset of the first entry that is held whose record stands at or after `position` of the commit log; where
-        the queue ends if there is none. Raises as `read`.
+        """Return the offset of the first entry whose record is at or after `position` of the commit log.
+
+        It is the queue's end if there is none. Raises as `read`.
         """
         return self._first(max(position, self._files.log_start))[0]
 
@@ -177,7 +178,7 @@ class ConsumeQueue:
         return self._base + low // ENTRY_BYTES, _position_at(window, low)
 
     def between(self, begin: int, end: int) -> tuple[int, bytes]:
-        """The entries in memory for a range of the commit log, and the offset of the first of them."""
+        """Return the entries in memory for a range of the commit log, and the offset of the first of them."""
         low, high = self._in_window(begin), self._in_window(end)
         return self._base + low // ENTRY_BYTES, bytes((self._window or b"")[low:high])
 
@@ -188,7 +189,7 @@ class ConsumeQueue:
         return self._base + self._in_window(end) // ENTRY_BYTES
 
     def trim(self, end: int, kept: int) -> None:
-        """Drop from memory what is in files: all before a position of the commit log but for so many entries."""
+        """Drop entries that are in files from memory: those before a position of the commit log, but for so many."""
         surplus = self._in_window(end) - kept * ENTRY_BYTES
         if self._window is not None and surplus > 0:
             del self._window[:surplus]
@@ -233,7 +234,7 @@ class LiteQueue(ConsumeQueue):
     def __init__(self, files: EntryFiles, topic: str, queue_id: int, begin_offset: int = 0) -> None:
         super().__init__(files, topic, queue_id, begin_offset)
         self.last_ms = 0
-        """Wall-clock time of its last message, or a moment later; 0 if nobody has read it since the start."""
+        """Wall-clock time of its last message, or a moment later; 0 if it was not read since the start."""
 
 
 def _position_at(entries: bytes | bytearray, at: int) -> int:

@@ -4,7 +4,7 @@
         with RECORD_STEP:
             ...  # handles one record, or a few of them
     except RecordFaultError as fault:
-        ...  # one by one, and what fails by itself is set aside
+        ...  # one by one, and a record that fails by itself is poisoned
 
 What the device refuses, damage of stored bytes, a format of a newer release, a lack of memory and a refusal with a
 status are not a record's: they pass through as they are.
@@ -20,8 +20,9 @@ REASON_LENGTH_MAX = 300
 
 
 class RecordFaultError(Exception):
-    """A step failed for a record because of that record; all others go on. Its text is the reason: ASCII and short, so
-    that memory and log can hold the same.
+    """Failure of a step that its record has caused; all other records are processed.
+
+    Its text is the reason: ASCII and short, so that it is the same in memory and in the log.
     """
 
     def __init__(self, reason: str) -> None:
@@ -32,7 +33,7 @@ _NOT_OF_A_RECORD = (OSError, CorruptDataError, UnknownFormatError, StatusError, 
 
 
 class _RecordStep:
-    """Turns an error that nobody expected into `RecordFaultError`; without an error it costs next to nothing."""
+    """Turns an unexpected error into `RecordFaultError`; without an error it costs next to nothing."""
 
     def __enter__(self) -> None:
         """Begin the step."""
@@ -48,7 +49,7 @@ RECORD_STEP = _RecordStep()
 
 
 def failed_run(fault: RecordFaultError) -> PutResult:
-    """The answer to the sender of a run that fails by itself: nothing is stored, so nothing is set aside."""
+    """Return the answer to a run that fails by itself; nothing is stored, so there is no poison message."""
     return PutResult(
         int(Code.INTERNAL_ERROR),
         f"the broker could not take this message in ({fault}); nothing of it was stored, others are not concerned",

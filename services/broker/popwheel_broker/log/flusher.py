@@ -1,6 +1,6 @@
-"""Group commit: whoever waits for the device while it is busy shares the next sync (DESIGN 4, Send).
+"""Group commit: callers that wait for a busy device share the next sync (DESIGN 4, Send).
 
-With replicas, a waiter is released when the sync-state set has its bytes, too (docs/internals/replication.md).
+With replicas, a waiter is released when the sync-state set has its records, too (docs/internals/replication.md).
 """
 
 import asyncio
@@ -25,15 +25,15 @@ class Watermarks(Protocol):
     """Watermarks of the replicas without which nothing is acknowledged (`replication.sync_state_set`)."""
 
     @property
-    def confirmed_position(self) -> int:
-        """High watermark: what is before it may be acknowledged to senders, and be read."""
-
-    @property
-    def held_position(self) -> int:
-        """Position before which all outlives the process of the master."""
+    def high_watermark(self) -> int:
+        """High watermark: records before it may be acknowledged to senders, and be read."""
 
     @property
     def replicated_position(self) -> int:
+        """Position before which all outlives the process of the master."""
+
+    @property
+    def fully_synced_position(self) -> int:
         """Position before which nothing is cut off any more."""
 
     @property
@@ -41,7 +41,7 @@ class Watermarks(Protocol):
         """True if there are as many of them as `min_in_sync_replicas` says."""
 
     def synced(self, position: int) -> None:
-        """The master has synced."""
+        """Record a sync of the master."""
 
 
 class Flusher:
@@ -49,9 +49,9 @@ class Flusher:
 
     Args:
         store: whose log is synced.
-        mode: `sync`: a waiter is let go when his records are on the device; `async`: at once.
-        interval_ms: how often the log is synced for records that nobody waits for.
-        on_failure: told once when a sync has failed; nothing is confirmed after that (S1).
+        mode: `sync`: a waiter is released when its records are on the device; `async`: at once.
+        interval_ms: how often the log is synced for records without a waiter.
+        on_failure: called once when a sync has failed; nothing is confirmed after that (S1).
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Flusher:
         self._on_failure = on_failure
         self._marks: Watermarks | None = None
         self._waiting: _Waiting = deque()
-        self._waiting_held: _Waiting = deque()
         self._waiting_replicated: _Waiting = deque()
+        self._waiting_fully_synced: _Waiting = deque()
         self._wanted = asyncio.Event()
         self._syncing = asyncio.Lock()
         self._failed: OSError | None = None
@@ -80,10 +80,10 @@ class Flusher:
         self._task = supervised(self._run(), "flusher", self._on_failure)
 
     def attend(self, marks: Watermarks) -> None:
-        """Wait for other replicas, too, from now on. Before that a master waits for nobody but its own device.
+        """Wait for other replicas, too, from now on. Until then a master waits for its own device only.
 
         Args:
-            marks: they know of all that was appended and synced up to now, and call `advance` when they have changed.
+            marks: the watermarks, up to date; `advance` is called when they have changed.
         """
         assert self._marks is None, "it waits for the replicas of two terms"
         self._marks = marks
@@ -103,50 +103,50 @@ class Flusher:
             self._task = None
 
     def depose(self, error: StatusError) -> None:
-        """Let all go with an error who wait for the replicas, also later ones: this broker leads no more."""
+        """Fail all who wait for the replicas, also later ones: this broker leads no more."""
         self._ended = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
+        for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
             _fail_all(queue, error)
 
     async def durable(self, position: int) -> None:
         """Return when the records before `position` are as durable as the mode promises; they are readable then.
 
         Raises:
-            StatusError: this broker leads no more, or its device refused (WriterStoppedError); whether they are at the
-                next master, or here after a restart, can't be told.
+            StatusError: this broker leads no more, or its device refused (WriterStoppedError). Whether the records are
+                at the next master, or here after a restart, is unknown.
         """
         self._check()
         if self._mode == "async":
-            if self._marks is not None and self._marks.held_position < position:
-                await self.held(position)
+            if self._marks is not None and self._marks.replicated_position < position:
+                await self.replicated(position)
             self._store.confirm(position)
-        elif self._store.confirmed_position < position:
-            # With too few replicas the sync is left to the task, after which all who wait are told so.
+        elif self._store.high_watermark < position:
+            # With too few replicas the sync is left to the task, after which all waiters get the refusal.
             enough = self._marks is None or self._marks.enough
-            if enough and self._sync_quickly() and self._store.confirmed_position >= position:
+            if enough and self._sync_quickly() and self._store.high_watermark >= position:
                 return
             self._wanted.set()
             await _wait(self._waiting, position)
 
     @property
     def is_alone(self) -> bool:
-        """True if it waits for no other replica, and never has."""
+        """True if it has never waited for another replica."""
         return self._marks is None
 
-    def is_held(self, position: int) -> bool:
+    def is_replicated(self, position: int) -> bool:
         """Return whether the records before `position` outlive the process of this broker already.
 
-        They do so by themselves while it waits for no other replica.
+        They do while it waits for no other replica.
         """
-        return self._marks is None or self._marks.held_position >= position
-
-    async def held(self, position: int) -> None:
-        """Return when the records before `position` outlive the process of this broker. Raises as `durable` does."""
-        self._check()
-        if not self.is_held(position):
-            await _wait(self._waiting_held, position)
+        return self._marks is None or self._marks.replicated_position >= position
 
     async def replicated(self, position: int) -> None:
+        """Return when the records before `position` outlive the process of this broker. Raises as `durable` does."""
+        self._check()
+        if not self.is_replicated(position):
+            await _wait(self._waiting_replicated, position)
+
+    async def fully_synced(self, position: int) -> None:
         """Return when the records before `position` are on the device, and will never be cut off for another master's.
 
         Raises:
@@ -156,22 +156,24 @@ class Flusher:
         await self.sync()
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        if self._marks is not None and self._marks.replicated_position < position:
-            await _wait(self._waiting_replicated, position)
+        if self._marks is not None and self._marks.fully_synced_position < position:
+            await _wait(self._waiting_fully_synced, position)
 
-    async def all_replicated(self) -> None:
-        """Return when all that was appended up to now is `replicated`."""
-        await self.replicated(self._store.log.end_position)
+    async def all_fully_synced(self) -> None:
+        """Return when all that was appended up to now is `fully_synced`."""
+        await self.fully_synced(self._store.log.end_position)
 
     def confirm_later(self) -> None:
-        """Have what was appended confirmed soon, without waiting for it."""
+        """Confirm what was appended soon, without waiting for it."""
         if self._mode == "async":
-            self._store.confirm(self._store.log.end_position if self._marks is None else self._marks.held_position)
+            self._store.confirm(
+                self._store.log.end_position if self._marks is None else self._marks.replicated_position
+            )
         else:
             self._wanted.set()
 
     async def sync(self) -> None:
-        """Sync now and let those go who waited for it. Raises OSError as `CommitLog.sync` does."""
+        """Sync now and release those who waited for it. Raises OSError as `CommitLog.sync` does."""
         async with self._syncing:
             if self._failed is not None:
                 raise self._failed.with_traceback(None)
@@ -181,12 +183,12 @@ class Flusher:
                 self._fail(error)
                 raise
             except asyncio.CancelledError:
-                self._synced()  # the device went on to the end, and no later sync may be needed that would tell of it
+                self._synced()  # the device finished, and there may be no later sync that would notice
                 raise
         self._synced()
 
     def _sync_quickly(self) -> bool:
-        """Sync at once if the device is quick, and let those go who waited for it; whether it was done.
+        """Sync at once if the device is quick, and release those who waited for it; return whether it was done.
 
         Raises:
             WriterStoppedError: the device refused.
@@ -198,7 +200,7 @@ class Flusher:
                 return False
         except OSError as error:
             self._fail(error)
-            raise WriterStoppedError(str(error), in_doubt=True) from error
+            raise WriterStoppedError(str(error), outcome_unknown=True) from error
         self._synced()
         return True
 
@@ -212,31 +214,31 @@ class Flusher:
             self.advance()
 
     async def keep_refused(self, error: StatusError) -> None:
-        """Have what was taken back stay so through a power loss, too, before its refusal is told (S2).
+        """Make a rollback survive a power loss before the refusal is returned (S2).
 
         Args:
             error: the refusal.
 
         Raises:
-            WriterStoppedError: it can't be told.
+            WriterStoppedError: the outcome is unknown.
         """
         if isinstance(error, WriterStoppedError):
             raise error
         try:
             await self.sync()
         except OSError as failure:
-            raise WriterStoppedError(str(failure), in_doubt=True) from error
+            raise WriterStoppedError(str(failure), outcome_unknown=True) from error
 
     def advance(self) -> None:
-        """The replicas have come further: let those go who waited for them."""
+        """Release those who waited for the replicas, which have advanced."""
         marks = self._marks
         if marks is None or self._failed is not None or self._ended is not None:
             return
         if not marks.enough:
             _fail_all(self._waiting, _replicas_lost())
-        self._confirm(marks.held_position if self._mode == "async" else marks.confirmed_position)
-        _let_go(self._waiting_held, marks.held_position)
+        self._confirm(marks.replicated_position if self._mode == "async" else marks.high_watermark)
         _let_go(self._waiting_replicated, marks.replicated_position)
+        _let_go(self._waiting_fully_synced, marks.fully_synced_position)
 
     def _confirm(self, position: int) -> None:
         self._store.confirm(position)
@@ -245,7 +247,7 @@ class Flusher:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise WriterStoppedError(str(self._failed), in_doubt=True)
+            raise WriterStoppedError(str(self._failed), outcome_unknown=True)
         if self._ended is not None:
             raise self._ended.with_traceback(None)
 
@@ -271,8 +273,8 @@ class Flusher:
 
     def _fail(self, error: OSError) -> None:
         self._failed = error
-        for queue in (self._waiting, self._waiting_held, self._waiting_replicated):
-            _fail_all(queue, WriterStoppedError(str(error), in_doubt=True))
+        for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
+            _fail_all(queue, WriterStoppedError(str(error), outcome_unknown=True))
         _log.error("commit log can't be synced, the broker stops", error=str(error))
         self._on_failure(error)
 
@@ -283,7 +285,7 @@ async def _wait(queue: _Waiting, position: int) -> None:
     try:
         await future
     except asyncio.CancelledError:
-        # Who has gone is let go here, too: while the replicas come no further, callers go and try again for long.
+        # Cancelled waiters are removed here, too: while the replicas do not advance, callers leave and retry for long.
         while queue and queue[-1][1].done():
             queue.pop()
         while queue and queue[0][1].done():
@@ -306,16 +308,16 @@ def _fail_all(queue: _Waiting, error: StatusError) -> None:
 
 
 def _replicas_lost() -> StatusError:
-    """The answer to a send that is written already when replicas are lost without which it is not acknowledged."""
+    """Return the answer to a send that is written when replicas are lost that its acknowledgement needs."""
     return StatusError(
         Code.SLAVE_PERSISTENCE_TIMEOUT,
         "too few replicas of this broker are in sync now (broker.replication.min_in_sync_replicas); "
-        "the message is written, but whether it will stay can't be told",
+        "the message is written, but it may be lost with this master",
     )
 
 
 def too_few_replicas() -> StatusError:
-    """The refusal of a send while fewer replicas than `min_in_sync_replicas` have everything."""
+    """Return the refusal of a send while fewer replicas than `min_in_sync_replicas` are in sync."""
     return StatusError(
         Code.HA_NOT_AVAILABLE,
         "too few replicas of this broker are in sync (broker.replication.min_in_sync_replicas); "

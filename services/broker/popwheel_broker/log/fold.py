@@ -40,7 +40,7 @@ class Folds:
     """State that follows one log, in the order in which it was added.
 
     Attributes:
-        on_fault: called with a record that was appended and cannot be applied. Whoever replays it meets the same.
+        on_fault: called with a record that was appended and cannot be applied. A replay fails in the same way.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Folds:
         found = None
         for fold in self._by_kind.get(record.kind, ()):
             if fold.concerns(record.kind, record.origin):
-                if found is None:  # most messages concern nobody
+                if found is None:  # most messages concern no fold
                     found = stored(record, position, length, epoch, store_time_ms, queue_offset)
                 try:
                     with RECORD_STEP:

@@ -104,7 +104,7 @@ class IndexFile:
 
     @staticmethod
     def load(disk: Disk, path: Path) -> "IndexFile | None":
-        """A file that is there; None if it is short or not whole at its beginning.
+        """Return an existing file; None if it is short or its beginning is damaged.
 
         Raises:
             UnknownFormatError: it was written by a newer release.
@@ -141,7 +141,7 @@ class IndexFile:
         return len(self._absent)
 
     def find(self, key: bytes) -> Row | None:
-        """The row of a queue; None if there is none. Raises as `read`."""
+        """Return the row of a queue; None if there is none. Raises as `read`."""
         if key in self._absent:
             return None
         row = self._find(key)
@@ -188,7 +188,7 @@ class IndexFile:
             file.close()
 
     def runs(self) -> Iterator[Run]:
-        """All there is, queue by queue. Raises as `read`."""
+        """Yield all runs, queue by queue. Raises as `read`."""
         for start in range(0, self.rows, _ROWS_AT_ONCE):
             count = min(_ROWS_AT_ONCE, self.rows - start)
             file = self._disk.open(self.path)
@@ -291,16 +291,16 @@ def _pages(contents: bytearray) -> list[bytes]:
 
 
 def _joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs of a queue that follow one another made one."""
-    held: Run | None = None
+    """Merge adjacent runs of a queue."""
+    merged: Run | None = None
     for run in runs:
-        if held is None or run.key != held.key:
-            if held is not None:
-                yield held
-            held = run
-        elif run.first == held.first + len(held.entries) // ENTRY_BYTES:
-            held = Run(held.key, held.first, held.entries + run.entries)
+        if merged is None or run.key != merged.key:
+            if merged is not None:
+                yield merged
+            merged = run
+        elif run.first == merged.first + len(merged.entries) // ENTRY_BYTES:
+            merged = Run(merged.key, merged.first, merged.entries + run.entries)
         else:
-            held = run
-    if held is not None:
-        yield held
+            merged = run
+    if merged is not None:
+        yield merged

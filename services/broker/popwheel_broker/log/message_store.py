@@ -2,7 +2,7 @@
 
 The single writer of both. A record is *appended* when `put` returns (it survives the end of the process) and
 *confirmed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
-gets a message that a power loss could take back). The caller makes it durable (`log.flusher`).
+gets a message that a power loss could undo). The caller makes it durable (`log.flusher`).
 """
 
 from collections import deque
@@ -33,8 +33,8 @@ _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """Records appended and not committed: the log's end behind them, their queue, their entries, their tag hashes."""
 
 _REMADE_SHARE = 4
-"""A range without an index file gets one for so many entries: this part of what a merged one may hold."""
-_RANGES_TOLD = 10
+"""A range without an index file gets one for so many entries: this part of the limit of a merged one."""
+_RANGES_LOGGED = 10
 
 _log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Appended:
 
     Args:
         queue_offsets: one for each record or run.
-        positions: of the records in the log; not told of runs.
+        positions: of the records in the log; empty for runs.
         end_position: of the log, after the batch.
         store_time_ms: wall clock.
     """
@@ -82,7 +82,7 @@ class StoreCheckpoint:
 
 
 def _nobody(queues: Sequence[ConsumeQueue]) -> None:
-    """Nobody keeps anything by these queues."""
+    """Do nothing: no state depends on these queues."""
 
 
 class MessageStore:
@@ -93,9 +93,9 @@ class MessageStore:
         folder: `commitlog` and `queueindex` are folders in it.
         options: sizes and limits.
         clock: for store times.
-        on_arrival: told of messages that have become readable: their queue and their tag hashes, in order.
+        on_arrival: called with a queue and the tag hashes, in order, of messages that have become readable.
         log: the commit log; opened from its files if not given.
-        on_dropped: told of the queues of a deleted topic.
+        on_dropped: called with the queues of a deleted topic.
         lite_topics_max: how many lite topics there may be.
     """
 
@@ -124,7 +124,7 @@ class MessageStore:
         self.folds = Folds()
         """State that follows each record that `put` appends."""
         self.on_append: Callable[[], None] | None = None
-        """Told of each write, if anybody wants to know."""
+        """Callback after each write, if set."""
         self._on_dropped = on_dropped
         self.ended: StatusError | None = None
         """Error for further puts, once another replica leads: a call may still be under way here."""
@@ -132,7 +132,7 @@ class MessageStore:
         self._gaps = IndexGaps(self.index, [], 1)
         self.queues = Queues(options.queues_max, self._make_queue, lite_topics_max)
         self.epoch = 1
-        self.confirmed_position = 0
+        self.high_watermark = 0
         self.latest_ms: int | None = None
         """Time when the latest record was stored; None as long as none was seen."""
         self._begins_with_gap = False
@@ -211,7 +211,7 @@ class MessageStore:
         return Appended(offsets, (), position, now_ms)
 
     def _next_offset(self, queue: ConsumeQueue, next_offsets: dict[ConsumeQueue, int]) -> int:
-        """Return a queue's next offset behind what is appended, and behind what is being put together."""
+        """Return a queue's next offset, behind appended records and those of the batch that is being built."""
         offset = next_offsets.get(queue)
         return self._next_offsets.get(queue, queue.max_offset) if offset is None else offset
 
@@ -237,7 +237,7 @@ class MessageStore:
     def confirm(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
         unconfirmed = self._unconfirmed
-        reached = self.confirmed_position
+        reached = self.high_watermark
         while unconfirmed and unconfirmed[0][0] <= position:
             reached, queue, entries, tag_hashes = unconfirmed.popleft()
             queue.extend(entries)
@@ -247,25 +247,25 @@ class MessageStore:
             self._next_offsets.clear()
             reached = max(reached, position)
         # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
-        assert reached >= self.confirmed_position, "the confirmed position falls (C4)"
-        self.confirmed_position = reached
+        assert reached >= self.high_watermark, "the confirmed position falls (C4)"
+        self.high_watermark = reached
 
     def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
-        """The entries of a queue that are appended and not confirmed yet, in their order."""
+        """Return the entries of a queue that are appended and not confirmed yet, in their order."""
         return [
             entry for _, each, entries, _ in self._unconfirmed if each is queue for entry in unpacked_entries(entries)
         ]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue of that name; None if nothing was ever put into it."""
+        """Return the queue of that name; None if nothing was ever put into it."""
         return self.queues.get(topic, queue_id)
 
     def take_queue_changes(self) -> QueueChanges:
         """Return the queues that are new, have grown or are gone since the last call, with their changes."""
-        return self.queues.take_changes(self.confirmed_position)
+        return self.queues.take_changes(self.high_watermark)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the next record put into a queue will have."""
+        """Return the offset that the next record put into a queue will have."""
         queue = self.queues.get(topic, queue_id)
         return self.queues.offsets_from if queue is None else self._next_offsets.get(queue, queue.max_offset)
 
@@ -289,14 +289,14 @@ class MessageStore:
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
-        assert self.confirmed_position <= self.log.end_position, "more is confirmed than was appended"
-        self._checkpoint_position = self.confirmed_position
+        assert self.high_watermark <= self.log.end_position, "more is confirmed than was appended"
+        self._checkpoint_position = self.high_watermark
         return StoreCheckpoint(
-            self.confirmed_position,
+            self.high_watermark,
             self.log.synced_position,
             self.epoch,
             offsets_from=self.queues.offsets_from,
-            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.confirmed_position,
+            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.high_watermark,
         )
 
     async def write_index(self) -> None:
@@ -321,43 +321,43 @@ class MessageStore:
         self._covered = checkpoint.position
         gaps = self.index.load(self.log.start_position, checkpoint.position)
         if gaps:
-            _log.warning("index files are made again from the commit log", ranges=gaps[:_RANGES_TOLD], of=len(gaps))
+            _log.warning("index files are made again from the commit log", ranges=gaps[:_RANGES_LOGGED], of=len(gaps))
         self._gaps = IndexGaps(self.index, gaps, max(1, self._options.index_entries_max // _REMADE_SHARE))
         self._begins_with_gap = checkpoint.position < self.log.start_position
         begin = checkpoint.position if self._gaps.begin is None else self._gaps.begin
-        self.confirmed_position = max(begin, self.log.start_position)
-        return self.confirmed_position
+        self.high_watermark = max(begin, self.log.start_position)
+        return self.high_watermark
 
     def take_up(self, found: StoredRecord) -> None:
         """Put a record of the log into its queue, each in turn.
 
         Raises:
-            CorruptDataError: it does not go on with its queue.
+            CorruptDataError: its offset does not continue its queue.
         """
         queue = self.queues.get(found.topic, found.queue_id)
         if found.position < self._covered:
             self._gaps.take(found, queue)
-            self.confirmed_position = found.position + found.length
+            self.high_watermark = found.position + found.length
             return
         if queue is None:
             queue = self.queues.take_up(found.topic, found.queue_id)
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.is_unused or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)  # a put that failed has made it, or the log has lost its beginning
-        # A checkpoint tells of a topic that was deleted and made again before all of it was confirmed: then what is of
-        # the former topic is here still, and the record of its end follows.
+        # A checkpoint may have a topic that was deleted and made again before all of it was confirmed: then messages of
+        # the former topic are still here, and the record of its deletion follows.
         if found.queue_offset >= queue.begin_offset:
             if found.queue_offset != queue.max_offset:
                 raise goes_not_on(found, queue.max_offset)
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
-        self.confirmed_position = found.position + found.length
+        self.high_watermark = found.position + found.length
         self.latest_ms = found.store_time_ms
         if found.kind == RecordKind.FORGET_TOPIC:
             self._forget_topics((found.payload.decode(),))
 
     def pass_over(self, found: StoredRecord) -> None:
-        """Go on behind a record that could not be folded in; it stays readable in its queue."""
+        """Continue behind a record that could not be folded; it remains readable in its queue."""
         queue = self.queues.get(found.topic, found.queue_id)
         if queue is None:
             queue = self.queues.take_up(found.topic, found.queue_id)
@@ -365,18 +365,18 @@ class MessageStore:
         if queue.max_offset == found.queue_offset:
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
-        self.confirmed_position = found.position + found.length
+        self.high_watermark = found.position + found.length
 
     def _is_in_gap(self, queue: ConsumeQueue) -> bool:
         """Return whether a retention that was ahead of the checkpoint may have deleted the next records of a queue."""
         return self._begins_with_gap and queue.min_offset == queue.max_offset
 
     def finish(self) -> None:
-        """All records of the log have been taken up: go on behind them."""
-        self.confirmed_position = self.log.end_position
+        """Move the high watermark to the end of the log, when all its records are folded."""
+        self.high_watermark = self.log.end_position
 
     def ensure_queue(self, name: QueueName) -> ConsumeQueue:
-        """The queue of that name, made empty if there is none.
+        """Return the queue of that name, made empty if there is none.
 
         Raises:
             StatusError: the limit of queues is reached, or no record can hold the name.

@@ -1,6 +1,6 @@
 """Index of all queues on the device: files with entries that each cover a range of the commit log.
 
-A checkpoint writes one file with what has arrived since the last one. Small neighbours are merged, so there are few
+A checkpoint writes one file with the entries since the last one. Small neighbours are merged, so there are few
 and each entry is written again only a few times. Retention removes the files whose range is gone, and looks at no queue
 for that. The files follow from the log (S6): a range that has none is made again from there.
 """
@@ -58,8 +58,8 @@ class QueueIndex(EntryFiles):
         """Position of the commit log before which all is in the files."""
         self.log_start = 0
         self._warm: Mapping[ConsumeQueue, None] = {}
-        self._is_held = False
-        """True if no file may be removed at this moment: one is read, or has not been given its name yet."""
+        self._is_pinned = False
+        """True while no file may be removed: one is read, or has no final name yet."""
         self.failed: OSError | None = None
         """Error of the device: what it has of a file that could not be synced is unknown, whatever a later sync says.
 
@@ -127,7 +127,7 @@ class QueueIndex(EntryFiles):
         return b"".join(parts)
 
     def _spot(self, queue: ConsumeQueue, key: bytes, offset: int) -> tuple[IndexFile, Row]:
-        """The file that has an entry, and its row.
+        """Return the file that has an entry, and its row.
 
         Offsets grow from file to file, so the files are halved: each look may have to wait for the device.
         """
@@ -223,11 +223,11 @@ class QueueIndex(EntryFiles):
                 if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                     await asyncio.sleep(0)
             self._take(await self._made(self.end, end, _runs(buckets, self.end, end)))
-        self._is_held = True
+        self._is_pinned = True
         try:
             await self._name([file for file in self.files if file.path.suffix == NEW_SUFFIX])
         finally:
-            self._is_held = False
+            self._is_pinned = False
         self.forget_before(self.log_start)
         self.end = end
         await self._trim(queues)
@@ -270,10 +270,10 @@ class QueueIndex(EntryFiles):
         self._warm = queues
 
     def forget_before(self, log_start: int) -> None:
-        """The commit log begins at a position now."""
+        """Remove files before the position where the commit log begins now."""
         assert log_start >= self.log_start, "the commit log begins before its beginning"
         self.log_start = log_start
-        if not self._is_held:
+        if not self._is_pinned:
             while self.files and self.files[0].end <= log_start:
                 self._disk.remove(self.files.pop(0).path)
 
@@ -290,7 +290,7 @@ class QueueIndex(EntryFiles):
         files = self._mergeable(end)
         if len(files) < 2:
             return
-        self._is_held = True
+        self._is_pinned = True
         try:
             for file in files:
                 for part in range(file.parts):
@@ -298,9 +298,9 @@ class QueueIndex(EntryFiles):
             made = await self._made(files[0].begin, files[-1].end, _merged(files))
             await to_its_end(self._replace(files, made))
         except CorruptDataError as error:
-            _log.error("index files can't be merged", why=str(error))
+            _log.error("index files cannot be merged", why=str(error))
         finally:
-            self._is_held = False
+            self._is_pinned = False
         self.forget_before(self.log_start)
 
     def _mergeable(self, end: int) -> list[IndexFile]:
@@ -362,7 +362,7 @@ class IndexGaps:
     Args:
         index: the files.
         gaps: what is missing, in order.
-        entries_at_once: how many entries are held in memory at the most.
+        entries_at_once: how many entries may be in memory.
     """
 
     def __init__(self, index: QueueIndex, gaps: list[Gap], entries_at_once: int) -> None:
@@ -387,7 +387,7 @@ class IndexGaps:
                 topic that was deleted and had the same name.
 
         Raises:
-            CorruptDataError: it does not go on with its queue.
+            CorruptDataError: its offset does not continue its queue.
             OSError: the device refused.
         """
         if self._begin is None or found.position < self._begin:

@@ -76,7 +76,7 @@ class Queues:
         self.system_topics: dict[str, None] = {}
         """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
         self.offsets_from = 0
-        """First offset of queues that are made from now on: no queue that was dropped has come further.
+        """First offset of queues that are made from now on: no dropped queue has a larger one.
 
         So an offset names one message for good (S3), though nothing is kept of the dropped ones. A fold over the log,
         as they are.
@@ -98,7 +98,7 @@ class Queues:
         return queue
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue of that name; None if there is none."""
+        """Return the queue of that name; None if there is none."""
         queues = self._by_topic.get(topic)
         if queues is not None:
             return queues.get(queue_id)
@@ -118,7 +118,7 @@ class Queues:
         return list(self._lite.get(topic, {}).values())
 
     def lite_names(self, topic: str, after: str, count: int) -> list[str]:
-        """Some of the names under which the lite topics of a topic are stored, in their order.
+        """Return some of the names under which the lite topics of a topic are stored, in their order.
 
         Args:
             topic: the topic.
@@ -134,19 +134,19 @@ class Queues:
 
     @property
     def lite_parents(self) -> list[str]:
-        """The topics that have lite topics."""
+        """Topics that have lite topics."""
         return list(self._lite)
 
     def retry_topics(self, topic: str, count_max: int | None = None) -> list[str]:
-        """The retry topics, of all groups, that have queues and are of a topic, or some of them; sorted."""
+        """Return the retry topics, of all groups, that have queues and are of a topic, or some of them; sorted."""
         return sorted(islice(self._retries_of_topic.get(topic, ()), count_max))
 
     def retry_topics_of_group(self, group: str, count_max: int | None = None) -> list[str]:
-        """The retry topics, of all topics, that have queues and are of a group, or some of them; sorted."""
+        """Return the retry topics, of all topics, that have queues and are of a group, or some of them; sorted."""
         return sorted(islice(self._retries_of_group.get(group, ()), count_max))
 
     def ensure(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue of that name, made empty if there is none.
+        """Return the queue of that name, made empty if there is none.
 
         Raises:
             StatusError: the limit of queues is reached, or no record can hold the name or the number.
@@ -174,17 +174,17 @@ class Queues:
         if queue_id:
             raise StatusError(Code.BAD_REQUEST, f"a lite topic has no queue {queue_id}; its only one is 0")
         parent = names.lite_parent(topic)
-        held = self.lite_count(parent)
-        if not room(self._lite_limit, self.lite_topics, held):
+        count = self.lite_count(parent)
+        if not room(self._lite_limit, self.lite_topics, count):
             raise StatusError(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
-                f"this broker holds {self.lite_topics} lite topics, {held} of them of {parent}: that is its share of "
+                f"this broker has {self.lite_topics} lite topics, {count} of them of {parent}: that is its share of "
                 "the limit (broker.lite.topics_max); let old ones expire (--lite-expiration of their topic), or delete "
                 "topics",
             )
 
     def take_up(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue of that name, as the log or a checkpoint knows it: made if need be, whatever the limit is now."""
+        """Return the queue of a name in the log or a checkpoint; it is made if need be, whatever the limit is now."""
         queue = self.get(topic, queue_id)
         if queue is None:
             queue = self._add(topic, queue_id)
@@ -253,7 +253,7 @@ class Queues:
         return dropped
 
     def changed(self, queue: ConsumeQueue) -> None:
-        """A queue has grown."""
+        """Record that a queue has grown."""
         self._recent[queue] = None
         if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was confirmed
             self._changed[queue] = None
@@ -289,7 +289,7 @@ class Queues:
 
     @staticmethod
     def bounds(queue: ConsumeQueue) -> tuple[int, int]:
-        """Return what is to be saved of a queue: its first offset ever and its next one."""
+        """Return the saved state of a queue: its first offset ever and its next one."""
         return queue.begin_offset, queue.max_offset
 
     def take_changes(self, position: int) -> QueueChanges:

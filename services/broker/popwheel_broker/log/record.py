@@ -58,15 +58,15 @@ class RecordKind(IntEnum):
     OFFSET = 7
     """A group's offset in a queue was set by hand."""
     NAMES = 8
-    """Topics and groups with their ids, as the controller has them since: tells one from an earlier of its name."""
+    """Topics and groups with their ids by the controllers; an id distinguishes one from an earlier one of its name."""
     TIMER = 9
     """A message that is delivered later (`popwheel_broker.log.timer_record`)."""
     RECALL = 10
     """A delayed message is not to be delivered."""
     QUARANTINE = 11
-    """A message is set aside, with a copy of it (`popwheel_broker.consume.quarantine_entry`)."""
+    """A poison message, with a copy of it (`popwheel_broker.consume.quarantine_entry`)."""
     QUARANTINE_END = 12
-    """Nothing more is to be done about a message that was set aside."""
+    """A poison message is done: retried or dropped."""
     COPY = 13
     """A message that an open CK needs, though its segment should go (`popwheel_broker.consume.relocation`)."""
     HALF = 20
@@ -92,8 +92,8 @@ class Record:
         tag_hash: see `hash_tag`.
         attempts: how often the message was delivered before.
         origin: names the entry that this record takes the place of (`consume.delivery.Origin`, 10 bytes, or the
-            timer of `timer_record.fired_origin`, 8 bytes, or a half message, 9 bytes), so that the log itself tells
-            that it was dealt with; for a timer or a half message, where it goes; for an ACK, who asked for it
+            timer of `timer_record.fired_origin`, 8 bytes, or a half message, 9 bytes), so that the log itself shows
+            that it is done; for a timer or a half message, where it goes; for an ACK, who asked for it
             (`consume.delivery.encode_call`); empty for none.
         decoded: what its payload says, for the state that follows it: that need not decode it. None: it decodes it.
     """
@@ -131,7 +131,7 @@ class StoredRecord(NamedTuple):
 def stored(
     record: Record, position: int, length: int, epoch: int, store_time_ms: int, queue_offset: int
 ) -> StoredRecord:
-    """The record as it is read from its place in the log."""
+    """Return the record as it is read from its place in the log."""
     # As `StoredRecord(...)`, whose way through Python takes thrice as long.
     return tuple.__new__(
         StoredRecord,
@@ -156,7 +156,7 @@ def stored(
 
 @lru_cache(maxsize=4096)
 def hash_tag(tag: str) -> int:
-    """A tag's 64 bits in consume queues and filters; 0 stands for no tag."""
+    """Return a tag's 64 bits in consume queues and filters; 0 stands for no tag."""
     if not tag:
         return 0
     return int.from_bytes(blake2b(tag.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") or 1
@@ -165,7 +165,7 @@ def hash_tag(tag: str) -> int:
 def encode(
     record: Record, position: int, epoch: int, store_time_ms: int, queue_offset: int
 ) -> tuple[int, tuple[bytes, bytes]]:
-    """The record's length and its bytes, as two buffers to be written one after another; the payload is not copied.
+    """Return the record's length and its bytes, as two buffers to write in turn; the payload is not copied.
 
     Args:
         record: what is to be written.
@@ -270,7 +270,7 @@ def encode_run(
 
 
 def length_at(data: bytes, offset: int) -> int:
-    """The length that the record at `offset` says it has, 0 where there are too few bytes to tell."""
+    """Return the length field of the record at `offset`; 0 if there are too few bytes."""
     if len(data) - offset < HEADER_BYTES:
         return 0
     return int.from_bytes(data[offset : offset + 4], "big")

@@ -37,7 +37,7 @@ class Places:
         return [Entry(*place, 0) for place in zip(self.positions.tolist(), self.lengths.tolist(), strict=True)]
 
     def part(self, begin: int, end: int) -> "Places":
-        """Some of them, by their index."""
+        """Return some of them, by their index."""
         return Places(self.offsets[begin:end], self.positions[begin:end], self.lengths[begin:end])
 
     def spans(self, gap_bytes: int) -> "Spans":
@@ -112,9 +112,9 @@ class Sought:
     """Records of a block that are to be decoded, by what their bytes show before it.
 
     Args:
-        parts: bytes that a record holds, all of them; none: any record.
-        kinds: records of these kinds are decoded whatever they hold.
-        until_ms: records that were stored later are decoded, too: they tell where a search ends.
+        parts: bytes that a record contains, all of them; none: any record.
+        kinds: records of these kinds are decoded whatever they contain.
+        until_ms: records that were stored later are decoded, too: they end a search.
     """
 
     parts: Sequence[bytes]

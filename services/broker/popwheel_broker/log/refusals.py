@@ -13,22 +13,23 @@ Response = TypeVar("Response")
 
 
 class WriterStoppedError(StatusError):
-    """The commit log takes no more writes, because what is on the device can't be told any more. Its codes have whoever
-    asks go on at the next master, which is this broker when it is back, if there is no other.
+    """Refusal by a commit log that takes no more writes, because the state of its device is unknown.
+
+    Its codes make callers continue at the next master, which may be this broker after its restart.
 
     Args:
         reason: what has happened.
-        in_doubt: whether it was under way then, so that it may be there after all; else nothing was done.
+        outcome_unknown: whether it was under way then, so that it may be there after all; else nothing was done.
     """
 
-    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
-        if in_doubt:
+    def __init__(self, reason: str, *, outcome_unknown: bool = False) -> None:
+        if outcome_unknown:
             super().__init__(
                 Code.SLAVE_PERSISTENCE_TIMEOUT,
-                f"{reason}; the broker stops, and whether what was asked for will be there can't be told, ask again",
+                f"{reason}; the broker stops, and whether the call took effect is unknown, try it again",
             )
         else:
-            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, ask again when it is back")
+            super().__init__(Code.HA_NOT_AVAILABLE, f"{reason}; the broker stops, try again when it is back")
 
 
 def disk_refusal(error: OSError) -> StatusError:
@@ -41,27 +42,28 @@ def disk_refusal(error: OSError) -> StatusError:
 
 
 def device_behind() -> StatusError:
-    """The refusal of a send while too much waits for the device."""
+    """Return the refusal of a send while too many bytes wait for the device."""
     return StatusError(
         Code.TOO_MANY_REQUESTS,
-        "the device does not keep up, too much waits to be written (broker.waiting_bytes_max); try again later",
+        "the device is too slow, too many bytes wait to be written (broker.waiting_bytes_max); try again later",
     )
 
 
 def disk_full() -> StatusError:
-    """The refusal of a send when the disk is nearly full, and of all that is written when it is full."""
+    """Return the refusal of a send when the disk is nearly full, and of every write when it is full."""
     return StatusError(
         Code.INTERNAL_ERROR,
         "the broker's disk is nearly full, so it takes no messages; free some space or shorten the retention "
-        "(broker.retention), receiving and acknowledging go on while there is room for what they write down",
+        "(broker.retention), receives and acks are served while there is room for their records",
     )
 
 
 def naming_trouble(
     handler: Callable[[Call, Request], Awaitable[Response]],
 ) -> Callable[[Call, Request], Awaitable[Response]]:
-    """Tell a caller whose message is damaged so (S7), where the handler leaves that to whoever asks; and one whose
-    message can't be read now, as the device refuses or no more files may be open.
+    """Wrap a handler, and refuse callers whose message is damaged (S7) or cannot be read now.
+
+    It cannot be read while the device refuses, or no more files may be open.
     """
 
     async def answer(call: Call, request: Request) -> Response:

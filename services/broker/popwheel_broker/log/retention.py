@@ -28,14 +28,14 @@ def delete_before(
     disk_is_short: bool,
     needed_from: int | None,
 ) -> int:
-    """The position before which segments may be deleted; 0 if none may.
+    """Return the position before which segments may be deleted; 0 if none may.
 
     Args:
         segments: all but the one that is written, oldest first.
         now_ms: wall clock.
-        hours: how long messages are held.
+        hours: how long messages are stored.
         disk_is_short: then the oldest one goes before its time.
-        needed_from: the least position that an open delivery or a timer needs; a segment that holds it stays.
+        needed_from: the least position that an open delivery or a timer needs; a segment that contains it stays.
     """
     position = 0
     for number, segment in enumerate(segments):
@@ -52,14 +52,14 @@ _READ_AT_ONCE = 64
 
 
 class SegmentAges:
-    """Tells when the last record of each segment was stored, at the latest.
+    """Latest times at which the last record of each segment was stored.
 
     A segment is no younger than any record behind it. So a clock that was set forward for a while, and back, makes
     none look young for longer than until the next segment begins.
 
     Args:
         store: whose log it is.
-        on_fault: told of a first record that fails by itself: its segment's age is not known then.
+        on_fault: called with a first record that fails by itself; its segment's age is unknown then.
     """
 
     def __init__(self, store: MessageStore, on_fault: Callable[[int, RecordFaultError], None]) -> None:

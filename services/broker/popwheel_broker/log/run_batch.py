@@ -35,11 +35,11 @@ class RunWriter(Protocol):
 
     @property
     def kind(self) -> PutKind:
-        """The kind of its runs."""
+        """Kind of its runs."""
 
     @property
     def queue(self) -> tuple[str, int]:
-        """The topic and queue of its records."""
+        """Topic and queue of its records."""
 
     @property
     def leaves_by_itself(self) -> bool:
@@ -61,7 +61,7 @@ class RunWriter(Protocol):
         """Return the reference of a message of a run that is stored already, under this position."""
 
     def sent(self, found: StoredRecord) -> Sent | None:
-        """Return what a record of its queue says; None if that can't be told."""
+        """Return the send of a record of its queue; None if it is unknown."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class RunBatch:
     def appended(
         self, queue_offsets: Sequence[int], store_time_ms: int
     ) -> Iterator[tuple[MessageRun, PutResult, slice]]:
-        """The accepted runs that were appended, with their results, and where among all records theirs are.
+        """Yield the accepted runs that were appended, with their results, and where among all records theirs are.
 
         Args:
             queue_offsets: one for each record, in the order of the runs.

@@ -1,4 +1,4 @@
-"""Names in their order, many and changing: whoever lists them goes on where he was, and a page costs a page (pure)."""
+"""Sorted set of many changing names; a list continues behind a name, and its page costs only its length (pure)."""
 
 from bisect import bisect_left, bisect_right, insort
 
@@ -16,7 +16,7 @@ class SortedNames:
         """The last name of each block."""
 
     def add(self, name: str) -> None:
-        """Take in a name that is not there."""
+        """Add a name that is not there."""
         if not self._blocks:
             self._blocks.append([name])
             self._lasts.append(name)
@@ -45,7 +45,7 @@ class SortedNames:
             del self._blocks[at], self._lasts[at]
 
     def behind(self, name: str, count: int) -> list[str]:
-        """The first `count` names that come after a name."""
+        """Return the first `count` names that come after a name."""
         found: list[str] = []
         at = bisect_right(self._lasts, name)
         while at < len(self._blocks) and len(found) < count:

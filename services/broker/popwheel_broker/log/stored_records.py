@@ -17,7 +17,7 @@ _READ_GAP_BYTES = 16 * 1024
 
 
 class StoredRecords:
-    """Reads them. What is not in memory is told of with `NotInMemory`, for `ColdReads.run`.
+    """Reader of records. It raises `NotInMemory` for what is not in memory, for `ColdReads.run`.
 
     Args:
         log: where they are.
@@ -27,11 +27,11 @@ class StoredRecords:
         self._log = log
 
     def read(self, entry: Entry) -> StoredRecord:
-        """The record an entry leads to.
+        """Return the record of an entry.
 
         Raises:
             CorruptDataError: it is damaged (S7).
-            ValueError: it is not held any more.
+            ValueError: the log does not contain it any more.
         """
         try:
             return record.decode(self._log.read(entry.position, entry.length), 0, entry.position)
@@ -40,7 +40,7 @@ class StoredRecords:
             raise
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries lead to, those that stand close together in one read. Raises as `read` does."""
+        """Return the records of entries; adjacent ones are read at once. Raises as `read` does."""
         found: list[StoredRecord] = []
         missing: list[Range] = []
         for run in _runs(entries):
@@ -65,12 +65,12 @@ class StoredRecords:
         return found
 
     def read_checked(self, queue: ConsumeQueue, offsets: Sequence[int], entries: Sequence[Entry]) -> list[StoredRecord]:
-        """The records that entries of a queue lead to, each at its place: an entry may lead elsewhere.
+        """Return the records of entries of a queue, each checked: a damaged entry may lead elsewhere.
 
         Args:
             queue: whose entries they are.
             offsets: of each entry.
-            entries: as they were read, of messages that are held.
+            entries: as they were read, of messages that are in the log.
 
         Raises:
             CorruptDataError: a record, or an entry, is damaged (S7).
@@ -104,7 +104,7 @@ class StoredRecords:
         raise CorruptDataError(f"an entry of consume queue {queue.topic}/{queue.queue_id} says a wrong length")
 
     def read_sought(self, queue: ConsumeQueue, places: Places, sought: Sought, found_max: int) -> list[StoredRecord]:
-        """Some of the records of messages of a queue; the others are checked and not decoded. Raises as `read_checked`.
+        """Return some records of messages of a queue; others are checked and not decoded. Raises as `read_checked`.
 
         Args:
             queue: whose records they are.
@@ -157,10 +157,10 @@ class StoredRecords:
             return None
 
     def record_at(self, position: int) -> StoredRecord:
-        """The record that begins at `position`, which is held.
+        """Return the record that begins at `position`, which is in the log.
 
         Raises:
-            CorruptDataError: none does, or it is damaged; the caller knows which, and notes damage.
+            CorruptDataError: none does, or it is damaged; the caller knows which, and records damage.
         """
         length = record.length_at(self._log.read(position, record.HEADER_BYTES), 0)
         if length > record.RECORD_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Tag filters: `*`, `a`, `a || b`, compared by the hashes that stand in the consume queues."""
+"""Tag filters: `*`, `a`, `a || b`, compared by the tag hashes in the consume queues."""
 
 from functools import lru_cache
 
@@ -11,11 +11,11 @@ EVERYTHING: frozenset[int] | None = None
 """A filter that lets all messages through, tagged or not."""
 
 _SHORT = 256
-"""Characters of an expression whose parsed form is small; of longer ones fewer are kept in mind."""
+"""Characters of an expression whose parsed form is small; fewer of the longer ones are cached."""
 
 
 def wanted_hashes(message_filter: Filter) -> frozenset[int] | None:
-    """The hashes of the tags a filter wants; None if it wants everything.
+    """Return the hashes of the tags a filter wants; None if it wants everything.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION, for other kinds of filters.

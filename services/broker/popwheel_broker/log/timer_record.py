@@ -1,7 +1,7 @@
 """Headers of the timer queue's records besides their message: their due time, and their target.
 
-A record of kind TIMER or RECALL stands in queue 0 of `rmq_sys_wheel_timer`; its `origin` holds a `Delay`. The record
-that a timer becomes when it fires has `fired_origin` as its own: so the log itself tells which timers have fired (T2).
+A record of kind TIMER or RECALL stands in queue 0 of `rmq_sys_wheel_timer`; its `origin` is a `Delay`. The record
+that a timer becomes when it fires has `fired_origin` as its own: so the log itself shows which timers have fired (T2).
 
 | what | bytes |
 | --- | --- |
@@ -54,7 +54,7 @@ class Delay(NamedTuple):
         return position if self.root == NONE else self.root
 
     def encode(self) -> bytes:
-        """The origin of its record."""
+        """Return the origin of its record."""
         return (
             _DELAY.pack(_VERSION, self.due_ms, self.root, self.predecessor, self.topic_id, self.queue_id)
             + self.topic.encode()
@@ -74,12 +74,12 @@ def decode_delay(data: bytes) -> Delay:
 
 
 def recall_record(recall: Delay) -> Record:
-    """The record that takes a message back. It is made of what it says alone, so no message makes it fail."""
+    """Return the record that recalls a message. It does not contain the message, so no message makes it fail."""
     return Record(RecordKind.RECALL, TIMER_TOPIC, TIMER_QUEUE, b"", origin=recall.encode(), decoded=recall)
 
 
 def fired_origin(position: int) -> bytes:
-    """The origin of the message that the timer at a position of the commit log becomes."""
+    """Return the origin of the message that the timer at a position of the commit log becomes."""
     return _FIRED.pack(position)
 
 

@@ -1,6 +1,6 @@
-"""Changed keys of a map in order, so that one with an older version gets only the rest.
+"""Changed keys of a map in order, so that a reader with an older version gets only the difference.
 
-Keys stand in chunks by the time of their last change; what is told is whole chunks. No step goes through all keys.
+Keys are in chunks by the time of their last change; readers get whole chunks. No step goes through all keys.
 """
 
 from bisect import bisect_right
@@ -33,9 +33,8 @@ class Changes(Generic[Key]):
     """Remembers the order of each key's last change.
 
     Args:
-        chunk_max: how many keys are told together at the most.
-        gone_max: how many keys that are gone are remembered. Who knows only a version from before that has to take
-            everything.
+        chunk_max: limit of keys in a chunk.
+        gone_max: how many removed keys are remembered. A reader with a version from before that gets everything.
     """
 
     def __init__(self, chunk_max: int, gone_max: int) -> None:
@@ -54,7 +53,7 @@ class Changes(Generic[Key]):
         return len(self._chunk_of) - len(self._gone)
 
     def note(self, key: Key, version: int, *, is_gone: bool = False) -> None:
-        """A key has changed, or is gone.
+        """Record that a key has changed, or is gone.
 
         Args:
             key: which.
@@ -88,8 +87,9 @@ class Changes(Generic[Key]):
                 self._tidy(self._tidied)
 
     def _tidy(self, at: int) -> None:
-        """Join a chunk with the next if both have become small: who knows a version between them is told more than need
-        be. No chunk takes more memory than its keys do.
+        """Join a chunk with the next if both have become small. No chunk takes more memory than its keys do.
+
+        A reader with a version between them gets more than it needs.
         """
         older, newer = self._chunks[at : at + 2]
         count = len(older.keys) + len(newer.keys)
@@ -113,7 +113,7 @@ class Changes(Generic[Key]):
         return version == 0 or version >= self._forgotten_version
 
     def chunks(self) -> Iterator[Set[Key]]:
-        """All keys, some at a time; what changes meanwhile may be missed."""
+        """Yield all keys, some at a time; what changes meanwhile may be missed."""
         for chunk in list(self._chunks):
             yield chunk.keys
 
@@ -127,7 +127,7 @@ class Changes(Generic[Key]):
         Returns:
             At most `chunk_max` of them; and up to which version this is all if there are more.
         """
-        self._is_open = False  # what changes from now on has to be told apart from this
+        self._is_open = False  # later changes are distinguished from these
         found: list[Key] = []
         last = version
         for index in range(bisect_right(self._chunks, version, key=lambda chunk: chunk.version), len(self._chunks)):

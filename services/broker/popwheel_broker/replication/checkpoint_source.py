@@ -1,4 +1,4 @@
-"""A master's progress as its slaves are to have it: whole, or what has changed since a version (checkpoint sync)."""
+"""A master's progress for its slaves: whole, or the changes since a version (checkpoint sync)."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
@@ -7,7 +7,7 @@ from typing import TypeVar
 from popwheel_broker.consume.merge_buffer import MergeBuffer, pair_of
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.replication.changes import Changes
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.pb.popwheel.v1.broker_pb2 import KnownName, ReplicaCheckpoint, TimerProgress
 
 _GONE_MAX = 100_000
@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 
 class CheckpointSource:
-    """Sees what has changed in a master's progress, and tells it.
+    """Tracks the changes of a master's progress, and makes checkpoints of it.
 
     Args:
         group: name of the broker group.
@@ -29,7 +29,7 @@ class CheckpointSource:
         names: which topics and groups the broker knows.
     """
 
-    def __init__(self, group: str, epoch: int, entries_max: int, buffer: MergeBuffer, names: KnownNames) -> None:
+    def __init__(self, group: str, epoch: int, entries_max: int, buffer: MergeBuffer, names: TopicRegistry) -> None:
         self._group = group
         self.epoch = epoch
         self._entries_max = entries_max
@@ -52,8 +52,9 @@ class CheckpointSource:
         return len(self._offsets)
 
     def look(self) -> Iterator[None]:
-        """See what has changed since the last time, or all that is there at first; a small part for each step. What one
-        who went away had begun is done first.
+        """Collect the changes since the last scan, or everything at first, a small part for each step.
+
+        An unfinished scan of a caller that was cancelled is completed first.
         """
         for _ in self._unfinished:
             yield
@@ -105,7 +106,7 @@ class CheckpointSource:
         self,
         known_version: int,
         time_ms: int,
-        confirmed_position: int,
+        high_watermark: int,
         timer: TimerProgress,
         revive_offsets: Iterable[int],
     ) -> ReplicaCheckpoint:
@@ -114,14 +115,14 @@ class CheckpointSource:
         Args:
             known_version: 0 for none; one that this source never gave counts as none.
             time_ms: wall clock.
-            confirmed_position: of the log: all that was looked at is told by what is before it.
+            high_watermark: of the log: the checkpoint follows from the records before it.
             timer: how far the timer is.
             revive_offsets: of each revive queue, where its oldest open CK stands.
         """
         knows = self._topics.knows, self._groups.knows, self._offsets.knows
         if known_version > self.version or not all(each(known_version) for each in knows):
             known_version = 0
-        # What has changed last is told when all before it was.
+        # The last changes are sent when all before them were.
         topics, rest_from = self._topics.since(known_version, None)
         groups, rest_from = self._groups.since(known_version, rest_from)
         pairs, rest_from = self._offsets.since(known_version, rest_from)
@@ -134,7 +135,7 @@ class CheckpointSource:
             version=self.version,
             base_version=known_version,
             time_ms=time_ms,
-            confirmed_position=confirmed_position,
+            high_watermark=high_watermark,
             timer=timer,
             revive_offsets=revive_offsets,
             rest_from=rest_from or 0,
@@ -146,9 +147,7 @@ class CheckpointSource:
         return answer
 
     def _add_offsets(self, answer: ReplicaCheckpoint, pairs: Iterable[_Pair]) -> None:
-        """Put offsets into columns, those of one group and topic together; first of all what is gone, as its place may
-        have been taken since.
-        """
+        """Add offsets as columns, by group and topic. Removed ones are first, as others may have their place since."""
         columns: dict[tuple[str, str], tuple[list[int], list[int], list[int]]] = {}
         values = [(group, queue, self._buffer.offsets(group, queue)) for group, queue in pairs]
         for group, queue, value in sorted(values, key=lambda each: each[2] is not None):

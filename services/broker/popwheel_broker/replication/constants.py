@@ -14,10 +14,10 @@ class ReplicationConstants:
 
     Args:
         heartbeat_ms: how often an idle master and its slaves say that they are there, and a replica registers.
-        silence_ms_max: a stream on which nothing came for so long is given up.
-        joining_ms_max: for so long sends wait for a replica that is about to join the sync-state set.
+        silence_ms_max: a stream without a message for so long is closed.
+        joining_ms_max: limit of the wait of sends for a replica that is about to join the sync-state set.
         joining_bytes: a slave that is behind by less may join the set.
-        watermark_ms: so soon slaves hear what is confirmed, if no records come along that say it.
+        watermark_ms: time in which slaves get the high watermark when there are no records to send.
         chunk_bytes: bytes of the log that go in one piece.
         coalesce_bytes: while a piece is under way to a slave, less than this waits and goes together.
         window_bytes: bytes of the log that may be under way to one slave.

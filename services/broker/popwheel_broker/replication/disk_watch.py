@@ -14,7 +14,7 @@ _LOOK_BYTES_MIN = 1024 * 1024
 
 
 class DiskWatch:
-    """Tells whether sends are to be refused.
+    """Decides whether sends are refused, by the free space.
 
     Args:
         disk: where the folder is.

@@ -1,7 +1,7 @@
-"""Epochs of a log by position: by them two replicas find where their logs part.
+"""Epochs of a log by position: by them two replicas find where their logs diverge.
 
-Each epoch has one writer (S5), and whoever follows it holds a prefix of what it wrote (S4). So two logs that both hold
-records of an epoch are equal up to where the shorter of them leaves it.
+Each epoch has one writer (S5), and its followers have a prefix of its records (S4). So two logs with records of the
+same epoch are equal up to the end of that epoch in the shorter one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -59,7 +59,7 @@ class EpochHistory:
 
     @property
     def latest(self) -> int:
-        """The last epoch that began, whether it wrote anything or not; 0 if there is none."""
+        """Last epoch that began, also one without records; 0 if there is none."""
         return self._epochs[-1] if self._epochs else 0
 
     @property
@@ -80,7 +80,7 @@ class EpochHistory:
         del self._epochs[:-EPOCHS_MAX], self._positions[:-EPOCHS_MAX]
 
     def note(self, epoch: int, position: int) -> bool:
-        """A record was read or taken over that stands at the log's end; whether it begins an epoch not known yet.
+        """Record the epoch of a record at the log's end; return whether it is new.
 
         Raises:
             CorruptDataError: a later epoch has written before it, which can't be.
@@ -95,24 +95,24 @@ class EpochHistory:
         return True
 
     def cut(self, position: int) -> bool:
-        """The log ends at `position` now: forget what began there or later. Whether anything was forgotten."""
+        """Remove the epochs that begin at `position` or later, after a cut; return whether there were any."""
         kept = bisect_left(self._positions, position)
         gone = kept < len(self._epochs)
         del self._epochs[kept:], self._positions[kept:]
         return gone
 
     def up_to(self, position: int) -> "EpochHistory":
-        """The history of a log that ends at `position`."""
+        """Return the history of a log that ends at `position`."""
         history = EpochHistory(self)
         history.cut(position)
         return history
 
     def last_epoch(self, end_position: int) -> int:
-        """The epoch of the last record of a log that ends at `end_position`; 0 if that is not known."""
+        """Return the epoch of the last record of a log that ends at `end_position`; 0 if that is not known."""
         return self.epoch_at(end_position - 1)
 
     def epoch_at(self, position: int) -> int:
-        """The epoch that wrote the byte at `position`; 0 if that is before all that is known."""
+        """Return the epoch that wrote the byte at `position`; 0 if that is before the known epochs."""
         index = bisect_right(self._positions, position) - 1
         return self._epochs[index] if index >= 0 else 0
 
@@ -129,9 +129,9 @@ class LogOutline:
     """Outline of a log, for a comparison with another.
 
     Args:
-        start_position: of the oldest record held.
+        start_position: of the oldest record.
         end_position: behind the newest one.
-        epochs: who wrote it.
+        epochs: epochs of its records.
     """
 
     start_position: int

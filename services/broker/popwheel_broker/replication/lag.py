@@ -16,7 +16,7 @@ class PositionTimes:
         self._unmarked: tuple[int, int] | None = None
 
     def note(self, position: int, now_ms: int) -> None:
-        """The log reaches to `position` now."""
+        """Record that the log reaches to `position` now."""
         if position <= self._end_position:
             return
         self._end_position = position

@@ -14,8 +14,8 @@ class LogCleaner:
     Args:
         core: what it is now.
         log: the log that it is folded from.
-        superblock: told before something goes.
-        saved: what needs the log.
+        superblock: records a deletion before it is made.
+        saved: the checkpoint, which needs the log from a position on.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class LogCleaner:
         return await self._delete_before(lambda: self._core().expiry.expired_before())
 
     async def _delete_before(self, bound: Callable[[], int]) -> int:
-        """Delete the oldest segment if `bound` lets it go, and no checkpoint needs it that the device may have. What is
-        cut or made anew meanwhile does not change that.
+        """Delete the oldest segment if `bound` allows it, and no checkpoint on the device may need it.
+
+        A cut or a new core meanwhile does not change that.
         """
 
         def start() -> int:

@@ -1,4 +1,4 @@
-"""The epochs of a replica's log: as the superblock tells them, and where it does not, as the log's records do."""
+"""The epochs of a replica's log, from the superblock, and from the log's records that are newer."""
 
 import structlog
 
@@ -49,13 +49,13 @@ class LogEpochs:
         self._is_unsaved = True
 
     def cut(self, position: int) -> bool:
-        """The log ends at `position` now; whether any epoch was forgotten (see `EpochHistory`)."""
+        """Apply a cut of the log at `position`; return whether any epoch was removed (see `EpochHistory`)."""
         gone = self.history.cut(position)
         self._is_unsaved |= gone
         return gone
 
     def note(self, found: StoredRecord) -> None:
-        """A record was read; it may be the first one of an epoch that is not known yet."""
+        """Record the epoch of a record, which may be new."""
         if found.epoch > self.history.latest:
             self.begin(found.epoch, found.position)
 
@@ -71,10 +71,10 @@ class LogEpochs:
             return False  # there is none, or it is torn or damaged, with which the scan deals
 
     def learn(self, synced_position: int) -> None:
-        """Add the epochs that only the log's records tell of; a segment that begins and ends in one is not read.
+        """Add the epochs that only the log's records have; a segment that begins and ends in one is not read.
 
         Raises:
-            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is noted.
+            CorruptDataError: a record before `synced_position` is damaged. What was learned up to there is recorded.
         """
         log = self._log
         segments = [(start, end) for start, end in log.segments() if end > start]
@@ -91,8 +91,9 @@ class LogEpochs:
             log.damaged.clear()  # a torn tail, with which the scan deals
 
     async def save(self) -> None:
-        """Write down what has changed; it is on the device when this returns. A master does so before the first record
-        of its epoch.
+        """Record the changes; they are on the device when this returns.
+
+        A master does so before the first record of its epoch.
 
         Raises:
             OSError: the device refused; it may be tried again.

@@ -29,8 +29,8 @@ class LogFold:
         log: the log.
         reads: where files are read.
         clock: for how long the loop may be kept busy.
-        on_folded: told when records were folded by `confirm`.
-        on_failure: told of an error that nobody expects.
+        on_folded: called when records were folded by `confirm`.
+        on_failure: called with an unexpected error.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class LogFold:
             self._folding = None
 
     def cut(self, position: int) -> None:
-        """The log ends at `position` now."""
+        """Apply a cut of the log at `position`."""
         self._appended.clear()
         self._appended_bytes = 0
         self._confirmed = min(self._confirmed, position)
 
     def _fold_some(self) -> bool:
-        """Fold what is in memory, for a moment; whether more is to be folded."""
+        """Fold records in memory, for a moment; return whether there are more."""
         position = self._core().folded_position
         is_more = self._fold(self._confirmed_end)
         if self._core().folded_position > position:
@@ -131,7 +131,7 @@ class LogFold:
         return min(self._confirmed, self._log.end_position)
 
     async def _read_ahead(self, end: int) -> None:
-        """Have what is folded next in memory, where it came so long ago that it is not any more.
+        """Read the next records to fold into memory, if they are not there any more.
 
         Raises:
             CorruptDataError: the next record is damaged.
@@ -159,7 +159,7 @@ class LogFold:
         return found
 
     def _fold(self, end: int) -> bool:
-        """Fold what is in memory, for a moment; whether more is to be folded before `end`."""
+        """Fold records in memory, for a moment; return whether there are more before `end`."""
         core, appended = self._core(), self._appended
         until_s = self._clock.monotonic() + _FOLD_S
         while appended and appended[0].position < end:

@@ -1,8 +1,8 @@
-"""The slave's end of one Replicate stream: takes the log over, brings it to the device, says how far it is.
+"""The slave's end of one Replicate stream: appends the log, syncs it, and reports its progress.
 
-Some things go on at once. Chunks are taken as they come: written, and reported as received. A sync runs whenever
-something is not on the device yet, while further chunks come in, and is reported. What is confirmed is folded after
-the report has left. An idle slave says now and then that it is there. Silence ends the stream.
+These run concurrently. Chunks are written as they arrive, and reported as received. A sync runs whenever records are
+not on the device yet, while further chunks arrive, and is reported. Confirmed records are folded after the report has
+left. An idle slave sends heartbeats. Silence ends the stream.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 
 class LinkError(Exception):
-    """A stream that can't go on: its master said what does not fit, or nothing."""
+    """Failure of a stream: the master's message does not fit, or none arrived in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Slave:
         constants: paces and sizes.
         clock: the time.
         statistics: what is counted.
-        repair: has a damaged record of the log mended, if another replica has it.
-        on_failure: told when the broker must not go on: its device has failed, or its log is damaged.
+        repair: repairs a damaged record of the log, if another replica has it.
+        on_failure: called when the broker must stop: its device has failed, or its log is damaged.
     """
 
     group: str
@@ -66,14 +66,14 @@ class MasterLag:
     def __init__(self) -> None:
         self.end_position = 0
         """End of the master's log, as last received."""
-        self.heard_ms = 0
+        self.received_ms = 0
         """Time when it was received."""
         self._times = PositionTimes()
 
-    def heard(self, end_position: int, now_ms: int) -> None:
-        """The master has said where its log ends."""
+    def received(self, end_position: int, now_ms: int) -> None:
+        """Record the end of the master's log that it has sent."""
         self.end_position = end_position
-        self.heard_ms = now_ms
+        self.received_ms = now_ms
         self._times.note(end_position, now_ms)
 
     def behind_bytes(self, position: int) -> int:
@@ -91,7 +91,7 @@ class LogReceiver:
     Args:
         slave: who follows.
         stream: to the master.
-        lag: told what the master says of itself.
+        lag: gets the positions that the master sends.
     """
 
     def __init__(self, slave: Slave, stream: ClientStream[LogChunk, ReplicateProgress], lag: MasterLag) -> None:
@@ -101,7 +101,7 @@ class LogReceiver:
         self._log = slave.log
         self._unsynced = asyncio.Event()
         self._synced = asyncio.Event()
-        self._heard_ms = self._spoke_ms = slave.clock.steady_ms()
+        self._received_ms = self._spoke_ms = slave.clock.steady_ms()
         self._master_start = 0
         self._complete_at = 0
         self._is_busy = False
@@ -145,13 +145,13 @@ class LogReceiver:
         await self._report()
         self._unsynced.set()
         while (chunk := await stream.receive()) is not None:
-            self._heard(chunk)
+            self._received(chunk)
             if self._take(chunk):
                 await self._report()
                 await asyncio.sleep(0)  # the report leaves before the fold
                 if log.end_position - log.synced_position > slave.constants.unsynced_bytes_max:
                     await self._wait_for_sync()
-            await self._confirm(chunk.confirmed_position)
+            await self._confirm(chunk.high_watermark)
 
     async def _wait_for_sync(self) -> None:
         """Take no more until the device has caught up; the master then sends no more either."""
@@ -162,7 +162,7 @@ class LogReceiver:
             self._synced.clear()
             await self._synced.wait()
         self._is_busy = False
-        self._heard_ms = slave.clock.steady_ms()
+        self._received_ms = slave.clock.steady_ms()
 
     def _introduction(self) -> ReplicateProgress:
         slave, log = self._slave, self._log
@@ -178,7 +178,7 @@ class LogReceiver:
         )
 
     async def _join(self) -> None:
-        """Get onto the master's log: drop what is not of it, or everything."""
+        """Join the master's log: drop the records that it does not have, or everything."""
         log, statistics = self._log, self._slave.statistics
         first = await self._next()
         if not first.first:
@@ -221,12 +221,12 @@ class LogReceiver:
             try:
                 await _to_its_end(log.cut(position))
             except CorruptDataError as error:
-                self._slave.on_failure(error)  # what was folded can't be made anew; the next process has it mended
+                self._slave.on_failure(error)  # the core cannot be rebuilt; the next process repairs the record
                 raise
         if log.end_position != position:
             raise LinkError(f"the log ends at {log.end_position}, not at {position}")
         self._is_busy = False
-        self._heard_ms = self._slave.clock.steady_ms()
+        self._received_ms = self._slave.clock.steady_ms()
         self.joined = True
         _log.info("this replica follows its master", epoch=self._slave.epoch, at=position, its_end=first.end_position)
 
@@ -234,14 +234,14 @@ class LogReceiver:
         chunk = await self._stream.receive()
         if chunk is None:
             raise LinkError("the master ended the stream")
-        self._heard(chunk)
+        self._received(chunk)
         return chunk
 
-    def _heard(self, chunk: LogChunk) -> None:
+    def _received(self, chunk: LogChunk) -> None:
         if chunk.epoch != self._slave.epoch:
-            raise LinkError(f"a word of epoch {chunk.epoch} came, though epoch {self._slave.epoch} is followed")
-        self._heard_ms = self._slave.clock.steady_ms()
-        self._lag.heard(chunk.end_position, self._heard_ms)
+            raise LinkError(f"a chunk of epoch {chunk.epoch} arrived, though epoch {self._slave.epoch} is followed")
+        self._received_ms = self._slave.clock.steady_ms()
+        self._lag.received(chunk.end_position, self._received_ms)
         self._master_start = chunk.start_position
 
     def _take(self, chunk: LogChunk) -> bool:
@@ -271,10 +271,10 @@ class LogReceiver:
                 log.confirm(position)
                 return
             except CorruptDataError as error:
-                # What was good when it came is not any more. If it is good and does not fit, nobody can help; that
-                # may be told by a later call, as the log folds by itself, too.
+                # A record was good on arrival and is damaged now. If it is good and does not fit, no repair helps; a
+                # later call may report that, as the log folds by itself, too.
                 slave.statistics.checks_failed += 1
-                damaged = log.confirmed_position
+                damaged = log.high_watermark
                 if damaged == self._repaired or not await slave.repair(damaged):
                     slave.on_failure(error)
                     raise
@@ -292,11 +292,11 @@ class LogReceiver:
             self._unsynced.clear()
             if log.synced_position < log.end_position:
                 await log.sync()
-            self._synced.set()  # also of what was synced meanwhile for a save: nobody else tells of it
+            self._synced.set()  # also for a sync by a save meanwhile, which reports nothing
             if self.joined:
                 await self._report()
             if self.joined and log.synced_position >= self._complete_at:
-                await log.end_doubt()  # whatever was acknowledged without this slave, the master had as it came
+                await log.clear_suspect()  # whatever was acknowledged without this slave, the master had as it came
 
     # Saying how far it is
 
@@ -306,7 +306,7 @@ class LogReceiver:
         await self._stream.send([ReplicateProgress(end_position=log.end_position, synced_position=log.synced_position)])
 
     async def _speak_often(self) -> None:
-        """Let the master hear now and then that this slave is there."""
+        """Send the master a heartbeat."""
         constants = self._slave.constants
         while True:
             await asyncio.sleep(constants.heartbeat_ms / 1000)
@@ -318,9 +318,9 @@ class LogReceiver:
         constants = self._slave.constants
         while True:
             await asyncio.sleep(constants.heartbeat_ms / 1000)
-            silent_ms = self._slave.clock.steady_ms() - self._heard_ms
+            silent_ms = self._slave.clock.steady_ms() - self._received_ms
             if silent_ms >= constants.silence_ms_max and not self._is_busy:
-                raise LinkError(f"the master has said nothing for {silent_ms} ms")
+                raise LinkError(f"the master has sent nothing for {silent_ms} ms")
 
     async def _delete_old_often(self) -> None:
         """Delete what the master has deleted; by itself, as it waits for the device."""

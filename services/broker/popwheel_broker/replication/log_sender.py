@@ -1,4 +1,4 @@
-"""The master's end of one Replicate stream: sends a slave the log as it grows, and hears how far it is."""
+"""The master's end of one Replicate stream: sends a slave the log as it grows, and receives its progress."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from popwheel_rpc.service import Stream
 
 _CHECKPOINT_PART_BYTES = 1024 * 1024
 _JOINING_SILENCES = 15
-"""A slave that cuts its log or begins anew may be silent for so many times `silence_ms_max`."""
+"""A slave that cuts its log or starts anew may be silent for this multiple of `silence_ms_max`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class SendWindow:
         self.sent_position = position
 
     def received(self, position: int) -> None:
-        """The slave says that it has everything before `position`."""
+        """Record that the slave has everything before `position`."""
         self.received_position = max(self.received_position, min(position, self.sent_position))
 
 
@@ -133,12 +133,12 @@ class LogSender:
         self._sent_before = sent_before
         self._on_member = on_member
         self._on_sent = on_sent
-        self._told_position = -1
+        self._sent_watermark = -1
         self._wanted = asyncio.Event()
         self._must_speak = False
         now_ms = master.clock.steady_ms()
         self._spoke_ms = now_ms
-        self._heard_ms = now_ms
+        self._received_ms = now_ms
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_full = False
 
@@ -161,12 +161,12 @@ class LogSender:
         """Serve until the slave ends the stream.
 
         Raises:
-            StatusError: it can't go on, or is to end.
+            StatusError: it cannot continue, or is to end.
             StreamClosedError: the slave has gone.
         """
         tasks = [
             asyncio.create_task(self._send_all(), name=f"replicate-to-{self.replica}"),
-            asyncio.create_task(self._hear_all(), name=f"hear-of-{self.replica}"),
+            asyncio.create_task(self._receive_all(), name=f"progress-of-{self.replica}"),
         ]
         for task in tasks:
             task.add_done_callback(self._ended)
@@ -192,42 +192,42 @@ class LogSender:
         else:
             self._over.set_exception(error)
 
-    # What the master tells it
+    # Sending
 
     def appended(self) -> None:
-        """The log has grown."""
+        """Wake the sender: the log has grown."""
         if not self._wanted.is_set() and self._window.room(self._log.end_position):
             self._wanted.set()
 
-    def tell_watermark(self) -> None:
-        """Let the slave hear what is confirmed, if it has not."""
-        if self._told_position < self._master.members.replicated_position:
+    def send_watermark(self) -> None:
+        """Send the slave the high watermark, unless it has it."""
+        if self._sent_watermark < self._master.members.fully_synced_position:
             self._must_speak = True
             self._wanted.set()
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: say something to a slave that heard nothing for a while; give up one that is silent."""
+        """Send a heartbeat if one is due; end the stream of a slave that is silent for too long."""
         constants = self._master.constants
         if now_ms - self._spoke_ms >= constants.heartbeat_ms:
             self._must_speak = True
             self._wanted.set()
         limit_ms = constants.silence_ms_max * (1 if self.connected else _JOINING_SILENCES)
-        if now_ms - self._heard_ms >= limit_ms:
+        if now_ms - self._received_ms >= limit_ms:
             self.end(
                 StatusError(
                     Code.HA_NOT_AVAILABLE,
-                    f"replica {self.replica} has said nothing for {now_ms - self._heard_ms} ms; the stream is given up",
+                    f"replica {self.replica} has sent nothing for {now_ms - self._received_ms} ms; its stream ends",
                 )
             )
 
-    # Hearing
+    # Receiving
 
-    async def _hear_all(self) -> None:
+    async def _receive_all(self) -> None:
         master, window = self._master, self._window
         while (progress := await self._stream.receive()) is not None:
             if self._over.done():
-                return  # it has parted: what comes now, perhaps from another volume, must not bring the slave back
-            now_ms = self._heard_ms = master.clock.steady_ms()
+                return  # it has left: later reports, perhaps from another volume, must not count
+            now_ms = self._received_ms = master.clock.steady_ms()
             end, synced = progress.end_position, progress.synced_position
             if end > window.sent_position or synced > end:
                 raise StatusError(
@@ -269,7 +269,7 @@ class LogSender:
         self._was_full = is_full
 
     async def _send_first(self) -> None:
-        """Tell the slave where its log goes on, and give it the checkpoint if it must begin anew."""
+        """Send the slave the position where its log continues, and the checkpoint if it must start anew."""
         master, plan = self._master, self._plan
         epochs = [EpochStart(epoch=each.epoch, position=each.position) for each in self._log.epochs]
         first = self._chunk()
@@ -318,14 +318,14 @@ class LogSender:
             await asyncio.sleep(0)  # a slave that has much to catch up with must not keep others waiting
 
     def _chunk(self) -> LogChunk:
-        """A message without records: the watermark and where the master is."""
+        """Return a message without records: the watermark and where the master is."""
         master, log = self._master, self._log
         self._must_speak = False
-        self._told_position = confirmed = master.members.replicated_position
+        self._sent_watermark = confirmed = master.members.fully_synced_position
         return LogChunk(
             epoch=master.epoch,
             position=self._window.sent_position,
-            confirmed_position=confirmed,
+            high_watermark=confirmed,
             start_position=log.start_position,
             time_ms=master.clock.wall_ms(),
             end_position=log.end_position,
@@ -340,7 +340,7 @@ def plan_for(log: ReplicaLog, first: ReplicateProgress) -> JoinPlan:
     """Return the plan by which a slave joins a master's log, given its first message.
 
     Raises:
-        StatusError: it says what can't be.
+        StatusError: its report is impossible.
     """
     try:
         epochs = EpochHistory(Start(each.epoch, each.position) for each in first.epochs)

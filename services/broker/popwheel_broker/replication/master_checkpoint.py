@@ -44,7 +44,7 @@ class MasterCheckpoint:
 
     @property
     def known_version(self) -> int:
-        """All that has changed up to here is in it; 0 if it holds nothing."""
+        """Version up to which it has all changes; 0 if it is empty."""
         return known_version(self.latest)
 
     @property
@@ -67,19 +67,19 @@ class MasterCheckpoint:
 
         Raises:
             StatusError: PRECONDITION_FAILED: it is of an older epoch or version, or a difference from a version that is
-                not held. BAD_REQUEST: its columns do not fit together.
+                not stored. BAD_REQUEST: its columns do not fit together.
         """
-        held = self.latest
-        if given.epoch < held.epoch:
-            raise _refusal(f"epoch {given.epoch} is over, a checkpoint of epoch {held.epoch} is held")
-        if given.epoch == held.epoch and given.version < held.version:
+        latest = self.latest
+        if given.epoch < latest.epoch:
+            raise _refusal(f"epoch {given.epoch} is over, a checkpoint of epoch {latest.epoch} is stored")
+        if given.epoch == latest.epoch and given.version < latest.version:
             raise _refusal(
-                f"version {given.version} of epoch {given.epoch} is older than {held.version}, which is held"
+                f"version {given.version} of epoch {given.epoch} is older than {latest.version}, which is stored"
             )
-        if given.base_version and (given.epoch != held.epoch or given.base_version > self.known_version):
+        if given.base_version and (given.epoch != latest.epoch or given.base_version > self.known_version):
             raise _refusal(
-                f"it goes onto version {given.base_version} of epoch {given.epoch}, but what is held is of version "
-                f"{self.known_version} of epoch {held.epoch}"
+                f"it is a difference from version {given.base_version} of epoch {given.epoch}, but version "
+                f"{self.known_version} of epoch {latest.epoch} is stored"
             )
         if given.epoch < 1 or given.version < 1 or not 0 <= given.base_version <= given.version:
             raise StatusError(Code.BAD_REQUEST, "a checkpoint needs an epoch and a version, which begin with 1")
@@ -87,7 +87,7 @@ class MasterCheckpoint:
             if not len(each.queue_ids) == len(each.committed) == len(each.popped):
                 raise StatusError(Code.BAD_REQUEST, "the columns of a checkpoint's offsets must have one length")
 
-    def is_held(self, given: ReplicaCheckpoint) -> bool:
+    def is_applied(self, given: ReplicaCheckpoint) -> bool:
         """Return whether this very checkpoint was applied before."""
         return (given.epoch, given.version) == (self.latest.epoch, self.latest.version)
 
@@ -118,7 +118,7 @@ class MasterCheckpoint:
             version=given.version,
             base_version=given.base_version,
             time_ms=given.time_ms,
-            confirmed_position=given.confirmed_position,
+            high_watermark=given.high_watermark,
             revive_offsets=given.revive_offsets,
             rest_from=given.rest_from,
             looked_position=given.looked_position,
@@ -127,7 +127,7 @@ class MasterCheckpoint:
         self.latest = latest
 
     def parts(self, entries_max: int) -> Iterator[ReplicaCheckpoint]:
-        """All of it, as one that is whole and differences that add to it. Nothing may be taken meanwhile."""
+        """Yield the whole checkpoint, as a base and differences from it. None may be stored meanwhile."""
         part = ReplicaCheckpoint()
         part.CopyFrom(self.latest)
         part.base_version = 0
@@ -161,13 +161,13 @@ def speaks_of(given: ReplicaCheckpoint, end_of_epoch: int | None) -> bool:
 
     Args:
         given: the checkpoint.
-        end_of_epoch: where the records of its epoch end in the log that is held; None if it has none.
+        end_of_epoch: end of the records of its epoch in this replica's log; None if it has none.
     """
-    return end_of_epoch is not None and given.confirmed_position <= end_of_epoch
+    return end_of_epoch is not None and given.high_watermark <= end_of_epoch
 
 
 def encode(given: ReplicaCheckpoint) -> bytes:
-    """A block of the file."""
+    """Return a block of the file."""
     body = given.SerializeToString()
     return _PREFIX.pack(_MAGIC, _VERSION, len(body), value(body)) + body
 
@@ -204,27 +204,27 @@ def _refusal(why: str) -> StatusError:
     return StatusError(Code.PRECONDITION_FAILED, f"the checkpoint is refused: {why}")
 
 
-def take_over_offsets(core: BrokerCore, held: MasterCheckpoint) -> int:
-    """Move consumer groups on to where the old master had them; how many offsets were moved.
+def take_over_offsets(core: BrokerCore, checkpoint: MasterCheckpoint) -> int:
+    """Advance consumer groups to the offsets of the old master; return how many offsets were moved.
 
-    This broker's own log tells all but one thing: a pop that finds nothing its filter wants leaves no record. So
-    consumer groups may be further than the log says; then the later of both holds, and what was passed over is not read
-    again. It is never used where it might take a message away: if it speaks of more of the log than there is here, of
-    another topic or group of the same name, or of a time before somebody set the offset by hand, which is when the
-    offsets were looked at.
+    This broker's own log lacks one thing: a pop whose filter matches no message leaves no record. So consumer groups
+    may be ahead of the log; then the larger offset counts, and the messages that the filter skipped are not read again.
+    It is never used where it might take a message away: if it speaks of more of the log than there is here, of another
+    topic or group of the same name, or of a time before somebody set the offset by hand, which is when the offsets were
+    looked at.
 
     Args:
         core: all of the log is folded into it, and that holds all that the checkpoint speaks of.
-        held: the old master's progress.
+        checkpoint: the old master's progress.
     """
-    position = held.latest.looked_position
-    if not held.is_complete or core.begun_position > position:
+    position = checkpoint.latest.looked_position
+    if not checkpoint.is_complete or core.begun_position > position:
         return 0
     moved = 0
     buffer = core.state.merge_buffer
-    for (group, topic, queue_id), (committed, popped) in held.offsets.items():
+    for (group, topic, queue_id), (committed, popped) in checkpoint.offsets.items():
         queue = core.store.queue(topic, queue_id)
-        if queue is None or not _is_same(core, held, group, topic):
+        if queue is None or not _is_same(core, checkpoint, group, topic):
             continue
         if buffer.set_at(group, queue) < position:
             end = queue.max_offset
@@ -232,12 +232,14 @@ def take_over_offsets(core: BrokerCore, held: MasterCheckpoint) -> int:
     return moved
 
 
-def _is_same(core: BrokerCore, held: MasterCheckpoint, group: str, topic: str) -> bool:
+def _is_same(core: BrokerCore, checkpoint: MasterCheckpoint, group: str, topic: str) -> bool:
     """Return whether a group and a topic are those that the old master knew by their names."""
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         owner = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == held.groups.get(owner)
+        topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == checkpoint.groups.get(owner)
     else:
         base = names.topic_of_retry_topic(topic) or topic
-        topic_is_same = base in core.names.topic_ids and core.names.topic_ids[base] == held.topics.get(base)
-    return topic_is_same and group in core.names.group_ids and core.names.group_ids[group] == held.groups.get(group)
+        topic_is_same = base in core.names.topic_ids and core.names.topic_ids[base] == checkpoint.topics.get(base)
+    return (
+        topic_is_same and group in core.names.group_ids and core.names.group_ids[group] == checkpoint.groups.get(group)
+    )

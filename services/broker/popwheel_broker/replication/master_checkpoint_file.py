@@ -31,7 +31,7 @@ class MasterCheckpointFile:
         self._whole_bytes = 0
         self._bytes = 0
         """0: the file is to be written anew."""
-        self.held = MasterCheckpoint()
+        self.checkpoint = MasterCheckpoint()
 
     @property
     def size_bytes(self) -> int:
@@ -53,23 +53,23 @@ class MasterCheckpointFile:
         finally:
             file.close()
         for each in found:
-            self.held.take(each)
+            self.checkpoint.take(each)
         self._whole_bytes = self._bytes
         if self._bytes < size:
             self._bytes = 0  # nothing may be appended behind what is damaged
 
     async def store(self, given: ReplicaCheckpoint) -> bool:
-        """Take a checkpoint; it is on the device when this returns. False if it was held already.
+        """Store a checkpoint; it is on the device when this returns. Return False if it was stored before.
 
-        Once it has begun it is done to its end, whoever waits.
+        Once begun it runs to its end, whoever waits.
 
         Raises:
             StatusError: it is refused (`MasterCheckpoint.check`); nothing was changed.
-            OSError: the device refused; what was held is held.
+            OSError: the device refused; the earlier checkpoint is unchanged.
         """
         async with self._storing:
-            self.held.check(given)
-            if self.held.is_held(given):
+            self.checkpoint.check(given)
+            if self.checkpoint.is_applied(given):
                 return False
             await to_its_end(self._write(given))
             return True
@@ -83,7 +83,7 @@ class MasterCheckpointFile:
             await self._replace([block])
         else:
             await self._write_anew(block)
-        self.held.take(given)
+        self.checkpoint.take(given)
 
     async def _append(self, block: bytes) -> None:
         at, self._bytes = self._bytes, 0  # unless all goes well
@@ -96,9 +96,9 @@ class MasterCheckpointFile:
         self._bytes = at + len(block)
 
     async def _write_anew(self, block: bytes) -> None:
-        """Write what is held, and a difference behind it."""
+        """Write the whole checkpoint, and a difference behind it."""
         blocks: list[bytes] = []
-        for part in self.held.parts(_ENTRIES_PER_BLOCK):
+        for part in self.checkpoint.parts(_ENTRIES_PER_BLOCK):
             blocks.append(master_checkpoint.encode(part))
             await asyncio.sleep(0)
         await self._replace([*blocks, block])

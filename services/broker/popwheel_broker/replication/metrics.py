@@ -34,7 +34,7 @@ class ReplicationCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of replication."""
+        """Yield all metrics of replication."""
         yield from self._counts()
         yield from self._of_master(self._master())
         yield from self._of_slave(self._slave())
@@ -46,14 +46,14 @@ class ReplicationCollector(Collector):
             ("sent_chunks", "Pieces of the log sent to slaves.", counts.sent_chunks),
             ("resent_bytes", "Bytes of the log sent to a slave that it had been sent before.", counts.resent_bytes),
             ("received_bytes", "Bytes of the log received from masters.", counts.received_bytes),
-            ("repeated_bytes", "Bytes of the log received once more, and passed over.", counts.repeated_bytes),
+            ("repeated_bytes", "Bytes of the log that were received once more, and skipped.", counts.repeated_bytes),
             ("cut_bytes", "Bytes of this log dropped where it parted from its master's.", counts.cut_bytes),
             ("checkpoints_sent", "Slaves that had to begin anew.", counts.checkpoints_sent),
             ("checkpoints_taken", "How often this replica had to begin anew.", counts.checkpoints_taken),
             ("checks_failed", "Damaged records that were received, or found in this log.", counts.checks_failed),
             ("repaired_records", "Damaged records taken from another replica.", counts.repaired_records),
             ("repaired_bytes", "Bytes of those.", counts.repaired_bytes),
-            ("irreparable_records", "Times that a damaged record could be had from nobody.", counts.irreparable),
+            ("irreparable_records", "Damaged records that no other replica could repair.", counts.irreparable),
             ("streams_broken", "Streams from or to another replica that broke.", counts.streams_broken),
             ("set_changes", "Changes of the sync-state set that this master asked for.", counts.set_changes),
             (
@@ -115,7 +115,7 @@ class ReplicationCollector(Collector):
             ),
             (
                 "behind_seconds",
-                "For how long this slave has been behind, or has not heard its master.",
+                "Time for which this slave has been behind, or has received nothing of its master.",
                 0 if slave is None else slave.behind_ms / 1000,
             ),
         ):

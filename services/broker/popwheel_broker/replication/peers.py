@@ -18,13 +18,13 @@ _ASK_AGAIN_MS = 5000
 
 
 class Peers:
-    """The other replicas, as far as they are known: by what was written down, or by the controller's word since.
+    """The other replicas: by the recorded state of the group, or by the controller's since.
 
     Args:
         group: name of the broker group.
         me: number of this replica.
-        channels: the ways to them, and to the controller, which tells where they are.
-        timeout_ms: how long it is waited for.
+        channels: channels to them, and to the controller, which has their addresses.
+        timeout_ms: limit of the controller's answer.
         clock: the time.
     """
 
@@ -37,46 +37,47 @@ class Peers:
         self._addresses: dict[int, str] = {}
         self._channels: dict[str, Channel] = {}
         self._clock = clock
-        self._is_told = channels.to_replica is None
+        self._is_known = channels.to_replica is None
         self._asked_ms: int | None = None
 
     def know(self, group: BrokerGroup) -> None:
-        """This is how the group was when it was written down."""
+        """Start with the recorded state of the group."""
         self._addresses = self._others_of(group)
 
-    def hear(self, group: BrokerGroup) -> None:
-        """The controller has told how the group is."""
-        self._is_told = True
+    def group_changed(self, group: BrokerGroup) -> None:
+        """Accept the group's state from a controller."""
+        self._is_known = True
         self._addresses = self._others_of(group)
 
     async def ask(self) -> None:
-        """Have the controller tell, if it has not since the process began: others may have come, or moved, while this
-        one was away, and it does not register before it knows what it has. In vain while the controller is away, and
-        then not again for some seconds: a start may meet much damage.
+        """Ask the controller for the group, unless it is known since the process began.
+
+        Replicas may have been added or moved while this one was away, and it registers only after its recovery. After a
+        failure it asks again only some seconds later: a start may meet much damage.
         """
         now_ms = self._clock.steady_ms()
-        if self._is_told or (self._asked_ms is not None and now_ms - self._asked_ms < _ASK_AGAIN_MS):
+        if self._is_known or (self._asked_ms is not None and now_ms - self._asked_ms < _ASK_AGAIN_MS):
             return
         self._asked_ms = now_ms
         request = DescribeBrokerGroupRequest(group=self._group)
         try:
-            told = await self._controller.call(DESCRIBE_BROKER_GROUP, request, timeout_s=self._timeout_s)
+            group = await self._controller.call(DESCRIBE_BROKER_GROUP, request, timeout_s=self._timeout_s)
         except (StatusError, RpcError) as error:
-            _log.warning("the controller cannot tell where the other replicas are", group=self._group, why=str(error))
+            _log.warning("no controller answers where the other replicas are", group=self._group, why=str(error))
             return
-        self._is_told = True
-        self._addresses |= self._others_of(told)  # a controller that has lost its state may not know all yet
+        self._is_known = True
+        self._addresses |= self._others_of(group)  # a controller that has lost its state may not know all yet
 
     @property
-    def is_told(self) -> bool:
-        """True if a controller has sent the peers since the process began, or there can be none."""
-        return self._is_told
+    def is_known(self) -> bool:
+        """True if a controller has sent the group since the process began, or there can be no other replicas."""
+        return self._is_known
 
     def _others_of(self, group: BrokerGroup) -> dict[int, str]:
         return {each.number: each.address for each in group.replicas if each.number != self._me}
 
     def others(self) -> Iterator[tuple[int, Channel]]:
-        """The ways to the other replicas, by their numbers."""
+        """Yield the channels to the other replicas, by number."""
         if self._connect is None:
             return
         for number, address in sorted(self._addresses.items()):

@@ -124,7 +124,7 @@ class RecordSkip:
         )
 
     def _sound(self, position: int) -> StoredRecord | None:
-        """The record that begins at a position; None if it is damaged, or none does."""
+        """Return the record that begins at a position; None if it is damaged, or none does."""
         try:
             length = record.length_at(self._log.read(position, HEADER_BYTES), 0)
             if HEADER_BYTES <= length <= RECORD_BYTES_MAX:
@@ -167,7 +167,7 @@ class RecordSkip:
         return _Place(length, topic, queue_id, queue_offset, stored_ms)
 
     async def _offset(self, position: int, place: _Place) -> int | None:
-        """The offset that is missing in its queue, by the records around it and the checkpoint.
+        """Return the offset that is missing in its queue, by the records around it and the checkpoint.
 
         None if these do not say it.
         """
@@ -186,7 +186,7 @@ class RecordSkip:
         return None if known is None else known[1]
 
     async def _seen(self, begin: int, end: int, place: _Place, *, first: bool) -> tuple[int | None, int]:
-        """The first or last offset of a queue in a part of the log, and how far that was read."""
+        """Return the first or last offset of a queue in a part of the log, and how far that was read."""
         seen: int | None = None
         at = rested_at = begin
         try:
@@ -200,7 +200,7 @@ class RecordSkip:
                     rested_at = at
                     await asyncio.sleep(0)
         except CorruptDataError:
-            self._log.damaged.clear()  # whoever reads on meets it again
+            self._log.damaged.clear()  # the next reader meets it again
         return seen, at
 
     async def _keep(self, position: int, length: int) -> Path:
@@ -221,7 +221,7 @@ class RecordSkip:
         return path
 
     def _instead(self, position: int, place: _Place) -> bytes:
-        """The record that takes its place."""
+        """Return the record that takes its place."""
         room = place.length - HEADER_BYTES - len(place.topic.encode())
         skipped = record.Record(RecordKind.SKIPPED, place.topic, place.queue_id, _padding(room))
         epoch = self._epochs.epoch_at(position)
@@ -231,7 +231,7 @@ class RecordSkip:
 
 
 def _padding(room: int) -> bytes:
-    """A message of so many bytes with nothing in it but a body of zeros; its length takes five bytes always."""
+    """Return a message of so many bytes with nothing in it but a body of zeros; its length takes five bytes always."""
     if room < 6:
         return bytes(room)
     size = room - 6

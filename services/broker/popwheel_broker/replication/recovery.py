@@ -1,4 +1,4 @@
-"""Recovery at a replica's start: it finds what is stored, repairs it, and folds it."""
+"""Recovery at a replica's start: it finds, repairs and folds the stored records."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
@@ -25,7 +25,7 @@ class Recovery:
         remake_core: puts another fresh one in its place, on the same log.
         saved: the checkpoint, to be loaded.
         epochs: who wrote the log, to be loaded or learned.
-        begin_doubt: writes down that the log is about to be cut off at a position, though others may have what follows.
+        mark_suspect: records that the log is about to be cut off at a position, though others may have the rest.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Recovery:
         remake_core: Callable[[], BrokerCore],
         saved: SavedCheckpoint,
         epochs: LogEpochs,
-        begin_doubt: Callable[[int], Awaitable[None]],
+        mark_suspect: Callable[[int], Awaitable[None]],
     ) -> None:
         self._core = core
         self._log = core.store.log
         self._remake_core = remake_core
         self._saved = saved
         self._epochs = epochs
-        self._begin_doubt = begin_doubt
+        self._mark_suspect = mark_suspect
         self.records = 0
         """Number of records read again: those that the checkpoint does not cover."""
 
@@ -62,7 +62,7 @@ class Recovery:
         while True:
             try:
                 if damaged_queue is not None and not saved.store.remade:
-                    # A damaged record that nobody has would be missing in new queues, too: then all stays as it is.
+                    # A damaged record that no replica has would be missing in new queues, too: then nothing is changed.
                     deque(log.records(log.start_position, saved.store.synced_position), 0)
                     _log.error("the queues are made again from the commit log", why=str(damaged_queue))
                     saved = replace(saved, store=replace(saved.store, remade=True))
@@ -103,7 +103,7 @@ class Recovery:
         while position < self._log.end_position:
             if not await repair(position):
                 if not await is_nowhere(position):
-                    await self._begin_doubt(position)
+                    await self._mark_suspect(position)
                 return
             position += length_at(self._log.read(position, HEADER_BYTES), 0)
 

@@ -1,4 +1,4 @@
-"""Mends damaged records of a log with those of other replicas (S7): damage in the middle costs nobody a message."""
+"""Repairs damaged records of a log from other replicas (S7): damage in the middle costs no message."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from popwheel_rpc.status import RpcError
 _log = structlog.get_logger()
 
 _VAIN_PAUSE_MS = 5000
-"""Pause after which a record that nobody had is asked for again."""
+"""Pause before the next try for a record that no replica had."""
 _VAIN_MAX = 1024
 
 
@@ -58,15 +58,15 @@ class Repairer:
         self._mending = asyncio.Lock()
 
     async def repair(self, position: int) -> bool:
-        """Have the record that begins at `position` mended, if it is damaged; whether it is held and good now.
+        """Repair the record that begins at `position`, if it is damaged; return whether it is stored and good now.
 
         Raises:
             OSError: this replica's device refused.
         """
-        if not self._is_held(position):
+        if not self._is_stored(position):
             return False  # deleted since, or a damaged entry of a queue led there
         async with self._mending:
-            if not self._is_held(position):
+            if not self._is_stored(position):
                 return False
             if await self._is_good(position):
                 return True
@@ -76,7 +76,7 @@ class Repairer:
             await self._peers.ask()
             for number, channel in list(self._peers.others()):
                 data = await self._ask(number, channel, position)
-                if not self._is_held(position):
+                if not self._is_stored(position):
                     return False  # deleted while others were asked
                 if data is not None:
                     await self._log.mend(position, data)
@@ -84,10 +84,10 @@ class Repairer:
                     self._statistics.repaired_bytes += len(data)
                     self._vain.pop(position, None)
                     _log.warning("a damaged record was repaired", position=position, bytes=len(data), replica=number)
-                    return self._is_held(position) and await self._is_good(position)
+                    return self._is_stored(position) and await self._is_good(position)
             if len(self._vain) >= _VAIN_MAX:
                 self._vain.clear()
-            if position not in self._vain:  # it is tried again every few seconds, and told of once
+            if position not in self._vain:  # it is tried again every few seconds, and logged once
                 _log.error("a record is damaged, and no other replica has it", position=position)
             self._vain[position] = now_ms
             self._statistics.irreparable += 1
@@ -96,7 +96,7 @@ class Repairer:
     async def is_nowhere(self, position: int) -> bool:
         """Return whether each of the other replicas can be asked, and reports that its log ends before `position`.
 
-        That somebody else answers at the address of one proves nothing.
+        An answer of another broker at a replica's address proves nothing.
         """
         asked = False
         for number, channel in self._peers.others():
@@ -111,11 +111,11 @@ class Repairer:
         return asked
 
     async def who_may_have(self, position: int) -> list[str]:
-        """The other replicas that may have a good record at a position, in words: they did not say that they have none.
+        """Return sentences about other replicas that may have a good record at a position, as none of them denied it.
         To be asked after `repair` has failed.
         """
         await self._peers.ask()
-        if not self._peers.is_told:
+        if not self._peers.is_known:
             return ["those that a controller knows, and none answers"]
         request = ReadRecordsRequest(group=self._group, position=position, bytes_max=1)
         found: list[str] = []
@@ -130,7 +130,7 @@ class Repairer:
                 found.append(f"replica {number}: {error.message}")
         return found
 
-    def _is_held(self, position: int) -> bool:
+    def _is_stored(self, position: int) -> bool:
         return self._log.start_position <= position < self._log.end_position
 
     async def _is_good(self, position: int) -> bool:
@@ -140,7 +140,7 @@ class Repairer:
             return False
 
     async def _ask(self, number: int, channel: Channel, position: int) -> bytes | None:
-        """The bytes of the record at a position, as a replica has it; None if that is not the right one."""
+        """Return the bytes of the record at a position, as a replica has it; None if that is not the right one."""
         request = ReadRecordsRequest(group=self._group, position=position, bytes_max=1)
         try:
             answer = await channel.call(READ_RECORDS, request, timeout_s=self._timeout_s)

@@ -18,15 +18,15 @@ class ReplicaLog(Protocol):
 
     @property
     def end_position(self) -> int:
-        """Position behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; records before it survive the end of the process."""
 
     @property
     def synced_position(self) -> int:
         """Position before which all is on the device."""
 
     @property
-    def confirmed_position(self) -> int:
-        """High watermark: the sync-state set has what is before it; a slave has folded it into its state."""
+    def high_watermark(self) -> int:
+        """High watermark: the sync-state set has the records before it; a slave has folded them into its state."""
 
     @property
     def epochs(self) -> EpochHistory:
@@ -43,7 +43,7 @@ class ReplicaLog(Protocol):
 
         Raises:
             CorruptDataError: the record at `position` is damaged.
-            ValueError: the position is not held (any more).
+            ValueError: the log does not contain the position (any more).
         """
 
     def append_raw(self, position: int, data: bytes) -> None:
@@ -71,15 +71,15 @@ class ReplicaLog(Protocol):
             CorruptDataError: a record can't be read back, or does not fit.
         """
 
-    async def end_doubt(self) -> None:
-        """All that was acknowledged is on the device: a replica that had lost the end of its log says so no more.
+    async def clear_suspect(self) -> None:
+        """Clear the mark of a suspect replica: all acknowledged records are on its device.
 
         Raises:
             OSError: the device refused.
         """
 
     async def cut(self, position: int) -> None:
-        """Drop all from `position` on, where a record begins, durably. It may lie before `confirmed_position` (an
+        """Drop all from `position` on, where a record begins, durably. It may lie before `high_watermark` (an
         unclean election, or `ack_mode: master`): then what was folded is made anew from the files.
         """
 

@@ -1,8 +1,8 @@
 """Store of a replica, whatever its role: the log, its epochs, and the core that is folded from it.
 
-A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So what
-is cut off was as a rule never folded. Where it was (an unclean election, `ack_mode: master`), the core is made anew,
-from what was saved before or from the whole log.
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So
+records that are cut off were as a rule never folded. If they were (an unclean election, `ack_mode: master`), the core
+is rebuilt, from an earlier checkpoint or from the whole log.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ class FilesSubscriber(Protocol):
         """Records were folded into the core."""
 
     async def rest(self) -> None:
-        """The log is about to be cut, or the core to be made anew: what works with them is to end."""
+        """Stop the work on the log and the core: the log is about to be cut, or the core to be replaced."""
 
     def go_on(self) -> None:
-        """Go on: the repair is over, and `core` is the current one."""
+        """Continue with the log, and with `core` as it is now."""
 
 
 class ReplicaStore:
@@ -62,9 +62,9 @@ class ReplicaStore:
         folder: their folder.
         clock: for how long the loop may be kept busy.
         make_core: makes a core that is fresh, on a log or on the one of its own files.
-        on_failure: told if the device has failed, or the log is damaged.
+        on_failure: called if the device has failed, or the log is damaged.
         checkpoint_changes_bytes: see `SavedCheckpoint`.
-        on_doubt_ended: told when `is_doubtful` is over.
+        on_suspect_cleared: called when `is_suspect` becomes False.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ReplicaStore:
         make_core: Callable[[CommitLog | None], BrokerCore],
         on_failure: Callable[[Exception], None],
         checkpoint_changes_bytes: int,
-        on_doubt_ended: Callable[[], None],
+        on_suspect_cleared: Callable[[], None],
     ) -> None:
         self._reads = disk.reads
         self._make_core = make_core
@@ -89,9 +89,9 @@ class ReplicaStore:
         """Superblock, to be loaded before `start`."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
         self._subscriber: FilesSubscriber | None = None
-        self._on_doubt_ended = on_doubt_ended
+        self._on_suspect_cleared = on_suspect_cleared
         self.is_followers = True
-        """True if a follower may go on with the core; if not, `unfinish` makes it so."""
+        """True if a follower may use the core; if not, `unfinish` makes it so."""
         self._is_whole = True
         self.recovered_records = 0
         """Number of records that `start` has read again: those that the checkpoint does not cover."""
@@ -102,16 +102,16 @@ class ReplicaStore:
         self._fold = LogFold(lambda: self.core, self.log, disk.reads, clock, self._folded, on_failure)
 
     def subscribe(self, subscriber: FilesSubscriber) -> None:
-        """Tell a follower what happens to the log and the core; the one before is told no more."""
+        """Notify a follower of changes of the log and the core, in place of the one before."""
         self._subscriber = subscriber
 
     def unsubscribe(self) -> None:
-        """Tell nobody any more."""
+        """Notify no follower any more."""
         self._subscriber = None
 
-    def timer_progressed(self, confirmed_position: int, progress: TimerProgress) -> None:
-        """The master's timer has come so far, with a log that was confirmed up to there."""
-        self.core.timer.progress(confirmed_position, progress)
+    def timer_progressed(self, high_watermark: int, progress: TimerProgress) -> None:
+        """Apply the progress of the master's timer at a high watermark."""
+        self.core.timer.progress(high_watermark, progress)
         self._folded()
 
     def _folded(self) -> None:
@@ -127,7 +127,7 @@ class ReplicaStore:
 
     @property
     def end_position(self) -> int:
-        """Position behind the newest record; what is before it survives the end of the process."""
+        """Position behind the newest record; records before it survive the end of the process."""
         return self.log.end_position
 
     @property
@@ -136,9 +136,9 @@ class ReplicaStore:
         return self.log.synced_position
 
     @property
-    def confirmed_position(self) -> int:
+    def high_watermark(self) -> int:
         """Position before which the sync-state set has all, and all is folded into the core: the high watermark."""
-        return self.core.store.confirmed_position
+        return self.core.store.high_watermark
 
     @property
     def epochs(self) -> EpochHistory:
@@ -151,13 +151,13 @@ class ReplicaStore:
         return self.epochs.last_epoch(self.end_position) if self.end_position > self.start_position else 0
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_suspect(self) -> bool:
         """True if acknowledged messages may be missing.
 
         This or an earlier start cut off the log's end, and not every other replica could be asked for it. It outlives
         the process.
         """
-        return self.superblock.contents.is_doubtful
+        return self.superblock.contents.is_suspect
 
     # Begin and end
 
@@ -168,7 +168,7 @@ class ReplicaStore:
         repair: Callable[[int], Awaitable[bool]],
         is_nowhere: Callable[[int], Awaitable[bool]],
     ) -> None:
-        """Find out what is there, and fold it.
+        """Recover the log, and fold it.
 
         Args:
             alone: nobody else can have been master since, so all that is there stays.
@@ -182,7 +182,7 @@ class ReplicaStore:
         """
         if self.superblock.contents.is_installing:
             await self._begin_at(0, Checkpoint(), EpochHistory())
-        recovery = Recovery(self.core, self._remake_core, self._saved, self._epochs, self._begin_doubt)
+        recovery = Recovery(self.core, self._remake_core, self._saved, self._epochs, self._mark_suspect)
         await recovery.run(alone=alone, repair=repair, is_nowhere=is_nowhere)
         self.recovered_records = recovery.records
         if not self.log.segment_count:
@@ -209,21 +209,21 @@ class ReplicaStore:
         skip = RecordSkip(self.log, saved, self._epochs.history, self._disk, self._folder)
         await skip.skip(position, repair, who_may_have)
 
-    async def _begin_doubt(self, position: int) -> None:
+    async def _mark_suspect(self, position: int) -> None:
         _log.error(
             "the end of the log is cut off, though not every other replica could be asked for it: until this one has "
             "caught up with a master, it leads only if all of the sync-state set are there and none of them is certain",
             at=position,
             dropped=self.log.end_position - position,
         )
-        await self.superblock.change(is_doubtful=True)
+        await self.superblock.change(is_suspect=True)
 
-    async def end_doubt(self) -> None:
+    async def clear_suspect(self) -> None:
         """End the suspicion: all acknowledged messages are here (see `ReplicaLog`)."""
-        if self.is_doubtful:
-            await self.superblock.change(is_doubtful=False)
+        if self.is_suspect:
+            await self.superblock.change(is_suspect=False)
             _log.info("this replica has everything again", position=self.end_position)
-            self._on_doubt_ended()
+            self._on_suspect_cleared()
 
     async def finish(self, epoch: int) -> None:
         """Begin an epoch: fold the rest of the log, and leave it to be written.
@@ -234,7 +234,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        await self.sync()  # what is folded counts as confirmed
+        await self.sync()  # folded records count as confirmed
         if not self._is_whole:
             async with self._saving:
                 await self._begin_anew()
@@ -257,7 +257,7 @@ class ReplicaStore:
                 raise
 
     async def unfinish(self) -> None:
-        """The epoch is over: drop the core that was written to, and begin again with what was saved before.
+        """End the epoch: drop the core that was written to, and restart with the saved one.
 
         Raises as `finish` does.
         """
@@ -291,7 +291,7 @@ class ReplicaStore:
     def append_raw(self, position: int, data: bytes) -> None:
         """Write whole records of the master at the end (see `ReplicaLog`)."""
         if position != self.end_position:
-            raise ValueError(f"records for {position} do not go on where the log ends, at {self.end_position}")
+            raise ValueError(f"records for {position} do not continue the log, which ends at {self.end_position}")
         try:
             with RECORD_STEP:
                 records = kept = checked_records(position, data)
@@ -317,8 +317,8 @@ class ReplicaStore:
         """Bring all that was appended up to now to the device (see `ReplicaLog`)."""
         try:
             await self._epochs.save()
-        except OSError as error:  # the records tell it, too, and whoever saves a checkpoint waits for it
-            _log.error("the epochs could not be written down, trying again", error=str(error))
+        except OSError as error:  # the records have them, too, and a save of a checkpoint waits for it
+            _log.error("the epochs could not be recorded, trying again", error=str(error))
         try:
             await self.log.sync()
         finally:  # also when the waiter was cancelled
@@ -431,7 +431,7 @@ class ReplicaStore:
     # What is saved
 
     def checkpoint_file(self) -> Iterator[bytes]:
-        """A checkpoint file for a follower that has nothing (see `ReplicaLog`)."""
+        """Yield a checkpoint file for a follower without a log (see `ReplicaLog`)."""
         return self._saved.parts()
 
     @property
@@ -465,9 +465,9 @@ class ReplicaStore:
             self._subscriber.go_on()
 
     async def _rest(self) -> None:
-        """Have nothing fold or save beside what is done to the log and the core; the caller sees to it that it goes on.
+        """Stop folds and saves during a change of the log and the core; the caller restarts them.
 
-        What would save meanwhile would count on what is cut off.
+        A save meanwhile would depend on records that are cut off.
         """
         self.stop_folding()
         if self._subscriber is not None:

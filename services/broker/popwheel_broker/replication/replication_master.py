@@ -27,11 +27,11 @@ class ReplicationMaster:
     """Serves the slaves in one term, and keeps the sync-state set.
 
     Args:
-        master: who leads, and what it has; whoever appends and syncs tells its sync-state set so.
-        controller: the way to the controller.
+        master: the leading replica; appends and syncs are reported to its sync-state set.
+        controller: channel to the controller.
         on_follower: called before a slave's progress counts for the first time.
-        on_group: told of the group's state after each change that was asked for; the set knows of it already.
-        on_failure: told of an error that nobody expects.
+        on_group: called with the group's state after each change that it asked for; the set has it already.
+        on_failure: called with an unexpected error.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ReplicationMaster:
         self._sent_before: dict[int, int] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._telling: asyncio.TimerHandle | None = None
+        self._sending: asyncio.TimerHandle | None = None
         self._ended = False
 
     def start(self) -> None:
@@ -74,20 +74,20 @@ class ReplicationMaster:
         self._ended = True
         for sender in list(self._senders.values()):
             sender.end(self._leads_no_more())
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         tasks = [task for task in (self._ticking, self._asking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def appended(self) -> None:
-        """The log has grown: to be called at once after each append."""
+        """Send what the log has grown by; to be called at once after each append."""
         for sender in self._senders.values():
             sender.appended()
 
     def decided(self, group: BrokerGroup) -> None:
-        """The group's state has become known; nothing if it is older than what is known."""
+        """Apply the group's state, unless it is older than the known one."""
         if group.version < self.members.version:
             return
         self._identities = {each.number: each.identity for each in group.replicas}
@@ -145,7 +145,7 @@ class ReplicationMaster:
             stream=stream,
             sent_before=self._sent_before.get(replica, 0),
             on_member=self._ask_if_due,
-            on_sent=self._tell_later,
+            on_sent=self._send_later,
         )
         self._on_follower()
         self._senders[replica] = sender
@@ -183,7 +183,7 @@ class ReplicationMaster:
             raise StatusError(
                 Code.BAD_REQUEST,
                 f"replica {first.replica} of {first.group} can't follow replica {self._me} of {self._group}; "
-                "look at broker.name and broker.replica of both",
+                "check broker.name and broker.replica of both",
             )
         if first.epoch != self._epoch:
             raise StatusError(
@@ -239,17 +239,17 @@ class ReplicationMaster:
                 sender.tick(now_ms)
             self._ask_if_due()
 
-    def _tell_later(self) -> None:
-        if self._telling is None and not self._ended:
+    def _send_later(self) -> None:
+        if self._sending is None and not self._ended:
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(self._constants.watermark_ms / 1000, self._tell)
+            self._sending = loop.call_later(self._constants.watermark_ms / 1000, self._send_watermarks)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _send_watermarks(self) -> None:
+        self._sending = None
         for sender in self._senders.values():
-            sender.tell_watermark()
-        if self._senders and self.members.replicated_position < self._log.end_position:
-            self._tell_later()
+            sender.send_watermark()
+        if self._senders and self.members.fully_synced_position < self._log.end_position:
+            self._send_later()
 
     # Asking the controller
 
@@ -281,7 +281,7 @@ class ReplicationMaster:
             )
         except (StatusError, RpcError) as error:
             members.failed(change, error, self._clock.steady_ms())
-            # The group changed meanwhile: it is asked again with what is so now.
+            # The group changed meanwhile: the request is repeated for its present state.
             has_changed = isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
             (_log.info if has_changed else _log.warning)(
                 "the sync-state set was not changed", group=self._group, is_=before, wanted=wanted, why=str(error)

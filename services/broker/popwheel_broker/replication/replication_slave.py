@@ -37,14 +37,14 @@ class ReplicationSlave:
         self._lag = MasterLag()
         self._receiver: LogReceiver | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def start(self) -> None:
         """Begin to follow."""
         self._task = supervised(self._run(), "replication-slave", self._on_failure)
 
     async def stop(self) -> None:
-        """Follow no more. What was received stays; nothing is cut or folded after this returns."""
+        """Stop to follow. Received records remain; nothing is cut or folded after this returns."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -64,12 +64,12 @@ class ReplicationSlave:
     def behind_ms(self) -> int:
         """Time for which records of the master have not been on this device.
 
-        While the master is not heard of, it is the time since.
+        While the stream is broken, it is the time since the last message.
         """
         now_ms = self._clock.steady_ms()
         behind_ms = self._lag.behind_ms(self._log.synced_position, now_ms)
-        if not self.is_connected and self._lag.heard_ms:
-            return max(behind_ms, now_ms - self._lag.heard_ms)
+        if not self.is_connected and self._lag.received_ms:
+            return max(behind_ms, now_ms - self._lag.received_ms)
         return behind_ms
 
     async def _run(self) -> None:
@@ -82,12 +82,12 @@ class ReplicationSlave:
                 return
             if self.is_connected:
                 pause_s = _PAUSE_FIRST_S
-                self._told = None
+                self._logged = None
                 self.statistics.streams_broken += 1
             self._receiver = None
-            if why != self._told:
-                self._told = why
-                _log.warning("the master's log can't be followed, trying again", why=why)
+            if why != self._logged:
+                self._logged = why
+                _log.warning("the master's log cannot be followed, trying again", why=why)
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_MAX_S, 2 * pause_s)
 

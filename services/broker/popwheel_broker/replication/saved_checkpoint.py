@@ -33,7 +33,7 @@ class SavedCheckpoint:
         path: its name.
         changes_bytes_min: of changes the file takes at least so many before it is written anew; and as many as all
             that was there took when it was.
-        on_failure: told if the device has failed.
+        on_failure: called if the device has failed.
     """
 
     def __init__(self, disk: Disk, path: Path, changes_bytes_min: int, on_failure: Callable[[Exception], None]) -> None:
@@ -85,7 +85,7 @@ class SavedCheckpoint:
         if log.start_position > 0:
             raise CorruptDataError(
                 f"the checkpoint file is lost, and the log begins at {log.start_position}: what was before it "
-                "(how far the queues and groups are, names) is told nowhere else. Restore the file from a backup; "
+                "(progress of queues and groups, names) is stored nowhere else. Restore the file from a backup; "
                 "or give this replica an empty volume, if another one of its group has everything"
             )
         # The first checkpoint is written before the first message, so without one nothing may be cut off.
@@ -142,7 +142,7 @@ class SavedCheckpoint:
         try:
             needed = await core.store.reads.run(core.expiry.needed_from)
         except CorruptDataError:
-            needed = self.needed_from  # whoever deletes segments tells of it
+            needed = self.needed_from  # the deletion of segments reports it
         self._is_behind = True  # until this is saved
         changes = core.checkpoint()
         position = changes.head.store.position
@@ -189,7 +189,7 @@ class SavedCheckpoint:
             whole.close()
 
     async def amend(self, head: Checkpoint) -> None:
-        """Change what was saved last, but for its rows. Raises as `write` does."""
+        """Change the head of the last save. Raises as `write` does."""
         await to_its_end(self._append((), head))
 
     async def ascertain(self) -> None:
@@ -231,7 +231,7 @@ class SavedCheckpoint:
         self._whole_end = whole.frames.end
 
     def parts(self) -> Iterator[bytes]:
-        """The file as it was saved last, for a follower that has nothing; some at a time.
+        """Yield the last saved file, in parts, for a follower without a log.
 
         Raises:
             CorruptDataError: it is damaged.
@@ -265,7 +265,7 @@ class _NewFile:
         self._file.truncate(0)
 
     async def add(self, rows: Iterable[Row]) -> None:
-        """Write rows, some at a time, so that others go on meanwhile. Raises OSError."""
+        """Write rows, some at a time, so that other tasks run meanwhile. Raises OSError."""
         await _write_frames(self._file, self.frames, rows)
 
     async def finish(self, head: Checkpoint) -> None:

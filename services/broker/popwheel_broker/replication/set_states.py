@@ -30,7 +30,7 @@ class WishState(Enum):
     ASKED = auto()
     """The answer is awaited."""
     UNCERTAIN = auto()
-    """There was no answer, or one that does not tell whether a controller has stored it, or ever will."""
+    """There was no answer, or one that leaves open whether a controller has stored it, or ever will."""
     ASKED_AGAIN = auto()
     """Uncertain as UNCERTAIN, and the answer to a later try is awaited: a refusal says nothing of the earlier one."""
 

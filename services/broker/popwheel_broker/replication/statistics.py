@@ -12,7 +12,7 @@ class ReplicationStatistics:
         sent_chunks: pieces they went in.
         resent_bytes: of those, what the same slave had been sent before.
         received_bytes: of the log, from masters.
-        repeated_bytes: of those, what had been received before, and was passed over.
+        repeated_bytes: of those, bytes that had been received before, and were skipped.
         cut_bytes: of this log that were dropped because it parted from its master's.
         checkpoints_sent: slaves that had to begin anew.
         checkpoints_taken: how often this one had to.

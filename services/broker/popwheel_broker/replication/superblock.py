@@ -35,7 +35,7 @@ _EPOCH = struct.Struct(">QQ")
 _MAGIC = b"PWSB"
 _VERSION = 1
 _INSTALLING = 1
-_DOUBTFUL = 2
+_SUSPECT = 2
 _log = structlog.get_logger()
 
 
@@ -44,12 +44,12 @@ class Contents:
     """Contents of a superblock.
 
     Args:
-        identity: drawn with the folder, 16 bytes: another one says that what it held is gone.
-        group: the state of the group that was heard last, an encoded `BrokerGroup`; empty if none was.
-        epochs: who wrote the log, oldest first; at most `EPOCHS_MAX`.
+        identity: drawn with the folder, 16 bytes: another identity means that the replica's data is gone.
+        group: the state of the group, as last received, an encoded `BrokerGroup`; empty if there is none.
+        epochs: epochs of the log, oldest first; at most `EPOCHS_MAX`.
         log_start: a position in the log; nothing from there on was to be deleted.
         is_installing: what else is in the folder is of two logs, and worth nothing.
-        is_doubtful: the end of the log was cut off, or is about to be, and others may have it.
+        is_suspect: the end of the log was cut off, or is about to be, and others may have it.
     """
 
     identity: bytes = b""
@@ -57,7 +57,7 @@ class Contents:
     epochs: tuple[EpochStart, ...] = ()
     log_start: int = 0
     is_installing: bool = False
-    is_doubtful: bool = False
+    is_suspect: bool = False
 
 
 class Superblock:
@@ -137,12 +137,13 @@ class Superblock:
 
     def _damage(self, how: str) -> CorruptDataError:
         return CorruptDataError(
-            f"the superblock {self._path} is {how}: nothing else tells who this replica is. Restore the folder from a "
-            "backup; or give this replica an empty volume, if another one of its group has everything"
+            f"the superblock {self._path} is {how}: the replica's identity is stored nowhere else. "
+            "Restore the folder from a backup; or give this replica an empty volume, if another one of its group has "
+            "everything"
         )
 
     async def change(self, **changes: Any) -> None:
-        """Say something else; it is on the device when this returns. It is done to its end, whoever waits.
+        """Change fields; they are on the device when this returns. It runs to its end, whoever waits.
 
         Args:
             changes: fields of `Contents`. What changes at once is on the device all or not at all.
@@ -176,8 +177,8 @@ class Superblock:
 
 
 def encode(contents: Contents, sequence: int) -> bytes:
-    """A slot."""
-    marks = _INSTALLING * contents.is_installing + _DOUBTFUL * contents.is_doubtful
+    """Return the bytes of a slot."""
+    marks = _INSTALLING * contents.is_installing + _SUSPECT * contents.is_suspect
     counts = len(contents.epochs), len(contents.group)
     fields = _FIELDS.pack(_VERSION, sequence, contents.identity, marks, contents.log_start, *counts)
     body = b"".join((fields, *(_EPOCH.pack(*each) for each in contents.epochs), contents.group))
@@ -188,7 +189,7 @@ def encode(contents: Contents, sequence: int) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, Contents] | None:
-    """The sequence number of a slot, and what it says; None if it is damaged.
+    """Return the sequence number of a slot, and what it says; None if it is damaged.
 
     Raises:
         UnknownFormatError: it was written by a release that this one does not know.
@@ -204,5 +205,5 @@ def decode(slot: bytes) -> tuple[int, Contents] | None:
     begin = _HEAD.size + _FIELDS.size
     end = begin + epochs * _EPOCH.size
     starts = tuple(EpochStart(*each) for each in _EPOCH.iter_unpack(slot[begin:end]))
-    is_installing, is_doubtful = bool(marks & _INSTALLING), bool(marks & _DOUBTFUL)
-    return sequence, Contents(identity, slot[end : end + group], starts, log_start, is_installing, is_doubtful)
+    is_installing, is_suspect = bool(marks & _INSTALLING), bool(marks & _SUSPECT)
+    return sequence, Contents(identity, slot[end : end + group], starts, log_start, is_installing, is_suspect)

@@ -1,18 +1,18 @@
 """Sync-state set: the replicas that must have a message before it is acknowledged, and their positions.
 
-Pure; it is passed the time.
+Pure: the time is an argument.
 
 `set_states.py` has the states of a replica and of a wish; the README prints their tables.
 
-Why it is safe (S5): what counts is never smaller than the set that is stored, from which the next master is elected.
-Let `version` be the latest state of this epoch that was heard of. Within an epoch the stored set grows only by this
-master's wishes, each for one version and stored in place of that version or never; whatever else changes there makes it
-smaller. So the stored set is within `members` and all that was asked in since `version`. These count until a newer
-state is heard of, which settles every wish for an older version, or until it is certain of each wish that no controller
+Why it is safe (S5): the counted replicas always include the stored set, from which the next master is elected. Let
+`version` be the latest received state of this epoch. Within an epoch the stored set grows only by this master's
+requests, each for one version and stored in place of that version or never; every other change makes it smaller. So the
+stored set is within `members` and the replicas that were requested since `version`. These count until a newer state
+arrives, which decides every request for an older version, or until it is certain of each request that no controller
 has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
 the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
 it has all that was confirmed before; from then on nothing is without it.
-Under load a replica is always a little behind a master that waits for nobody, so it counts a moment before (JOINS):
+Under load a replica is always a little behind a master that does not wait, so it counts a moment before (JOINS):
 the watermarks stand still until it has reached them.
 """
 
@@ -36,7 +36,7 @@ _JOIN_PAUSES = (4, 8, 16, 20)
 Each try delays sends by up to that long.
 """
 _STEADY_LAGS = 10
-"""A member that was one for so many times `lag_ms_max` has not tried in vain."""
+"""A member for this multiple of `lag_ms_max` has joined successfully."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class SetChange:
 def is_certain(failure: StatusError | RpcError) -> bool:
     """Return whether a failed request for a change proves that no controller has stored it or ever will.
 
-    Three do: nobody was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller; and
-    that none leads. Proof of the last: a controller says it before it looks at the wish, and a call ends with it only
-    if all who were asked before said it, too, or were not reached (`failure_of`); so, as nothing on the way makes a
-    call twice, nobody has the wish any more. Not PRECONDITION_FAILED: it says that a newer state is stored, which may
-    be the very one that was asked for. Nor HA_NOT_AVAILABLE that is no `NotLeadingError`.
+    Three do: no controller was reached; BAD_REQUEST, as a set that cannot follow its version cannot at any controller;
+    and `NotLeadingError`. Proof of the last: a controller returns it before it reads the request, and a call ends with
+    it only if all controllers that were asked before returned it, too, or were not reached (`failure_of`); so, as
+    nothing on the way repeats a call, no controller has the request any more. Not PRECONDITION_FAILED: a newer state is
+    stored, which may be the requested one. Nor any other HA_NOT_AVAILABLE.
     """
     if isinstance(failure, StatusError):
         return failure.code == Code.BAD_REQUEST or isinstance(failure, NotLeadingError)
@@ -146,14 +146,14 @@ class SyncStateSet:
         self.version = group.version
         self.members = frozenset(group.sync_state_set)
         """Members by the controller's state."""
-        self.confirmed_position = 0
-        """High watermark: what is before it may be acknowledged to senders, and be read; the set has it on its devices.
+        self.high_watermark = 0
+        """High watermark: records before it may be acknowledged and read; the set has them on its devices.
 
         Never falls.
         """
-        self.held_position = 0
-        """Position before which all outlives the process of the master: the set has received it. Never falls."""
         self.replicated_position = 0
+        """Position before which all outlives the process of the master: the set has received it. Never falls."""
+        self.fully_synced_position = 0
         """High watermark that is sent to slaves.
 
         With `ack_mode: master`, too, it is the position before which the whole set has all.
@@ -163,7 +163,7 @@ class SyncStateSet:
         """True if the set is as large as `min_in_sync_replicas` says.
 
         If not, sends are refused; those that were waiting when the set shrank are to be answered as refused, too,
-        though they may come to be read.
+        though they may become readable.
         """
         for number in self.members - {me}:
             self._follower(number, now_ms).state = ReplicaState.MEMBER
@@ -173,21 +173,21 @@ class SyncStateSet:
     # What happens
 
     def appended(self, end_position: int, now_ms: int) -> None:
-        """The master has appended."""
+        """Record an append of the master."""
         assert end_position >= self._end_position, "the log of a master was cut"
         self._end_position = end_position
         self._times.note(end_position, now_ms)
         self._raise_watermarks()
 
     def synced(self, position: int) -> None:
-        """The master has synced."""
+        """Record a sync of the master."""
         if position > self._synced_position:
             assert position <= self._end_position, "more is synced than was appended"
             self._synced_position = position
             self._raise_watermarks()
 
     def connected(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> None:
-        """A replica follows from now on; what it has is a prefix of the master's log up to `end_position`."""
+        """Record that a replica follows; it has a prefix of the master's log, up to `end_position`."""
         follower = self._follower(replica, now_ms)
         follower.connected = True
         follower.end_position, follower.synced_position = end_position, synced_position
@@ -196,7 +196,7 @@ class SyncStateSet:
         self.validate()
 
     def progress(self, replica: int, end_position: int, synced_position: int, now_ms: int) -> bool:
-        """A replica has said how far it is; whether `due` is worth asking now."""
+        """Record the progress of a replica; return whether `due` may have a change now."""
         follower = self._followers[replica]
         follower.end_position, follower.synced_position = end_position, synced_position
         self._try_to_join(follower, "progress", now_ms)
@@ -204,7 +204,7 @@ class SyncStateSet:
         return follower.state is ReplicaState.JOINS and self._has_joined(follower)
 
     def disconnected(self, replica: int, now_ms: int) -> None:
-        """A replica's stream has broken."""
+        """Record that a replica's stream has broken."""
         follower = self._followers[replica]
         if follower.connected:
             follower.connected = False
@@ -216,10 +216,10 @@ class SyncStateSet:
         self.validate()
 
     def decided(self, version: int, members: Iterable[int], now_ms: int) -> None:
-        """The group's state has become known, as an answer or on the registration stream. Nothing if it is not newer.
+        """Apply the group's state, from an answer or from the registration stream, if it is newer.
 
-        It settles whatever was asked for before: that was based on an earlier version, so it is either in this one or
-        will never be.
+        It decides all earlier requests: they were based on an earlier version, so they are in this one or never will
+        be.
         """
         if version <= self.version:
             return
@@ -245,7 +245,7 @@ class SyncStateSet:
         self.validate()
 
     def failed(self, change: SetChange, failure: StatusError | RpcError, now_ms: int) -> None:
-        """A change that `due` gave did not come about, or whether it did can't be told: then it is asked for again."""
+        """Record that a change of `due` failed, or has an unknown outcome: then it is requested again."""
         if change is not self._asked:
             return
         self._ask_not_before_ms = now_ms + _ASK_AGAIN_MS
@@ -308,7 +308,7 @@ class SyncStateSet:
     @property
     def unsafe_bytes(self) -> int:
         """Number of acknowledged bytes that a failover may lose: with `ack_mode: master` those not replicated yet."""
-        return max(0, self.confirmed_position - self.replicated_position)
+        return max(0, self.high_watermark - self.fully_synced_position)
 
     def synced_position_of(self, replica: int) -> int:
         """Return the position that a follower has on its device; 0 if it does not follow."""
@@ -346,8 +346,8 @@ class SyncStateSet:
         for number in self.members - {self._me}:
             follower = self._followers[number]
             if follower.connected:
-                # Who has less than what is confirmed has lost it: it must not be elected.
-                lost = follower.end_position < self.replicated_position
+                # A replica that ends before the watermark has lost records: it must not be elected.
+                lost = follower.end_position < self.fully_synced_position
                 late = self._behind_ms(follower, now_ms) >= options.lag_ms_max
             else:
                 lost = False
@@ -365,7 +365,8 @@ class SyncStateSet:
         )
 
     def _has_joined(self, follower: _Follower) -> bool:
-        return follower.synced_position >= self.replicated_position and follower.end_position >= self._received_position
+        received = self._received_position
+        return follower.synced_position >= self.fully_synced_position and follower.end_position >= received
 
     def _try_to_join(self, follower: _Follower, event: str, now_ms: int) -> None:
         if (
@@ -384,7 +385,7 @@ class SyncStateSet:
             self._recount()
 
     def _pause_joining(self, follower: _Follower, now_ms: int) -> None:
-        """It tried in vain, or was a member that could not keep up."""
+        """Record a vain try to join, or a member that was too slow."""
         if follower.member_since_ms and now_ms - follower.member_since_ms >= _STEADY_LAGS * self._options.lag_ms_max:
             follower.vain_tries = 0
         follower.member_since_ms = 0
@@ -412,18 +413,18 @@ class SyncStateSet:
             replicated = min(replicated, follower.synced_position)
         if received > self._received_position:
             self._received_position = received
-        if replicated > self.replicated_position:
-            self.replicated_position = replicated
+        if replicated > self.fully_synced_position:
+            self.fully_synced_position = replicated
             changed = True
         if self._master_alone_acknowledges:
             received, replicated = self._end_position, self._synced_position
         assert replicated <= received <= self._end_position, "more is synced than was received"
-        if received > self.held_position:
-            self.held_position = received
+        if received > self.replicated_position:
+            self.replicated_position = received
             changed = True
-        if replicated > self.confirmed_position:
-            self.confirmed_position = replicated
+        if replicated > self.high_watermark:
+            self.high_watermark = replicated
             changed = True
-        assert self.replicated_position <= self.confirmed_position <= self.held_position, "watermarks are crossed"
+        assert self.fully_synced_position <= self.high_watermark <= self.replicated_position, "watermarks are crossed"
         if changed:
             self._on_watermark()

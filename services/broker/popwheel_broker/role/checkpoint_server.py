@@ -1,4 +1,4 @@
-"""Checkpoint sync at a replica: a master tells its progress, a slave stores that of its master."""
+"""Checkpoint sync at a replica: a master sends its progress, a slave stores that of its master."""
 
 import asyncio
 from pathlib import Path
@@ -20,15 +20,15 @@ from popwheel_rpc.service import Call, Service
 
 _log = structlog.get_logger()
 
-_LOOKED_AT_ONCE = 5000
+_SCANNED_AT_ONCE = 5000
 
 
 class CheckpointServer:
-    """Answers FetchCheckpoint and StoreCheckpoint, and has a new master go on from what was stored.
+    """Answers FetchCheckpoint and StoreCheckpoint, and restores the stored progress at a new master.
 
     Args:
         context: of the replica.
-        role: what it is.
+        role: the replica's role.
         folder: of its files.
     """
 
@@ -39,8 +39,8 @@ class CheckpointServer:
         self._clock = context.clock
         self._entries_max = context.constants.checkpoint_entries_max
         self._source: CheckpointSource | None = None
-        self._looking = asyncio.Lock()
-        self._looks = 0
+        self._scanning = asyncio.Lock()
+        self._scans = 0
         self._stored_at_s: float | None = None
         self.file = MasterCheckpointFile(context.disk, folder)
         self.stored = 0
@@ -54,7 +54,7 @@ class CheckpointServer:
     # At a master
 
     async def fetch(self, call: Call, request: pb.FetchCheckpointRequest) -> pb.ReplicaCheckpoint:
-        """This master's progress, once nothing of it can be cut off any more.
+        """Return this master's progress, when none of it can be cut off any more.
 
         Raises:
             StatusError: PRECONDITION_FAILED: this replica does not lead that epoch.
@@ -63,7 +63,7 @@ class CheckpointServer:
         leader = self._role.leader
         if leader is None or leader.epoch != request.epoch or request.group != self._options.name:
             raise self._leads_not(request.epoch)
-        source = await self._look(leader, request.known_version)
+        source = await self._scan(leader, request.known_version)
         core = leader.core
         position = core.store.log.end_position
         saved = core.timer.saved
@@ -79,16 +79,18 @@ class CheckpointServer:
             request.known_version, self._clock.wall_ms(), position, progress, core.revive_offsets()
         )
         try:
-            await leader.flusher.replicated(position)
+            await leader.flusher.fully_synced(position)
         except OSError as error:
             raise StatusError(Code.INTERNAL_ERROR, f"the broker's device refused a sync: {error}") from error
         return answer
 
-    async def _look(self, leader: Leader, known_version: int) -> CheckpointSource:
-        """See what has changed, a part at a time. Those who ask while others wait for a look are answered from one, and
-        the rest of what went in parts is that of the look before."""
-        looks = self._looks
-        async with self._looking:
+    async def _scan(self, leader: Leader, known_version: int) -> CheckpointSource:
+        """Collect what has changed, a part at a time.
+
+        Callers that wait for the same scan share its result, and the rest of a partial answer is from the scan before.
+        """
+        scans = self._scans
+        async with self._scanning:
             if self._role.leader is not leader:
                 raise self._leads_not(leader.epoch)
             if self._source is None:
@@ -99,14 +101,14 @@ class CheckpointServer:
                     leader.core.state.merge_buffer,
                     leader.core.names,
                 )
-            elif self._looks > looks or self._source.is_rest(known_version):
+            elif self._scans > scans or self._source.is_rest(known_version):
                 return self._source
-            self._looks += 1
+            self._scans += 1
             source = self._source
-            source.epoch = leader.epoch  # a master that is chosen once more goes on with its core
+            source.epoch = leader.epoch  # a master that is elected once more keeps its core
             looked_position = leader.core.store.log.end_position
             for count, _ in enumerate(source.look(), 1):
-                if count % _LOOKED_AT_ONCE == 0:
+                if count % _SCANNED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             source.looked_position = looked_position
             return source
@@ -118,16 +120,16 @@ class CheckpointServer:
         )
 
     def forget_core(self) -> None:
-        """The core that was looked at is given up: all that is known of its progress goes with it."""
+        """Drop the progress of a core that was discarded."""
         self._source = None
 
     # At a slave
 
     def load(self) -> None:
-        """Read what was stored before this process began.
+        """Read the checkpoint that an earlier process stored.
 
         Raises:
-            UnknownFormatError: it was written by a release that this one does not know.
+            UnknownFormatError: it is in the format of a newer release.
         """
         self.file.load()
 
@@ -135,8 +137,8 @@ class CheckpointServer:
         """Store the master's progress, durably.
 
         Raises:
-            StatusError: PRECONDITION_FAILED: it is of an older epoch or version, goes onto one that is not held, or
-                this replica leads; nothing was changed. INTERNAL_ERROR: the device refused.
+            StatusError: PRECONDITION_FAILED: it is of an older epoch or version, is a difference from one that is not
+                stored, or this replica leads; nothing was changed. INTERNAL_ERROR: the device refused.
         """
         try:
             self._check(request)
@@ -149,7 +151,7 @@ class CheckpointServer:
         self._stored_at_s = self._clock.monotonic()
         self.stored += stored
         if not request.rest_from:
-            self._hand_on(request)
+            self._forward_timer(request)
         return pb.StoreCheckpointResponse(version=request.version)
 
     def _check(self, request: pb.ReplicaCheckpoint) -> None:
@@ -162,39 +164,39 @@ class CheckpointServer:
         if request.epoch < role.group.epoch:
             raise _refusal(f"epoch {request.epoch} is over, epoch {role.group.epoch} has begun")
 
-    def _hand_on(self, request: pb.ReplicaCheckpoint) -> None:
-        """Let the timer know how far the master's is."""
+    def _forward_timer(self, request: pb.ReplicaCheckpoint) -> None:
+        """Forward the progress of the master's timer to this replica's."""
         if self._role.leader is None:
-            self._files.timer_progressed(request.confirmed_position, request.timer)
+            self._files.timer_progressed(request.high_watermark, request.timer)
 
     def take_over(self) -> None:
-        """This replica is about to lead, and all of its log is folded: go on from what was stored."""
-        files, held = self._files, self.file.held
-        end_of_epoch = files.epochs.end_of(held.latest.epoch, files.end_position)
-        if speaks_of(held.latest, end_of_epoch):
-            moved = take_over_offsets(files.core, held)
+        """Restore the stored progress at a replica that is about to lead, with its whole log folded."""
+        files, checkpoint = self._files, self.file.checkpoint
+        end_of_epoch = files.epochs.end_of(checkpoint.latest.epoch, files.end_position)
+        if speaks_of(checkpoint.latest, end_of_epoch):
+            moved = take_over_offsets(files.core, checkpoint)
             _log.info(
                 "the master's checkpoint is taken over",
                 name=self._options.name,
-                epoch=held.latest.epoch,
-                version=held.latest.version,
+                epoch=checkpoint.latest.epoch,
+                version=checkpoint.latest.version,
                 offsets_moved=moved,
             )
 
-    # What is shown
+    # Status
 
     @property
     def version(self) -> int:
         """Version of the stored checkpoint; 0 for none."""
-        return self.file.held.latest.version
+        return self.file.checkpoint.latest.version
 
     @property
     def age_s(self) -> float | None:
-        """Age of the master's progress that is stored, by whichever clock says more; None if there is none."""
-        held = self.file.held.latest
-        if not held.epoch:
+        """Age of the stored progress, the larger one by two clocks; None if there is none."""
+        latest = self.file.checkpoint.latest
+        if not latest.epoch:
             return None
-        by_wall_s = (self._clock.wall_ms() - held.time_ms) / 1000
+        by_wall_s = (self._clock.wall_ms() - latest.time_ms) / 1000
         since_s = 0.0 if self._stored_at_s is None else self._clock.monotonic() - self._stored_at_s
         return max(0.0, by_wall_s, since_s)
 

@@ -1,8 +1,8 @@
-"""The end of a replica that the others do not notice: it goes when its group can do without it.
+"""Graceful shutdown of a replica: it leaves when its group can do without it.
 
-A member of the sync-state set waits until every other replica that lives is one, too. While another one catches up, the
-group would have no successor without this one, or fewer replicas than it had. So a roll, which goes on as soon as the
-replica before is ready, takes the next one only when the set is whole again.
+A member of the sync-state set waits until every other live replica is one, too. While another one catches up, the group
+would have no successor without this one, or fewer replicas than it had. A rolling update continues as soon as the last
+replica is ready, so this wait makes it take the next one only when the set is whole again.
 """
 
 import asyncio
@@ -29,22 +29,23 @@ UNANSWERED_S_MAX: Final = 15.0
 
 
 class Step(Enum):
-    """Step of a replica that is to end."""
+    """Step of a replica that is to shut down."""
 
     STAY = "stay"
-    """Others catch up: it goes on as if it were not to end."""
+    """Others catch up: it continues to serve."""
     SAY = "say"
-    """It tells the controller: a master's role is passed on, and nobody chooses a slave."""
+    """It reports to the controller that it leaves: a master's role is transferred, and a slave is not elected."""
     GO = "go"
-    """It ends."""
+    """It shuts down."""
 
 
 def next_step(group: BrokerGroup, me: int) -> Step:
     """Return the next step.
 
     Args:
-        group: as the controller describes it; those count as alive that are not dead and have not said that they leave.
-        me: number of the replica that is to end.
+        group: as the controller describes it; replicas that are dead, or have reported that they leave, do not count as
+            alive.
+        me: number of the replica that is to shut down.
     """
     alive = {replica.number for replica in group.replicas if replica.alive}
     others = alive - {me}
@@ -56,17 +57,17 @@ def next_step(group: BrokerGroup, me: int) -> Step:
 
 
 class Departure:
-    """Waits until a replica that is to end may go.
+    """Waits until a replica that is to shut down may leave.
 
     Args:
         options: settings.
-        controller: the way to the controller.
+        controller: channel to the controller.
         clock: for how long no controller has answered.
-        on_change: told when `is_announced` has changed.
+        on_change: called when `is_announced` has changed.
 
     Attributes:
-        is_announced: the controller is to be told that this replica ends.
-        is_master: this replica leads its group, as the latest answer of a controller says.
+        is_announced: whether reports to the controller say that this replica leaves.
+        is_master: whether this replica leads its group, by the latest answer of a controller.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class Departure:
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def next_step(self) -> Step:
-        """Return the next step; while no controller answers it is not known.
+        """Return the next step: STAY while no controller answers.
 
-        After a longer silence nobody could take over, and all replicas may be about to end.
+        After a longer silence it is GO: nobody could take over, and all replicas may be about to shut down.
         """
         request = DescribeBrokerGroupRequest(group=self._name)
         try:
@@ -102,7 +103,7 @@ class Departure:
                 self._unanswered_since_s = now_s
             if str(error) != self._unanswered:
                 self._unanswered = str(error)
-                _log.warning("whether the replica may go is not known", name=self._name, why=str(error))
+                _log.warning("no controller says whether the replica may leave", name=self._name, why=str(error))
             return Step.STAY if now_s - self._unanswered_since_s < UNANSWERED_S_MAX else Step.GO
         self._unanswered = None
         self.is_master = group.master == self._replica
@@ -111,5 +112,5 @@ class Departure:
     def _announce(self, leaves: bool) -> None:
         if self.is_announced != leaves:
             self.is_announced = leaves
-            _log.info("the replica is to end", name=self._name, says_so=leaves)
+            _log.info("the replica is to shut down", name=self._name, announced=leaves)
             self._on_change()

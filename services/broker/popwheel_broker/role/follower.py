@@ -16,14 +16,14 @@ _log = structlog.get_logger()
 
 
 class Follower:
-    """One slave's time with one master.
+    """Term of a slave under one master.
 
     Args:
         context: of the replica.
         identity: of this replica's data folder.
         epoch: the master's.
         address: of the master.
-        open_channel: makes a way to it.
+        open_channel: opens a channel to it.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Follower:
         self._tasks: list[asyncio.Task[None]] = []
 
     def is_of(self, epoch: int, address: str) -> bool:
-        """Return whether this is the master that is followed."""
+        """Return whether this slave follows that master."""
         return (self.epoch, self.address) == (epoch, address)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow."""
         self._files.subscribe(self)
         self.go_on()
         self.replication.start()
         self._tasks = [supervised(self._save_often(), "broker-checkpoint", self._on_failure)]
 
     async def stop(self) -> None:
-        """End; the log stays as it is."""
+        """Stop; the log is unchanged."""
         await self.replication.stop()
         for task in self._tasks:
             task.cancel()
@@ -75,26 +75,26 @@ class Follower:
             await self._timer.stop()
 
     async def save(self) -> None:
-        """Save how far the replica is, also after it has stopped. Raises OSError: the device refused."""
+        """Save the replica's progress, also after it has stopped. Raises OSError: the device refused."""
         if self._timer is not None:
             await self._timer.save()
         await self._files.save(self._files.sync)
 
     def go_on(self) -> None:
-        """The core was made anew, so its timer is another one."""
+        """Start the timer of a new core."""
         self._timer = TimerService(
             self._files.core.timer, self._disk, self._clock, self._files.sync, _nothing, self._on_failure
         )
         self._timer.start()
 
     async def rest(self) -> None:
-        """The log is about to be cut, or the core to be made anew."""
+        """Stop the timer, as the log is about to be cut, or the core to be replaced."""
         if self._timer is not None:
             await self._timer.stop()
             self._timer = None
 
     def folded(self) -> None:
-        """There is more for the timer."""
+        """Wake the timer: records were folded."""
         if self._timer is not None:
             self._timer.arrived()
 
@@ -102,7 +102,7 @@ class Follower:
         saved_position = -1
         while True:
             await asyncio.sleep(self._options.checkpoint_interval_ms / 1000)
-            position = self._files.confirmed_position
+            position = self._files.high_watermark
             if position == saved_position:
                 continue
             try:
@@ -113,4 +113,4 @@ class Follower:
 
 
 def _nothing() -> None:
-    """A slave puts nothing into the log that anybody could wait for."""
+    """Do nothing: a slave appends nothing that a caller could wait for."""

@@ -1,4 +1,4 @@
-"""One term of a master: what it makes, how it begins, ends, pauses, and passes its role on."""
+"""One term of a master: its parts, how it starts, stops, pauses, and transfers its role."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from popwheel_broker.transactions.checkers import Checkers
 from popwheel_broker.transactions.transaction_ids import TransactionIds
 from popwheel_broker.transactions.transaction_server import TransactionServer
 from popwheel_broker.transactions.transaction_service import TransactionService
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -33,9 +33,9 @@ from popwheel_common.supervision import supervised
 _log = structlog.get_logger()
 
 _VIEW_S = 1.0
-"""Time for which nothing is revived or fired while the view is known to be behind the log's cluster state."""
+"""Time for which no message is revived or fired while the view is known to be behind the log."""
 _END_S = 2.0
-"""Time that the last save may wait for the other replicas; without it a restart reads more of the log."""
+"""Limit of the last save's wait for the other replicas; without the save a restart reads more of the log."""
 _REVIVE_SHARE = 4
 """Divisor of `broker.waiting_bytes_max` for redeliveries; the rest is for sends."""
 
@@ -44,16 +44,16 @@ class Leader:
     """One term of a master.
 
     Args:
-        group: the group's state that says so.
-        context: of the replica; the log is finished.
-        on_group: told of the group's state when it has changed at this master's wish.
+        group: the group's state that starts the term.
+        context: of the replica; its log is finished for the epoch.
+        on_group: called with the group's state after a change that this master asked for.
     """
 
     def __init__(self, group: BrokerGroup, context: BrokerContext, on_group: Callable[[BrokerGroup], None]) -> None:
         files, options, clock, on_failure = context.files, context.options, context.clock, context.on_failure
         self.epoch = group.epoch
         self.has_ended = False
-        """It ends, or has: it never goes on again."""
+        """True if it stops or has stopped; it never continues."""
         self.core = core = files.core
         self._options = options
         self._clock = clock
@@ -94,7 +94,7 @@ class Leader:
             core.timer,
             context.disk,
             clock,
-            self.flusher.all_replicated,
+            self.flusher.all_fully_synced,
             self.flusher.confirm_later,
             on_failure,
         )
@@ -132,7 +132,7 @@ class Leader:
         core.subscribe(self)
 
     async def start(self) -> None:
-        """Begin; when this returns it may be served.
+        """Start; calls may be served when this returns.
 
         Raises:
             OSError: the device refused.
@@ -141,13 +141,13 @@ class Leader:
             self.attend()
         self.replication.start()
         self.flusher.start()
-        await self.flusher.sync()  # nothing may follow what recovery cut off before that is on the device
+        await self.flusher.sync()  # nothing may be appended before the recovery's cut is on the device
         if self.flusher.is_alone:
             try:
                 await self.timer.save()
                 await self.upkeep.save()
-            except (OSError, StatusError) as error:  # the disk is full, perhaps: acks go on all the same
-                _log.error("the broker's progress could not be saved as it began to lead", error=str(error))
+            except (OSError, StatusError) as error:  # the disk may be full; acks are served all the same
+                _log.error("the broker's progress could not be saved at the start of its term", error=str(error))
         self._begin_tasks()
 
     def _begin_tasks(self) -> None:
@@ -163,9 +163,9 @@ class Leader:
         ]
 
     def attend(self) -> None:
-        """Another replica follows, or is to be waited for: from now on its progress counts.
+        """Wait for other replicas from now on: one follows, or is in the set.
 
-        A broker that is alone does without all this: it costs each call a little.
+        A broker without others skips this, as it costs each call a little.
         """
         if self._attending:
             return
@@ -177,18 +177,18 @@ class Leader:
         self.flusher.attend(self.members)
 
     def _appended(self) -> None:
-        """The log has grown."""
+        """Pass on that the log has grown."""
         self.members.appended(self.core.store.log.end_position, self._clock.steady_ms())
         self.replication.appended()
 
     def decided(self, group: BrokerGroup) -> None:
-        """The group's state has changed, and this broker goes on leading it."""
+        """Apply a new state of the group, which this broker still leads."""
         self.replication.decided(group)
         if self.members.members != {self._options.replica}:
             self.attend()
 
     async def stop(self) -> None:
-        """Save everything and end, as the process does. The caller has seen to it that no more calls come."""
+        """Save everything and stop, as the process does. The caller has stopped the calls before."""
         await self._end_tasks()
         with suppress(OSError):
             await self.flusher.stop()
@@ -199,14 +199,14 @@ class Leader:
         await self.replication.stop()
 
     async def abandon(self) -> None:
-        """End without saving anything: the broker has failed."""
+        """Stop without a save: the broker has failed."""
         self.core.unsubscribe()
         await self._end_tasks()
         await self.replication.stop()
         await self.flusher.abandon()
 
     async def depose(self) -> None:
-        """End, as another leads: those who wait for an answer are told to ask the other one."""
+        """Stop, as another replica leads: waiting callers are referred to it."""
         self._pause()
         self.core.store.ended = leads_no_more(self._options.name)
         self.flusher.depose(self.core.store.ended)  # before all that waits for the device, which may be slow
@@ -223,8 +223,9 @@ class Leader:
         await asyncio.shield(self._pause())
 
     def _pause(self) -> asyncio.Task[None]:
-        """Have nothing write by itself. What is given back ends when nothing does; it goes on though nobody waits for
-        it any more, as half of a pause could not be gone on from.
+        """Stop background writers. The returned task completes when they have stopped.
+
+        It runs to its end when its waiter is cancelled, as a half-done pause cannot be resumed.
         """
         self._is_paused = True
         tasks, self._tasks = self._tasks, []
@@ -245,13 +246,13 @@ class Leader:
         if not pausing.cancelled():
             self._begin_tasks()
 
-    # Passing the role on
+    # Transfer of the role
 
     async def transfer(self, to: int, wait_s: float) -> int:
-        """Write nothing more, and wait until another replica has all; where both logs end.
+        """Stop writing, and wait until another replica has the whole log; return where both logs end.
 
         Raises:
-            StatusError: it did not get there in time; this broker goes on.
+            StatusError: the other replica did not catch up in time; this broker continues.
         """
         until_s = self._clock.monotonic() + wait_s
         pausing = self._pause()
@@ -259,7 +260,7 @@ class Leader:
         if not pausing.done():
             raise StatusError(
                 Code.HA_NOT_AVAILABLE,
-                f"what {self._options.name} brings to its device by itself did not end within {wait_s} s",
+                f"the background writers of {self._options.name} did not stop within {wait_s} s",
             )
         self.attend()
         self.flusher.confirm_later()
@@ -273,29 +274,29 @@ class Leader:
         return end
 
     def go_on(self) -> None:
-        """The role was not passed on: write again, as soon as nothing goes on of what wrote before."""
+        """Restart the background writers after a failed transfer, as soon as the earlier ones have stopped."""
         if not self.has_ended:
             self._is_paused = False
             self._begin_tasks()
 
-    # What comes in
+    # Events
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Messages have become readable."""
+        """Pass on that messages have become readable."""
         if queue.topic == TIMER_TOPIC:
             self.timer.arrived()
         else:
             self.server.arrived(queue)
 
     def due_changed(self) -> None:
-        """Something may come due earlier than before."""
+        """Pass on that a delivery may be due earlier than before."""
         self.reviver.due_changed()
 
     def cluster_changed(self) -> None:
-        """Topics or groups have changed."""
+        """Wake the task that applies changes of topics and groups."""
         self._cluster_changed.set()
 
-    # What the cluster brings about
+    # Cluster changes
 
     async def _when_cluster_changes(self) -> None:
         await self._follower.wait_ready()
@@ -308,27 +309,27 @@ class Leader:
             try:
                 self.core.cluster_changes.apply()
                 self.flusher.confirm_later()
-                if not self.core.names.can_be_settled:
-                    self.timer.start()  # only now is it known which topics are gone
+                if not self.core.names.can_apply_changes:
+                    self.timer.start()  # only now are deleted topics known
                     self.transactions.start()
                 has_more = self.core.cluster_changes.note_settings()
                 self.flusher.confirm_later()
             except StatusError as error:
-                _log.error("a change of topics or groups could not be taken in, trying again", error=str(error))
+                _log.error("a change of topics or groups could not be applied, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if has_more or self.core.names.can_be_settled:
+            if has_more or self.core.names.can_apply_changes:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()
 
     async def _catch_up_with_log(self) -> None:
-        """Hear of the cluster what the master before had heard: it may have put messages into topics that are new."""
+        """Wait for the cluster state of the previous master: it may have stored messages of new topics."""
         names, view = self.core.names, self._follower.view
         known = names.known_version
 
         def is_behind() -> bool:
-            return view.incarnation != incarnation_of(known) or view.named < known
+            return view.store_id != store_id_of(known) or view.named < known
 
         if not known or not is_behind():
             return
@@ -338,26 +339,27 @@ class Leader:
                 while is_behind():
                     self._cluster_changed.clear()
                     await self._cluster_changed.wait()
-        if view.incarnation != incarnation_of(known):
+        if view.store_id != store_id_of(known):
             _log.error(
-                "the controllers have lost the state of the cluster that the broker's log is of; what the log holds is "
-                "kept, and goes on when topics and groups are there again: popwheel admin cluster recover",
+                "the controllers have lost the store that the broker's log is of; its messages are kept, and are "
+                "delivered when topics and groups exist again: popwheel admin cluster recover",
                 version=view.named,
                 log=known,
             )
         elif view.named < known:
             _log.warning(
-                "the controller tells of an older state of the cluster than the broker's log, what is younger is kept",
+                "the controller has an older cluster state than the broker's log, newer topics and groups are kept",
                 version=view.named,
                 log=known,
             )
 
 
 def leads_no_more(name: str) -> StatusError:
-    """The answer to those who wait at a broker that was deposed: not HA_NOT_AVAILABLE, which says that nothing was done
-    and lets a proxy send messages to another group.
+    """Return the answer to callers that wait at a deposed broker.
+
+    It is not HA_NOT_AVAILABLE, which says that nothing was done and lets a proxy send messages to another group.
     """
     return StatusError(
         Code.SLAVE_PERSISTENCE_TIMEOUT,
-        f"the broker {name} has another master now; whether this has come about can't be told here, ask again",
+        f"the broker {name} has another master now; whether this call took effect is unknown here, try it again",
     )

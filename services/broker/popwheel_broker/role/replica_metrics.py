@@ -14,13 +14,13 @@ from popwheel_broker.role.role import Role
 
 
 class ReplicaCollector(Collector):
-    """Reads the replica's state when it is scraped.
+    """Collector that reads the replica's state at each scrape.
 
     Args:
         registry: where it registers itself.
-        role: what the replica is.
+        role: the replica's role.
         files: its log.
-        checkpoints: the master's progress that it holds.
+        checkpoints: the stored progress of the master.
         options: settings.
     """
 
@@ -39,7 +39,7 @@ class ReplicaCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of the role."""
+        """Yield all metrics of the role."""
         role, files = self._role, self._files
         by_name = GaugeMetricFamily("popwheel_replica_role", "1 for the role that this replica has.", labels=("role",))
         by_name.add_metric(("master",), int(role.leader is not None))
@@ -51,21 +51,25 @@ class ReplicaCollector(Collector):
             ("popwheel_replica_number", "Number of this replica within its broker group.", self._options.replica),
             (
                 "popwheel_replica_without_role",
-                "1 if this replica could not take its role when it last tried; /readyz says why.",
+                "1 if the last try of this replica to take its role failed; /readyz says why.",
                 int(role.trouble is not None),
             ),
-            ("popwheel_replica_epoch", "Epoch of the master, as heard last.", role.group.epoch),
-            ("popwheel_replica_end_position", "Where the log ends.", end),
-            ("popwheel_replica_synced_position", "Up to here the log is on the device.", files.synced_position),
+            ("popwheel_replica_epoch", "Epoch of the master, as last received.", role.group.epoch),
+            ("popwheel_replica_end_position", "End of the log.", end),
             (
-                "popwheel_replica_confirmed_position",
-                "Up to here the log may be read: every replica has it that may become master.",
-                files.confirmed_position,
+                "popwheel_replica_synced_position",
+                "Position before which the log is on this replica's device.",
+                files.synced_position,
             ),
             (
-                "popwheel_replica_held_position",
-                "Up to here the log outlives the process of the master.",
-                end if leader is None or leader.flusher.is_alone else leader.members.held_position,
+                "popwheel_replica_high_watermark",
+                "Position before which the log may be read: every replica that may become master has it.",
+                files.high_watermark,
+            ),
+            (
+                "popwheel_replica_replicated_position",
+                "Position before which the log outlives the process of the master: the set has received it.",
+                end if leader is None or leader.flusher.is_alone else leader.members.replicated_position,
             ),
             (
                 "popwheel_replica_sync_state_set_size",
@@ -73,13 +77,13 @@ class ReplicaCollector(Collector):
                 len(role.group.sync_state_set),
             ),
             (
-                "popwheel_replica_doubtful",
-                "1 if the end of the log was cut off at a start, and others may have it.",
-                int(files.is_doubtful),
+                "popwheel_replica_suspect",
+                "1 if a start cut off the end of the log, and other replicas may have it.",
+                int(files.is_suspect),
             ),
             (
                 "popwheel_broker_kept_for_tries",
-                f"Messages and ids kept in mind for sends that are tried again, each of {MESSAGES_MAX}.",
+                f"Messages and ids remembered for retries of sends, each of at most {MESSAGES_MAX}.",
                 0 if leader is None else leader.server.kept_for_tries,
             ),
         ):
@@ -88,26 +92,38 @@ class ReplicaCollector(Collector):
 
     def _of_checkpoint(self) -> Iterator[Metric]:
         checkpoints = self._checkpoints
-        held = checkpoints.file.held
+        checkpoint = checkpoints.file.checkpoint
         for name, text, value in (
             (
                 "popwheel_replica_checkpoint_version",
-                "Version of the master's progress that is held.",
+                "Version of the stored progress of the master.",
                 checkpoints.version,
             ),
-            ("popwheel_replica_checkpoint_epoch", "Epoch of the master whose progress is held.", held.latest.epoch),
-            ("popwheel_replica_checkpoint_offsets", "Offsets in the master's progress.", len(held.offsets)),
-            ("popwheel_replica_checkpoint_bytes", "Size of its file.", checkpoints.file.size_bytes),
+            (
+                "popwheel_replica_checkpoint_epoch",
+                "Epoch of the stored progress of the master.",
+                checkpoint.latest.epoch,
+            ),
+            (
+                "popwheel_replica_checkpoint_offsets",
+                "Offsets in the stored progress of the master.",
+                len(checkpoint.offsets),
+            ),
+            (
+                "popwheel_replica_checkpoint_bytes",
+                "Size of the file with the master's progress.",
+                checkpoints.file.size_bytes,
+            ),
         ):
             yield GaugeMetricFamily(name, text, value=value)
         if checkpoints.age_s is not None and self._role.leader is None:
             yield GaugeMetricFamily(
                 "popwheel_replica_checkpoint_age_seconds",
-                "How old the master's progress is that this slave holds.",
+                "Age of the master's progress that this slave stores.",
                 value=checkpoints.age_s,
             )
         outcomes = CounterMetricFamily(
-            "popwheel_replica_checkpoints", "Checkpoints of the master that came to this slave.", labels=("outcome",)
+            "popwheel_replica_checkpoints", "Checkpoints of the master that this slave received.", labels=("outcome",)
         )
         outcomes.add_metric(("stored",), checkpoints.stored)
         outcomes.add_metric(("refused",), checkpoints.refused)

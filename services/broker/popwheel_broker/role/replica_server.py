@@ -1,4 +1,4 @@
-"""Requests of the controller to a replica: its status, and to pass its role on."""
+"""Requests of the controller to a replica: its status, and the transfer of its role."""
 
 import asyncio
 
@@ -20,15 +20,15 @@ _log = structlog.get_logger()
 
 _CATCH_UP_S = 2.0
 _NEW_EPOCH_S = 3.0
-"""Time that a master which has passed its role on waits for a successor; then it goes on."""
+"""Time that a master waits for its successor after a transfer; then it continues."""
 
 
 class _Transfer:
-    """A master's role that is being passed on; its master is paused until it is over.
+    """Transfer of a master's role; the master is paused until it is over.
 
     Args:
         to: the successor's number.
-        task: returns where the logs end when the successor has all.
+        task: returns where the logs end when the successor has everything.
     """
 
     def __init__(self, to: int, task: asyncio.Task[int]) -> None:
@@ -39,13 +39,13 @@ class _Transfer:
 
 
 class ReplicaServer:
-    """Answers, whatever the role is.
+    """Answers in every role.
 
     Args:
-        role: what the replica is.
+        role: the replica's role.
         files: its log.
         options: settings.
-        router: held while the role is passed on.
+        router: parks calls during a transfer.
     """
 
     def __init__(self, role: Role, files: ReplicaStore, options: BrokerOptions, router: Router) -> None:
@@ -71,19 +71,19 @@ class ReplicaServer:
             is_master=role.leader is not None,
             last_epoch=files.last_epoch,
             end_position=files.end_position,
-            confirmed_position=files.confirmed_position,
-            doubtful=files.is_doubtful,
+            high_watermark=files.high_watermark,
+            suspect=files.is_suspect,
         )
 
     async def transfer(self, call: Call, request: pb.HandOverRequest) -> pb.HandOverResponse:
-        """Take nothing more, and answer when another replica has all; go on if no new epoch comes soon.
+        """Stop writing, and answer when another replica has everything; continue if no new epoch follows soon.
 
-        Whoever asks for the same meanwhile waits for the same, or is answered at once, and has what is left of the
+        A second call for the same transfer waits for the same result, or is answered at once, and has the rest of the
         first one's time to make the new epoch.
 
         Raises:
-            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or passes its role on to another
-                one already. HA_NOT_AVAILABLE: the other one did not catch up in time; this one goes on.
+            StatusError: PRECONDITION_FAILED: this replica does not lead that epoch, or transfers its role to another
+                one already. HA_NOT_AVAILABLE: the other one did not catch up in time; this one continues.
         """
         names.broker_group(request.group)
         leader = self._role.leader
@@ -98,7 +98,7 @@ class ReplicaServer:
                 f"{request.group} passes its role on to replica {transfer.to} already; ask again when that is over",
             )
         if transfer is None:
-            _log.info("the broker passes its role on", name=request.group, to=request.to, epoch=request.epoch)
+            _log.info("the broker transfers its role", name=request.group, to=request.to, epoch=request.epoch)
             self._router.hold("passes its role on to another replica, ask again in a moment")
             work = leader.transfer(request.to, _CATCH_UP_S)
             transfer = self._transfer = _Transfer(request.to, asyncio.create_task(work, name="leadership-transfer"))
@@ -115,12 +115,12 @@ class ReplicaServer:
         except BaseException:
             self._go_on(leader, transfer)
             raise
-        if transfer.timer is None:  # else whoever asks again and again would keep the master paused
+        if transfer.timer is None:  # else repeated calls would keep the master paused
             transfer.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leader, transfer)
         return pb.HandOverResponse(end_position=end)
 
     def stop_waiting(self) -> None:
-        """The term of the master that was to pass its role on ends: it is not gone on with."""
+        """End the transfer, as the master's term ends."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
             transfer.task.cancel()
@@ -132,7 +132,7 @@ class ReplicaServer:
             return
         self.stop_waiting()
         if self._role.leader is leader and not leader.has_ended:
-            _log.warning("the broker's role was not passed on, it goes on", name=self._options.name)
+            _log.warning("the broker's role was not transferred, it continues to lead", name=self._options.name)
             leader.go_on()
             self._router.open(leader.server.service, leader.replication.replicate)
 

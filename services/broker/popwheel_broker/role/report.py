@@ -20,10 +20,10 @@ def replica_report(
     Args:
         options: settings.
         address: host:port at which proxies, other replicas and the controller reach it.
-        role: what it is.
+        role: the replica's role.
         files: its log.
-        checkpoint_version: of its master's progress that it holds.
-        leaving: it is to end, and its group can do without it.
+        checkpoint_version: of the stored progress of its master.
+        leaving: whether it is to shut down, and its group can do without it.
     """
     leader, group = role.leader, role.group
     return ReplicaReport(
@@ -34,35 +34,35 @@ def replica_report(
         epoch=group.epoch,
         last_epoch=files.last_epoch,
         end_position=files.end_position,
-        confirmed_position=files.confirmed_position,
+        high_watermark=files.high_watermark,
         sync_state_set=group.sync_state_set,
         version=group.version,
         leaving=leaving,
         checkpoint_version=0 if leader is not None else checkpoint_version,
         following=[] if leader is None else leader.replication.lags(),
         leading=leader is not None and leader.epoch == group.epoch,
-        doubtful=files.is_doubtful,
+        suspect=files.is_suspect,
         acks_alone=options.replication.ack_mode == "master",
         cluster_id=group.cluster_id,
     )
 
 
 def health(role: Role, failure: Exception | None, *, has_view: bool) -> str | None:
-    """None if the replica can serve, else a sentence for `/readyz`.
+    """Return a sentence for `/readyz`; None if the replica can serve.
 
-    A full disk or a damaged queue is for alerts: all but sends, or all other queues, go on.
+    A full disk or a damaged queue is for alerts: all calls but sends, or all other queues, are served.
 
     Args:
-        role: what it is.
+        role: the replica's role.
         failure: why it has stopped.
-        has_view: it has heard of topics and groups.
+        has_view: whether it has received topics and groups.
     """
     if failure is not None:
         return f"the broker has stopped: {failure}"
     if role.trouble is not None:
-        return f"the broker cannot take its role, it tries again: {role.trouble}"
+        return f"the broker cannot take its role, and tries again: {role.trouble}"
     if not has_view:
-        return "the broker has not heard of the controller yet"
+        return "the broker has received no topics and groups from the controller yet"
     if role.state is RoleState.WAITS:
-        return "the broker has not been told yet whether it leads, or whom it follows"
+        return "the broker has no role yet: no controller has said whether it leads, or which replica it follows"
     return None

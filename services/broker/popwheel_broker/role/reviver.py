@@ -1,4 +1,4 @@
-"""Brings messages back at the millisecond they are due: PopReviveService of the articles, without its tick."""
+"""Redelivery of messages at the millisecond they are due: RocketMQ's PopReviveService, without its tick."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from popwheel_common.supervision import supervised
 _log = structlog.get_logger()
 
 _MESSAGES_AT_ONCE = 64
-"""Number of messages of one step, and the rest of the last CK: some 2 ms of work, during which clocks stand still."""
+"""Messages of one step, besides the rest of the last delivery: some 2 ms of work, during which clocks stand still."""
 _REST = 2
-"""Times a step's length between two steps. With 1, others' sends that wait for the device met a step at each turn of
-their way: their p99 was 8 to 25 ms, and is 5 ms with 2 (`revive-burst --flush sync`).
+"""Pause between two steps, as a multiple of a step. With 1, each send that waits for the device met several steps: its
+p99 was 8 to 25 ms, and is 5 ms with 2 (`revive-burst --flush sync`).
 """
 _TRY_AGAIN_MS = 1000
 _NEVER_MS = 1 << 62
@@ -27,14 +27,14 @@ _CONFIRMED_LOOK_S = 0.005
 
 
 class Reviver:
-    """Waits for the next due time and has what is due redelivered.
+    """Waits for the next due time and redelivers what is due.
 
     Args:
-        core: whose open CKs these are.
-        clock: how long a step takes.
-        waiting_bytes_max: so much of what it appends may wait to be readable; then it waits, too.
-        confirm_later: makes what was appended readable.
-        on_failure: told if it can't go on.
+        core: the core with the open deliveries.
+        clock: measures the steps.
+        waiting_bytes_max: limit of appended bytes that are not readable yet; at the limit it waits.
+        confirm_later: confirms what was appended.
+        on_failure: called with an error that stops it.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Reviver:
         self.failing_since_ms: int | None = None
 
     def start(self) -> None:
-        """Begin to revive."""
+        """Start to redeliver."""
         self._task = supervised(self._run(), "reviver", self._on_failure)
 
     async def stop(self) -> None:
-        """End."""
+        """Stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def due_changed(self) -> None:
-        """Something may come due earlier than before."""
+        """Wake up if a delivery is due earlier than the next one before."""
         due_ms = self._core.state.table.next_due_ms()
         if due_ms is not None and due_ms < self._wake_at_ms:
             self._changed.set()
@@ -98,19 +98,16 @@ class Reviver:
                 continue
 
     def _is_ahead(self) -> bool:
-        """Return whether as much was appended as may wait, and is not all readable yet.
-
-        The rest of the limit is for sends.
-        """
+        """Return whether the limit of unreadable bytes is reached. The rest of the broker's limit is for sends."""
         if self._appended_bytes < self._waiting_bytes_max:
             return False
-        if self._core.store.confirmed_position < self._appended_end:
+        if self._core.store.high_watermark < self._appended_end:
             return True
         self._appended_bytes = 0
         return False
 
     def _step(self) -> int:
-        """Redeliver some of what is due; how many messages were dealt with."""
+        """Redeliver some of what is due; return how many messages."""
         log = self._core.store.log
         begin = log.end_position
         try:
@@ -132,7 +129,8 @@ class Reviver:
                 try:
                     self._redeliver(delivery, indexes)
                 except NotInMemory:
-                    # As long due as it was, so the next step begins with it, and has what was read for it meanwhile.
+                    # Its due time is unchanged, so the next step begins with it, and with what was read for it
+                    # meanwhile.
                     table.postpone(delivery, min(map(delivery.due_of, indexes)))
                     if done:
                         return done
@@ -141,7 +139,7 @@ class Reviver:
         return done
 
     def _redeliver(self, delivery: Delivery, indexes: list[int]) -> None:
-        """Redeliver messages of a CK: together, and each by itself if one of them stands in the way."""
+        """Redeliver messages of a delivery: together, and one by one if one of them fails."""
         try:
             self._core.acks.redeliver([(delivery, index) for index in indexes], attempted=True)
         except (StatusError, OSError, CorruptDataError):
@@ -159,7 +157,7 @@ class Reviver:
                 if self.failing_since_ms is None:
                     self.failing_since_ms = now_ms
                     _log.error(
-                        "a message that is due can't be redelivered, trying again",
+                        "a message that is due cannot be redelivered, trying again",
                         group=delivery.group,
                         topic=delivery.topic,
                         queue=delivery.queue_id,

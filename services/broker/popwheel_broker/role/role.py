@@ -14,11 +14,11 @@ class RoleState(Enum):
     """State of a replica in its group."""
 
     WAITS = auto()
-    """It has no role: it was not told who leads, nobody does, or it is between two roles."""
+    """It has no role: the master is unknown, there is none, or it is between two roles."""
     FOLLOWS = auto()
     """It is a slave."""
     BEGINS = auto()
-    """It is about to lead: its log is finished for the epoch, and calls wait."""
+    """It is about to lead: its log is finished for the epoch, and calls are parked."""
     LEADS = auto()
     """It is the master, and serves."""
 
@@ -43,15 +43,15 @@ TRANSITIONS: Final = Transitions(
 
 @dataclass(slots=True, eq=False)
 class Role:
-    """Changed by the `RoleMachine` only; whoever answers for the replica reads it.
+    """Role of the replica, changed by the `RoleMachine` only.
 
     Attributes:
         identity: of its data folder; empty until it has recovered.
-        group: the state of the group that was heard last.
-        state: what it is.
-        leader: what serves, if this replica leads or is about to.
-        follower: what keeps up with the master, if this replica follows one.
-        trouble: why it could not take its role when it last tried, as with a full disk; it tries again every second.
+        group: the state of the group, as last received.
+        state: state of the role.
+        leader: the term of this replica, if it leads or is about to.
+        follower: the term of its master, if it follows one.
+        trouble: why the last try to take a role failed, as with a full disk; it tries again every second.
     """
 
     identity: bytes = b""
@@ -63,31 +63,31 @@ class Role:
 
     @property
     def members(self) -> frozenset[int]:
-        """Numbers of the group's replicas, as far as it was heard of them."""
+        """Numbers of the known replicas of the group."""
         return frozenset(replica.number for replica in self.group.replicas)
 
     def follow(self, follower: Follower) -> None:
-        """A master is followed from now on."""
+        """Record that a master is followed from now on."""
         self._step("follow", RoleState.FOLLOWS, follower=follower)
 
     def follow_no_more(self) -> None:
-        """It has stopped to follow."""
+        """Record that it has stopped to follow."""
         self._step("follow_no_more", RoleState.WAITS)
 
     def begin_to_lead(self, leader: Leader) -> None:
-        """A term of this replica begins."""
+        """Record that a term of this replica is about to begin."""
         self._step("begin_to_lead", RoleState.BEGINS, leader=leader)
 
     def lead(self) -> None:
-        """The term has begun."""
+        """Record that the term has begun."""
         self._step("lead", RoleState.LEADS, leader=self.leader)
 
     def lead_no_more(self) -> None:
-        """The term has ended, or could not begin."""
+        """Record that the term has ended, or could not begin."""
         self._step("lead_no_more", RoleState.WAITS)
 
     def validate(self) -> None:
-        """Check the invariant that holds after each step (S5): nobody leads and follows at once."""
+        """Check the invariant after each step (S5): no replica leads and follows at once."""
         assert (self.leader is not None) == (self.state in (RoleState.BEGINS, RoleState.LEADS)), "it leads or not"
         assert (self.follower is not None) == (self.state is RoleState.FOLLOWS), "it follows or not"
 

@@ -1,7 +1,7 @@
-"""Role of a replica: it receives who leads, and leads or follows.
+"""Machine of a replica's roles: it receives the group's state, and leads or follows.
 
-`role.py` has the table of its states. A role ends before the next one begins, so each change of roles goes by WAITS. A
-master that is told of the epoch that it leads already keeps its role, and takes in what has changed.
+`role.py` has the table of its states. A role ends before the next one begins, so each change of roles passes WAITS. A
+master that receives a state of the epoch that it leads already keeps its role, and applies what has changed.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ _TRY_AGAIN_S = 1.0
 
 
 class RoleMachine:
-    """Takes the roles that the group's state says, one after the other.
+    """Takes the roles of the group's state, one after the other.
 
     Args:
         context: of the replica.
-        role: what it is; changed here.
+        role: the replica's role; changed here.
         peers: the other replicas.
-        router: told whether calls are served.
-        checkpoints: what a new master goes on from.
-        replica_server: told when a term ends in which the role may be about to be passed on.
-        on_role: told when the controller is to hear what has changed.
+        router: serves, parks or refuses calls by the role.
+        checkpoints: the progress that a new master restores.
+        replica_server: ends a transfer of the role with the term.
+        on_role: called when a report to the controller is due.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class RoleMachine:
         self._replica_server = replica_server
         self._on_role = on_role
         self._kept_numbers: frozenset[int] = frozenset()
-        """Numbers of the replicas that the next start knows."""
-        self._has_heard = False
+        """Numbers of the replicas in the superblock, which the next start knows."""
+        self._has_group = False
         self._group_changed = asyncio.Event()
         self._leads = asyncio.Event()
         self._leads_no_more = asyncio.Event()
@@ -71,34 +71,34 @@ class RoleMachine:
 
     @property
     def redelivered(self) -> int:
-        """Messages that came again, in all terms of this process."""
+        """Redelivered messages, in all terms of this process."""
         leader = self._role.leader
         return self._redelivered_before + (0 if leader is None else leader.reviver.redelivered)
 
     def load(self) -> bool:
-        """Take up what was heard before this process began; whether this replica is the only one."""
+        """Restore the group's state of an earlier process; return whether this replica is the only one."""
         self._role.group = BrokerGroup.FromString(self._files.superblock.contents.group)
         self._peers.know(self._role.group)
-        # Not by the sync-state set: it may have grown at this replica's wish, and the answer never came.
-        # If nothing was heard, there may be others.
+        # Not by the sync-state set: it may have grown by this replica's request, and the answer was lost.
+        # Without a state there may be others.
         self._kept_numbers = self._role.members
         return self._kept_numbers == {self._options.replica}
 
     def start(self) -> None:
-        """Take roles from now on."""
+        """Start to take roles."""
         self._task = supervised(self._take_roles(), "broker-roles", self._context.on_failure)
 
-    # What comes in
+    # Events
 
-    def hear(self, group: BrokerGroup) -> None:
-        """The controller has told the group's state; what is older than what is known is passed over."""
+    def group_changed(self, group: BrokerGroup) -> None:
+        """Accept the group's state from a controller, unless it is older than the known one."""
         known = self._role.group
         group.cluster_id = group.cluster_id or known.cluster_id  # a data folder belongs to its cluster for good
-        if group.version < known.version or (group.version == known.version and self._has_heard):
+        if group.version < known.version or (group.version == known.version and self._has_group):
             return
         self._role.group = group
-        self._peers.hear(group)
-        self._has_heard = True
+        self._peers.group_changed(group)
+        self._has_group = True
         self._group_changed.set()
 
     async def until_leads(self) -> None:
@@ -109,7 +109,7 @@ class RoleMachine:
         """Return when the present term has ended."""
         await self._leads_no_more.wait()
 
-    # What it does
+    # Roles
 
     async def _take_roles(self) -> None:
         role, files = self._role, self._files
@@ -144,17 +144,17 @@ class RoleMachine:
         leader = role.leader
         if group.master == self._options.replica and group.epoch > 0:
             if leader is not None and leader.epoch == group.epoch:
-                try:  # first: a replica that may be asked into the set is known at the next start
+                try:  # first: the next start must know a replica that may join the set
                     await self._keep(group)
                 finally:
-                    leader.decided(group)  # a master with a full disk goes on, and tries to write it down again
+                    leader.decided(group)  # a master with a full disk continues, and tries to record it again
             else:
                 await self._keep(group)
                 await self._lead(group)
             return
         if leader is not None:
-            await self._lead_no_more(leader)  # first: who waits for an answer need not wait for the device
-        if not self._files.is_followers:  # also if this replica was about to lead, or this has failed before
+            await self._lead_no_more(leader)  # first: callers need not wait for the device
+        if not self._files.is_followers:  # also if this replica was about to lead, or an earlier try failed
             self._checkpoints.forget_core()
             await self._files.unfinish()
             _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
@@ -180,9 +180,9 @@ class RoleMachine:
         if role.leader is not None:
             await self._depose(role.leader)
         await files.finish(group.epoch)
-        await files.end_doubt()  # whoever was to be waited for was: what is here is what counts now
+        await files.clear_suspect()  # the election waited for the others: this log is the one that counts now
         self._checkpoints.take_over()
-        leader = Leader(group, self._context, self.hear)
+        leader = Leader(group, self._context, self.group_changed)
         role.begin_to_lead(leader)
         try:
             await leader.start()
@@ -219,7 +219,7 @@ class RoleMachine:
     def _follow(self, group: BrokerGroup, master: Replica) -> None:
         to_replica = self._context.channels.to_replica
         if to_replica is None:
-            _log.error("there is no way to other replicas of this broker", name=self._options.name)
+            _log.error("there is no channel to other replicas of this broker", name=self._options.name)
             return
         open_channel = partial(to_replica, master.address)
         follower = Follower(self._context, self._role.identity, group.epoch, master.address, open_channel)
@@ -234,10 +234,11 @@ class RoleMachine:
         )
 
     async def _keep(self, group: BrokerGroup) -> None:
-        """Write down what was heard; a controller that has lost its state is told of it.
+        """Record the group's state; it is reported to a controller that has lost its state.
 
         Raises:
-            OSError: it was not, and a start would not know of one of the replicas: it might take itself for alone.
+            OSError: it failed, and the next start would not know one of the replicas: it might take itself for the only
+                one.
         """
         numbers = frozenset(replica.number for replica in group.replicas)
         try:
@@ -245,12 +246,12 @@ class RoleMachine:
         except OSError as error:
             if not numbers <= self._kept_numbers:
                 raise
-            _log.error("the state of the broker's group could not be written down", error=str(error))
+            _log.error("the state of the broker's group could not be recorded", error=str(error))
         else:
             self._kept_numbers = numbers
 
     async def stop(self) -> None:
-        """End with the process: save, unless the broker has failed."""
+        """Stop with the process: save, unless the broker has failed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

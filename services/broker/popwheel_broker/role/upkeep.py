@@ -17,7 +17,7 @@ _LET_GO_INTERVAL_S = 1.0
 _STEPS = 10
 _OLDEST_INTERVAL_S = 5.0
 _OLDEST_RESTS = 50
-"""It rests so many times as long as a round took: where a million queues wait, it may not take a core of its own."""
+"""Pause after a round, as a multiple of its length: with a million queues it must not take a core of its own."""
 _LITE_INTERVAL_S = 1.0
 _LITE_REST = 2
 _LITE_RESTS = 10
@@ -27,12 +27,12 @@ _SAVE_TIME_INTERVAL_S = 60.0
 
 
 class Upkeep:
-    """Looks after the files and the core of one term. The leader runs what is done `often`, as tasks.
+    """Periodic work on the files and the core of one term. The leader runs the methods `..._often` as tasks.
 
     Args:
         context: of the replica.
-        flusher: makes durable.
-        timer: told of delayed messages that are mended.
+        flusher: makes records durable.
+        timer: woken for delayed messages that were repaired.
     """
 
     def __init__(self, context: BrokerContext, flusher: Flusher, timer: TimerService) -> None:
@@ -43,14 +43,14 @@ class Upkeep:
         self._options = context.options
         self._clock = context.clock
         self._repair = context.repair
-        self._damage_told: set[ConsumeQueue] = set()
+        self._logged_damage: set[ConsumeQueue] = set()
 
     async def save(self) -> None:
-        """Save how far the broker is. Raises OSError: the device refused; StatusError: it leads no more."""
-        await self._files.save(self._flusher.all_replicated)
+        """Save the broker's progress. Raises OSError: the device refused; StatusError: it leads no more."""
+        await self._files.save(self._flusher.all_fully_synced)
 
     async def save_often(self) -> None:
-        """Save now and then."""
+        """Save by time and by appended bytes."""
         saved_position = -1
         interval_s = self._options.checkpoint_interval_ms / 1000
         look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
@@ -60,7 +60,7 @@ class Upkeep:
             waited_s += look_s
             position = self._core.store.log.end_position
             much_is_new = position - max(saved_position, 0) >= self._options.checkpoint_bytes
-            # What is hidden counts on the checkpoint to say how late it is, if nothing new does.
+            # Without new records, the checkpoint has the clock by which hidden messages are due after a restart.
             is_late = waited_s >= _SAVE_TIME_INTERVAL_S and len(self._core.state.table) > 0
             if position == saved_position and not is_late:
                 continue
@@ -75,7 +75,7 @@ class Upkeep:
                 _log.error("the broker's progress could not be saved, trying again", error=str(error))
 
     async def let_go_often(self) -> None:
-        """Let go of what is done with, and have damaged records mended."""
+        """Free memory of what is done, and repair damaged records."""
         while True:
             await asyncio.sleep(_LET_GO_INTERVAL_S)
             try:
@@ -89,7 +89,7 @@ class Upkeep:
                 _log.error("housekeeping failed, trying again", error=str(error))
 
     async def look_for_oldest_often(self) -> None:
-        """Look how old the oldest messages are that wait."""
+        """Measure the age of the oldest waiting messages."""
         oldest, reads, pace = self._core.oldest, self._core.store.reads, Pace(self._clock)
         rest_s = _OLDEST_INTERVAL_S
         while True:
@@ -104,11 +104,11 @@ class Upkeep:
                     busy_s += step_s
                     await pace.let_others(step_s)
             except OSError as error:
-                _log.error("the oldest messages could not be looked at, trying again", error=str(error))
+                _log.error("the oldest messages could not be read, trying again", error=str(error))
             rest_s = max(_OLDEST_INTERVAL_S, busy_s * _OLDEST_RESTS)
 
     async def end_lite_topics_often(self) -> None:
-        """End lite topics that are over, and forget clients that are gone."""
+        """End expired lite topics, and remove idle clients."""
         core, reads, pace = self._core, self._core.store.reads, Pace(self._clock, _LITE_REST)
         idle_ms = self._options.lite.client_idle_ms
         rest_s = _LITE_INTERVAL_S
@@ -130,39 +130,39 @@ class Upkeep:
                     busy_s += step_s
                     await pace.let_others(step_s)
             except (OSError, StatusError) as error:
-                _log.error("lite topics that are over could not be ended, trying again", error=str(error))
+                _log.error("expired lite topics could not be ended, trying again", error=str(error))
             if core.lite.ended > ended:
                 self._flusher.confirm_later()
             rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
 
     def _careful_ms(self) -> int:
-        """The more careful of both clocks: a wall clock that is set forward ends nothing before its time."""
+        """Return the earlier time of both clocks: a wall clock that is set forward expires nothing early."""
         return min(self._clock.wall_ms(), self._clock.steady_ms())
 
     def _let_go(self) -> bool:
         more = self._core.state.merge_buffer.let_go(self._core.pop_clock.now_ms())
         for queue, damage in self._core.pops.damaged.items():
-            if queue not in self._damage_told:
-                self._damage_told.add(queue)
+            if queue not in self._logged_damage:
+                self._logged_damage.add(queue)
                 _log.error(
                     "a queue stands still at a damaged record", topic=queue.topic, queue=queue.queue_id, why=damage.why
                 )
         return more
 
     async def mend(self) -> None:
-        """Have damaged records that calls have met mended by another replica, and give them out then (S7)."""
+        """Repair damaged records that calls have met from another replica, so that they are delivered (S7)."""
         log = self._core.store.log
         mended = {position for position in sorted(log.damaged) if await self._repair(position)}
         if mended:
             await self._core.store.reads.run(self._core.damage_mended)
-            self._damage_told.clear()
+            self._logged_damage.clear()
             self._timer.arrived()
-        # Only now: if that was refused, it is to be done again.
+        # Only now: after an error above it is repeated.
         left = {each for each in log.damaged - mended if log.start_position <= each < log.end_position}
-        log.damaged.intersection_update(left)  # tried again: who could help may have been away
+        log.damaged.intersection_update(left)  # tried again: the replica that has it may have been away
 
     async def delete_expired_often(self) -> None:
-        """Delete segments that are past their time."""
+        """Delete expired segments."""
         while True:
             await asyncio.sleep(self._options.retention.interval_ms / 1000)
             removed = 0
@@ -177,7 +177,7 @@ class Upkeep:
                 _log.info("old segments deleted", segments=removed, log_begins_at=self._core.store.log.start_position)
 
     async def _relocate(self) -> None:
-        """Move what is hidden for long out of segments that are past their time; the next checkpoint lets these go."""
+        """Copy long-hidden messages out of expired segments, which the next checkpoint frees."""
         core, reads = self._core, self._core.store.reads
         waiting = await reads.run(core.expiry.to_relocate)
         while waiting:

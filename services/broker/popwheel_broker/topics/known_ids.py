@@ -1,6 +1,6 @@
-"""The ids of topics, or of groups, that a broker's log knows, and which of them may differ from the controllers' word.
+"""The ids of topics, or of groups, in a broker's log, and which of them may differ from the controllers' (pure).
 
-Names of which the two agree are never gone through: there may be 100,000 (pure).
+Names with the same id on both sides are never scanned: there may be 100,000.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,132 +9,133 @@ from itertools import islice
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic
 
 NOT_PLACED = 0
-"""Id of what was made by a state that the controllers have lost: it takes the id that they give next under its name."""
+"""Id of a topic or group of a store that the controllers have lost: it takes the next id that they give its name."""
 
 
 class KnownIds:
-    """Topics, or groups.
+    """Ids of topics, or of groups.
 
     Args:
-        held: those that there are by the view of the controllers' state, by name.
+        current: topics or groups of the view of the controllers' state, by name.
     """
 
-    def __init__(self, held: Callable[[], Mapping[str, Topic | Group]]) -> None:
+    def __init__(self, current: Callable[[], Mapping[str, Topic | Group]]) -> None:
         self.ids: dict[str, int] = {}
-        """Ids of names that were seen, and not their deletion; or `NOT_PLACED`."""
+        """Ids by name, without deleted names; or `NOT_PLACED`."""
         self.deleted: dict[str, int] = {}
-        """Versions in which names were deleted, of which the log may not know."""
-        self._held = held
+        """Versions of deletions, by name, that may not be in the log."""
+        self._current = current
         self._differing: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
-        """Names that the view has and the log does not know, to be written down some at a time."""
-        self._told_differing: dict[str, None] = {}
-        self._told_unknown: dict[str, None] = {}
-        """Names that the controllers have sent, and the view does not have yet."""
-        self._looked_at: dict[str, None] = {}
-        """Names that `changes` dealt with last."""
+        """Names that the view has and the log does not, to be recorded some at a time."""
+        self._staged_differing: dict[str, None] = {}
+        self._staged_unknown: dict[str, None] = {}
+        """Names that the controllers have sent and the view does not have yet."""
+        self._checked: dict[str, None] = {}
+        """Names that the last call of `changes` checked."""
         self._has_rest = False
-        """True if it left deleted ones to later calls."""
+        """True if `changes` left deleted names to later calls."""
 
     @property
-    def is_settled(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every name was processed."""
         return not (self._unknown or self._has_rest)
 
-    # What the log says
+    # From the log
 
     def restore(self, ids: Mapping[str, int]) -> None:
-        """Begin with these."""
+        """Start with the ids of a snapshot."""
         self.ids = dict(ids)
-        self.tell(self._held().values())
-        self._take_told()
+        self.stage(self._current().values())
+        self._take_staged()
 
-    def note(self, ids: Mapping[str, int]) -> None:
-        """They are in the log."""
+    def record(self, ids: Mapping[str, int]) -> None:
+        """Add ids that are in the log."""
         self.ids.update(ids)
-        held = self._held()
+        current = self._current()
         for name, known in ids.items():
             self._unknown.pop(name, None)
             self._differing.pop(name, None)
-            if name in held and held[name].id != known:
+            if name in current and current[name].id != known:
                 self._differing[name] = None
 
     def forget(self, name: str) -> None:
-        """It is gone from the log."""
+        """Remove a name that the log has dropped."""
         self.ids.pop(name, None)
         self._differing.pop(name, None)
-        if name in self._held():
+        if name in self._current():
             self._unknown[name] = None
 
     def forget_ids(self) -> None:
-        """Their ids are those of a state that was lost."""
+        """Reset all ids: they are of a store that was lost."""
         self.ids = dict.fromkeys(self.ids, NOT_PLACED)
         self._differing.update(dict.fromkeys(self.ids))
 
-    # What the controllers say
+    # From the controllers
 
-    def tell(self, held: Iterable[Topic | Group]) -> None:
-        """They are told of, and are in the view soon."""
-        for each in held:
+    def stage(self, received: Iterable[Topic | Group]) -> None:
+        """Add topics or groups that were received and are in the view soon."""
+        for each in received:
             known = self.ids.get(each.name)
             if known is None:
-                self._told_unknown[each.name] = None
+                self._staged_unknown[each.name] = None
             elif known != each.id:
-                self._told_differing[each.name] = None
+                self._staged_differing[each.name] = None
 
-    def hear(self, deleted: Mapping[str, int], is_snapshot: bool) -> None:
-        """Apply the new view: added names are in it now, and deleted ones are not.
+    def view_changed(self, deleted: Mapping[str, int], is_snapshot: bool) -> None:
+        """Apply the new view: it has the staged names now, and deleted ones no more.
 
         Args:
-            deleted: in which version each name was deleted.
-            is_snapshot: whether all of the state was told anew.
+            deleted: version of the deletion, by name.
+            is_snapshot: whether the whole state was received.
         """
-        self._take_told()
-        held = self._held()
+        self._take_staged()
+        current = self._current()
         if is_snapshot:
             for names in (self._differing, self._unknown):
-                for name in [name for name in names if name not in held]:
+                for name in [name for name in names if name not in current]:
                     del names[name]
-        # A slave settles nothing: what its log has dropped, or the view has again, need not be kept in mind for ever.
-        for name in [name for name in self.deleted if name in held or name not in self.ids]:
+        # A slave applies no changes: what its log has dropped, or the view has again, must not accumulate.
+        for name in [name for name in self.deleted if name in current or name not in self.ids]:
             del self.deleted[name]
         for name, version in deleted.items():
-            if name not in held:
+            if name not in current:
                 self.deleted[name] = version
                 self._unknown.pop(name, None)
 
-    def _take_told(self) -> None:
-        self._differing.update(self._told_differing)
-        self._unknown.update(self._told_unknown)
-        self._told_differing.clear()
-        self._told_unknown.clear()
+    def _take_staged(self) -> None:
+        self._differing.update(self._staged_differing)
+        self._unknown.update(self._staged_unknown)
+        self._staged_differing.clear()
+        self._staged_unknown.clear()
 
-    # What follows from both
+    # Changes
 
     def changes(
         self, deleted: Callable[[int], int], dropped: int, wanted: Iterable[str], new_max: int, gone_max: int
     ) -> tuple[list[str], dict[str, int]]:
-        """Names that are gone, also if they were made again since; and ids of new ones. Others are left to later calls.
+        """Return deleted names, also of those that exist again, and the ids of new ones. The rest is left to later
+        calls.
 
         Args:
-            deleted: gives the version of a deletion, or 0 if it does not count.
-            dropped: what has no larger id and is not known was deleted, whatever the view says; -1 if the view tells.
-            wanted: names of which it must be known now.
-            new_max: so many others that are unknown are looked at.
-            gone_max: so many others that are gone are told of.
+            deleted: returns the version of a deletion, or 0 if it does not count.
+            dropped: unknown names with an id up to this one were deleted, whatever the view says; -1: the view decides.
+            wanted: names that are needed now.
+            new_max: limit of other unknown names.
+            gone_max: limit of other deleted names.
         """
         for name in list(islice(self._unknown, new_max)):
             del self._unknown[name]
             self._differing[name] = None
-        held = self._held()
+        current = self._current()
         gone: list[str] = []
         new: dict[str, int] = {}
-        looked_at = self._looked_at = dict.fromkeys(wanted)
-        needed = len(looked_at)
+        checked = self._checked = dict.fromkeys(wanted)
+        needed = len(checked)
         others = {**dict.fromkeys(islice(self.deleted, gone_max)), **self._differing}
         self._has_rest = False
-        for number, name in enumerate({**looked_at, **others}):
-            known, each = self.ids.get(name), held.get(name)
+        for number, name in enumerate({**checked, **others}):
+            known, each = self.ids.get(name), current.get(name)
             if known is not None and _is_gone(known, each, deleted(self.deleted.get(name, 0))):
                 if number >= needed:
                     if gone_max <= 0:
@@ -142,37 +143,37 @@ class KnownIds:
                         continue
                     gone_max -= 1
                 gone.append(name)
-            looked_at[name] = None
+            checked[name] = None
             if each is not None and each.id > max(-1 if known is None else known, dropped):
                 new[name] = each.id
-        self._has_rest |= any(name not in looked_at for name in self.deleted)  # soon found: the first were looked at
+        self._has_rest |= any(name not in checked for name in self.deleted)  # soon found: the first were checked
         return gone, new
 
     def is_gone(self, name: str, deleted: Callable[[int], int]) -> bool:
-        """Return whether a name that the log knows is of what is not there any more; `deleted` as in `changes`."""
+        """Return whether the topic or group that the log has by a name was deleted; `deleted` as in `changes`."""
         known = self.ids.get(name)
-        return known is not None and _is_gone(known, self._held().get(name), deleted(self.deleted.get(name, 0)))
+        return known is not None and _is_gone(known, self._current().get(name), deleted(self.deleted.get(name, 0)))
 
-    def settled(self, dropped: int) -> None:
-        """Accept that the changes of `changes` are in the log; names that it took for deleted are checked again."""
-        held, ids, looked_at = self._held(), self.ids, self._looked_at
-        for name in looked_at:
+    def applied(self, dropped: int) -> None:
+        """Accept that the log has what `changes` returned; names that it took for deleted are checked again."""
+        current, ids, checked = self._current(), self.ids, self._checked
+        for name in checked:
             self.deleted.pop(name, None)
         self._differing = {
             name: None
             for name in self._differing
-            if name not in looked_at or (name in held and ids.get(name, -1) < held[name].id <= dropped)
+            if name not in checked or (name in current and ids.get(name, -1) < current[name].id <= dropped)
         }
 
 
-def _is_gone(known: int, held: Topic | Group | None, deleted: int) -> bool:
-    """Return whether what the log knows by an id does not exist any more.
+def _is_gone(known: int, current: Topic | Group | None, deleted: int) -> bool:
+    """Return whether the topic or group with an id in the log was deleted.
 
     Args:
         known: the id.
-        held: what has the name by the view.
-        deleted: version in which the name was deleted; 0 if that was not heard.
+        current: the topic or group of the name in the view.
+        deleted: version in which the name was deleted; 0 if none was received.
     """
-    if held is not None:
-        return NOT_PLACED < known < held.id
+    if current is not None:
+        return NOT_PLACED < known < current.id
     return deleted > known

@@ -1,6 +1,6 @@
-"""The settings of topics, or of groups, as the log has them, and which of them the controllers tell otherwise (pure).
+"""The settings of topics, or of groups, in the log, and which of them differ from the controllers' (pure).
 
-A broker needs none of it. They are there for controllers that have lost their store (decision 0082).
+No broker needs them. They serve controllers that have lost their store (decision 0082).
 """
 
 import base64
@@ -11,11 +11,11 @@ from typing import Final
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic
 
 _TEXTS_MAX: Final = 1_000
-"""Texts that are kept once for all names; a pause, for one, makes texts that no other name has."""
+"""Limit of texts that names share; a pause, for one, makes a text that no other name has."""
 
 
 def written_settings(each: Topic | Group) -> str:
-    """The settings of a topic or group as the log has them: its message without name and id, in base64."""
+    """Return the settings of a topic or group as the log has them: its message without name and id, in base64."""
     settings = type(each)()
     settings.CopyFrom(each)  # type: ignore[arg-type]
     settings.ClearField("name")
@@ -27,37 +27,37 @@ class KnownSettings:
     """Settings of topics, or of groups.
 
     Args:
-        held: what there is by the view of the controllers' state, by name.
+        current: topics or groups of the view of the controllers' state, by name.
     """
 
-    def __init__(self, held: Callable[[], Mapping[str, Topic | Group]]) -> None:
+    def __init__(self, current: Callable[[], Mapping[str, Topic | Group]]) -> None:
         self.known: dict[str, str] = {}
         """Settings by name, as the log has them."""
         self.former: dict[str, str] = {}
-        """Settings in a state that the controllers have lost, of names that were made again since."""
-        self._held = held
+        """Settings in a store that the controllers have lost, of names that exist again."""
+        self._current = current
         self._same: dict[str, str] = {}
-        """Each text once, as many topics have the same settings."""
-        self._told: dict[str, None] = {}
-        """Names that are told of with settings that may be others, and the view may not have those yet."""
+        """Shared texts, as many topics have the same settings."""
+        self._staged: dict[str, None] = {}
+        """Names whose settings may have changed, by an update that the view may not have yet."""
         self._differing: dict[str, None] = {}
-        """Names of which the view may have other settings than the log; they are compared some at a time."""
+        """Names whose settings in the view may differ from the log's; they are compared some at a time."""
 
     def restore(self, known: Mapping[str, str], former: Mapping[str, str]) -> None:
-        """Begin with these."""
+        """Start with the settings of a snapshot."""
         self.known = {name: self._same.setdefault(text, text) for name, text in known.items()}
         self.former = dict(former)
-        self.look_through()
+        self.compare_all()
 
-    def look_through(self) -> None:
+    def compare_all(self) -> None:
         """Compare all names of the view, some at a time."""
-        self._differing.update(dict.fromkeys(self._held()))
+        self._differing.update(dict.fromkeys(self._current()))
 
-    def note(self, settings: Mapping[str, str]) -> None:
-        """They are in the log."""
+    def record(self, settings: Mapping[str, str]) -> None:
+        """Add settings that are in the log."""
         if len(self._same) > _TEXTS_MAX:
             self._same.clear()
-        view = self._held()
+        view = self._current()
         for name, text in settings.items():
             self.known[name] = self._same.setdefault(text, text)
             if name in view and written_settings(view[name]) != text:
@@ -66,57 +66,57 @@ class KnownSettings:
                 self._differing.pop(name, None)
 
     def made_again(self, name: str, settings: str | None) -> None:
-        """It was made again after the state that it was of was lost.
+        """Move settings to the former ones: the topic or group was made again after its store was lost.
 
         Args:
             name: the name.
-            settings: that it has from now on; None if they follow.
+            settings: the new ones; None if they follow.
         """
         before = self.known.get(name)
         if before is not None and before != settings:
             self.former[name] = before
 
     def forget(self, name: str) -> None:
-        """It is gone from the log."""
+        """Remove a name that the log has dropped."""
         self.known.pop(name, None)
         self.former.pop(name, None)
 
-    def tell(self, held: Iterable[Topic | Group]) -> None:
-        """They are told of, and are in the view soon."""
-        view = self._held()
-        for each in held:
+    def stage(self, received: Iterable[Topic | Group]) -> None:
+        """Add topics or groups that were received and are in the view soon."""
+        view = self._current()
+        for each in received:
             if each.name not in self.known or view.get(each.name) != each:
-                self._told[each.name] = None
+                self._staged[each.name] = None
 
-    def hear(self) -> None:
-        """Accept that the settings that were sent are in the view now."""
-        self._differing.update(self._told)
-        self._told.clear()
+    def view_changed(self) -> None:
+        """Accept that the staged settings are in the view now."""
+        self._differing.update(self._staged)
+        self._staged.clear()
 
     def of(self, names: Iterable[str]) -> dict[str, str]:
-        """The settings by the view, to be written down with what is new."""
-        held = self._held()
-        return {name: written_settings(held[name]) for name in names if name in held}
+        """Return the view's settings of new names, to be recorded with them."""
+        current = self._current()
+        return {name: written_settings(current[name]) for name in names if name in current}
 
     def unwritten(self, ids: Mapping[str, int], count: int) -> dict[str, str]:
-        """Some of the settings that are to be written down, of names that the log knows by the id that the view has.
+        """Return some settings that are to be recorded, of names with the same id in the log and in the view.
 
         Args:
-            ids: as the log knows them.
-            count: so many names are looked at.
+            ids: ids in the log.
+            count: limit of names to compare.
         """
-        held = self._held()
+        current = self._current()
         found: dict[str, str] = {}
         for name in list(islice(self._differing, count)):
-            each = held.get(name)
+            each = current.get(name)
             if each is None or ids.get(name) != each.id or self.known.get(name) == (text := written_settings(each)):
-                del self._differing[name]  # what is new comes with its settings
+                del self._differing[name]  # a new name is recorded with its settings
             else:
                 found[name] = text
         return found
 
     def row(self, name: str) -> list[str | None]:
-        """Row of a checkpoint for a name: the name, its settings, and those before if it was made again."""
+        """Return the row of a snapshot for a name: the name, its settings, and the former ones if there are any."""
         row = [name, self.known.get(name)]
         return [*row, self.former[name]] if name in self.former else row
 

@@ -1,7 +1,7 @@
-"""The topics that each group reads at a broker, also where it has read nothing yet (pure, a fold over the log).
+"""The topics that each group reads at a broker, also where it has read no message yet (pure, a fold over the log).
 
-Offsets show only queues that something was read of. What waits in the others counts as well. A group that has
-polled an empty topic and died is behind by all that comes into it.
+Offsets exist only for queues that the group has read from. Messages in the other queues are lag as well: a group that
+polled an empty topic and died is behind by all that arrives later.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,11 @@ from popwheel_common.contract import names
 from popwheel_common.shares import room
 
 READERS_MAX: Final = 100_000
-"""Pairs of a group and a topic, which groups share; of further ones only the queues count that something was read of.
-"""
+"""Limit of pairs of a group and a topic, shared by the groups; beyond it only queues with an offset count as lag."""
 
 
 class Readers:
-    """The pairs."""
+    """Pairs of a group and a topic that it reads."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, None]] = {}
@@ -26,48 +25,48 @@ class Readers:
         self._pairs = 0
 
     def __len__(self) -> int:
-        """Count of the pairs."""
+        """Return the number of pairs."""
         return self._pairs
 
     @property
     def groups(self) -> Iterable[str]:
-        """The groups that read something."""
+        """Groups that read a topic."""
         return self._topics.keys()
 
     def room(self, group: str, coming: int = 0, of_group: int = 0) -> int:
-        """The number of further topics of a group that are kept, one after another.
+        """Return how many further topics of a group fit.
 
         Args:
             group: the group.
-            coming: number of pairs that are to be noted before.
+            coming: number of pairs that are recorded before.
             of_group: number of these that are the group's.
         """
         return room(READERS_MAX, self._pairs + coming, len(self._topics.get(group, ())) + of_group)
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group reads."""
+        """Return the topics that a group reads."""
         return list(self._topics.get(group, ()))
 
     def count_of_group(self, group: str) -> int:
-        """Number of topics that a group reads."""
+        """Return the number of topics that a group reads."""
         return len(self._topics.get(group, ()))
 
     def count_of_topic(self, topic: str) -> int:
-        """Number of groups that read a topic."""
+        """Return the number of groups that read a topic."""
         return len(self._groups.get(topic, ()))
 
     def knows(self, group: str, topic: str) -> bool:
-        """Return whether a group is known to read a topic."""
+        """Return whether a group reads a topic."""
         topics = self._topics.get(group)
         return topics is not None and topic in topics
 
     def restore(self, saved: Mapping[str, Iterable[str]]) -> None:
-        """Begin with what a checkpoint says: topics by group."""
+        """Start with the topics by group of a snapshot."""
         self._topics, self._groups, self._pairs = {}, {}, 0
-        self.note(saved)
+        self.record(saved)
 
-    def note(self, reads: Mapping[str, Iterable[str]]) -> None:
-        """Take in what a record says: topics by group."""
+    def record(self, reads: Mapping[str, Iterable[str]]) -> None:
+        """Add the topics by group of a record."""
         for group, topics in reads.items():
             for topic in topics:
                 known = self._topics.setdefault(group, {})
@@ -77,7 +76,7 @@ class Readers:
                     self._pairs += 1
 
     def forget_topic(self, topic: str) -> list[str]:
-        """A topic is gone; the groups that read it."""
+        """Remove a deleted topic; return the groups that read it."""
         readers = list(self._groups.pop(topic, ()))
         for group in readers:
             del self._topics[group][topic]
@@ -87,7 +86,7 @@ class Readers:
         return readers
 
     def forget_group(self, group: str) -> list[str]:
-        """A group is gone, and its dead letters with it; the groups that read these."""
+        """Remove a deleted group and its dead letter topic; return the groups that read that."""
         for topic in self._topics.pop(group, ()):
             self._pairs -= 1
             groups = self._groups[topic]

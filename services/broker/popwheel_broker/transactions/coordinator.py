@@ -9,7 +9,7 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.topics.known_names import KnownNames
+from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -41,7 +41,7 @@ class Coordinator:
         names: known topics.
     """
 
-    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: KnownNames) -> None:
+    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: TopicRegistry) -> None:
         self.store = store
         self._options = options
         self._clock = clock
@@ -67,7 +67,7 @@ class Coordinator:
         Raises:
             StatusError: TOO_MANY_REQUESTS: too many transactions are open.
         """
-        open_of_topic, count = self.table.shares.held(run.topic) + taken[run.topic], len(run.payloads)
+        open_of_topic, count = self.table.shares.share(run.topic) + taken[run.topic], len(run.payloads)
         total = self.table.shares.total + taken.total()
         if room(self._options.open_max, total, open_of_topic) < count:
             raise StatusError(

@@ -149,7 +149,7 @@ class TransactionTable:
 
     def _forget(self, topic: str) -> None:
         """Drop the half messages of a deleted topic."""
-        if not self.shares.held(topic):
+        if not self.shares.share(topic):
             return
         for half in [each for each in self if each.target.topic == topic]:
             del self._open[half.position]

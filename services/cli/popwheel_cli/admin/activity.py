@@ -1,4 +1,4 @@
-"""`popwheel admin activity` and `trouble`: how far groups are behind, and what is wrong now."""
+"""`popwheel admin activity` and `trouble`: lag of groups, and current troubles."""
 
 from collections.abc import Sequence
 
@@ -24,14 +24,14 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option("--prefix", default="", help="Only groups whose names begin so.")
+@click.option("--prefix", default="", help="Only groups whose names have this prefix.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=_PAGE_ROWS, show_default=True, help="At most this many groups."
 )
 @output_option
 @click.pass_obj
 def activity(api: AdminApi, prefix: str, limit: int, output: Format) -> None:
-    """Show lag, lag in time, rates per second, and what groups hold. A value that is not known is empty."""
+    """Show lag, lag in time, rates per second, and messages in flight by group. An unknown value is empty."""
     groups, total = api.pages("/activity/groups", "groups", prefix, limit, page_rows=_PAGE_ROWS)
     show_all(groups, output, _COLUMNS)
     if len(groups) < total and output == "table":
@@ -42,7 +42,7 @@ def activity(api: AdminApi, prefix: str, limit: int, output: Format) -> None:
 @output_option
 @click.pass_obj
 def trouble(api: AdminApi, output: Format) -> int:
-    """Show what alerts would say now, and what to do; the exit code is 0 if there is nothing, else 1."""
+    """Show the alerts that would fire now, and their remedies; the exit code is 0 if there are none, else 1."""
     found = api.request("GET", "/trouble")
     problems: Sequence[Row] = found["problems"]
     if not show_whole(found, output):

@@ -43,7 +43,7 @@ output_option = click.option(
 )
 
 _NAMING = ("name", "message_id", "id")
-"""Properties that name a row, the first of these that it has; else its first property does."""
+"""Properties that name a row: the first of these that it has, else its first property."""
 
 
 class Connection(NamedTuple):
@@ -53,8 +53,8 @@ class Connection(NamedTuple):
         servers: base addresses of its controllers, commas between several.
         token: for the admin API; empty: none is shown.
         credentials: of the user that sends and receives.
-        proxy: `host:port` of the proxy through which messages go; empty: one is looked for.
-        tls: whether the proxy is spoken to over TLS.
+        proxy: `host:port` of the proxy for messages; empty to find one.
+        tls: whether to use TLS to the proxy.
         tls_authority: file of the certificates that vouch for the proxy; None: those of the system.
     """
 
@@ -67,12 +67,12 @@ class Connection(NamedTuple):
 
 
 class AdminApi:
-    """The admin API of the controllers of one cluster. One that does not lead names the one that does.
+    """Client of the admin API of a cluster's controllers. A controller that does not lead names the leader.
 
     Args:
         servers: base addresses, `http://127.0.0.1:8080`, commas between several; or what finds all of it, called when
             it is first needed.
-        token: is shown to them; empty: none is.
+        token: for the admin API; empty for none.
         credentials: for commands that send and receive themselves.
     """
 
@@ -81,14 +81,14 @@ class AdminApi:
     ) -> None:
         self._find = servers if callable(servers) else lambda: Connection(servers, token, credentials)
         self._http: httpx.Client | None = None
-        """Made once: it takes a fifth of a second. It keeps no connection, which a server may have closed meanwhile."""
+        """Made once, as that takes a fifth of a second. Without keep-alive, as servers may close connections."""
 
     @cached_property
     def connection(self) -> Connection:
         """Connection to the cluster.
 
         Raises:
-            CommandError: the context that says so cannot be read.
+            CommandError: the context cannot be read.
         """
         return self._find()
 
@@ -104,7 +104,7 @@ class AdminApi:
 
     @property
     def host(self) -> str:
-        """The host of the first server that is asked, as it stands in `host:port`."""
+        """Host of the first server, as in `host:port`."""
         return urlsplit(self.servers[0]).netloc.rpartition("@")[2].rpartition(":")[0]
 
     def request(self, method: str, path: str, body: object = None, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -134,7 +134,7 @@ class AdminApi:
                 if error.leader and f"http://{error.leader}" not in ask:
                     ask.append(f"http://{error.leader}")
             except _SilentError as error:
-                if error.may_have_heard and method != "GET":
+                if error.may_have_arrived and method != "GET":
                     raise
                 last = error
         raise last
@@ -152,13 +152,13 @@ class AdminApi:
     def pages(
         self, path: str, name: str, prefix: str, limit: int, page_rows: int = _PAGE_ROWS
     ) -> tuple[list[Row], int]:
-        """Ask for what is listed in pages, page by page; what was listed, and how many there are.
+        """Request a list page by page; return its rows, and their total number.
 
         Args:
             path: below `/api/v1`.
             name: under which an answer has the rows.
-            prefix: of the names that are wanted; empty for all.
-            limit: so many at the most.
+            prefix: prefix of the wanted names; empty for all.
+            limit: limit of the rows.
             page_rows: of one page.
 
         Raises:
@@ -177,7 +177,7 @@ class AdminApi:
 
 
 class RefusedError(CommandError):
-    """The controller refused.
+    """Refusal of the controller.
 
     Args:
         code: why, in a word.
@@ -194,16 +194,16 @@ class RefusedError(CommandError):
 
 
 class _SilentError(CommandError):
-    """Error: nobody answers there.
+    """Error of a controller that does not answer.
 
     Args:
-        sentence: what is known of it.
-        may_have_heard: whether somebody may have been there and done what was asked.
+        sentence: the message.
+        may_have_arrived: whether a controller may have executed the request.
     """
 
-    def __init__(self, sentence: str, *, may_have_heard: bool) -> None:
+    def __init__(self, sentence: str, *, may_have_arrived: bool) -> None:
         super().__init__(sentence)
-        self.may_have_heard = may_have_heard
+        self.may_have_arrived = may_have_arrived
 
 
 def _request(client: "httpx.Client", server: str, method: str, path: str, body: object, timeout_s: float) -> Any:
@@ -217,13 +217,13 @@ def _request(client: "httpx.Client", server: str, method: str, path: str, body: 
         if isinstance(error, httpx.ConnectError):
             advice = "start one (`popwheel standalone`), or name another with --server"
             raise _SilentError(
-                f"no controller answers at {server} ({error}); {advice}", may_have_heard=False
+                f"no controller answers at {server} ({error}); {advice}", may_have_arrived=False
             ) from error
         connected = not isinstance(error, httpx.ConnectTimeout)
         how = f"within {timeout_s:.0f} s" if isinstance(error, httpx.TimeoutException) else f"({error})"
-        doubt = "; look whether it was done before you ask again" if connected and method != "GET" else ""
+        doubt = "; check whether it was done before you retry" if connected and method != "GET" else ""
         raise _SilentError(
-            f"the controller at {server} did not answer {how}{doubt}", may_have_heard=connected
+            f"the controller at {server} did not answer {how}{doubt}", may_have_arrived=connected
         ) from error
     if answer.is_success:
         if answer.headers.get("content-type", "").startswith(_LINES):
@@ -233,7 +233,7 @@ def _request(client: "httpx.Client", server: str, method: str, path: str, body: 
 
 
 def _refusal(content: bytes) -> RefusedError | None:
-    """The refusal that was answered; None if it is not one of the admin API's."""
+    """Return the refusal of an answer; None if it is not one of the admin API's."""
     try:
         refusal = json.loads(content)
     except ValueError:
@@ -247,7 +247,7 @@ def _refusal(content: bytes) -> RefusedError | None:
 
 
 def moment(time_ms: int) -> str:
-    """A time in UTC, to the millisecond."""
+    """Return a time in UTC, to the millisecond."""
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
 
@@ -271,7 +271,7 @@ class MomentParam(click.ParamType[int]):
 
 
 def show(row: Row, output: Format) -> None:
-    """Print the properties of one thing."""
+    """Print the properties of one row."""
     if show_whole(row, output):
         return
     if output == "name":
@@ -281,7 +281,7 @@ def show(row: Row, output: Format) -> None:
 
 
 def show_all(rows: Sequence[Row], output: Format, columns: Sequence[str]) -> None:
-    """Print things of one kind, a line for each."""
+    """Print rows as a table, a line for each."""
     if show_whole(rows, output):
         return
     if output == "name":
@@ -291,7 +291,7 @@ def show_all(rows: Sequence[Row], output: Format, columns: Sequence[str]) -> Non
 
 
 def show_whole(answer: object, output: Format) -> bool:
-    """Print all that was answered, if it is wanted as JSON or YAML.
+    """Print the whole answer, if the format is JSON or YAML.
 
     Returns:
         Whether it was printed; if not, the caller prints a table or names of what it picks.
@@ -304,7 +304,7 @@ def show_whole(answer: object, output: Format) -> bool:
 
 
 def show_of_many(row: Row, output: Format, line: str) -> None:
-    """Print one of things of which nobody knows how many come: JSON on one line, YAML as a document of its own.
+    """Print one row of a stream of rows: JSON on one line, YAML as a document of its own.
 
     Args:
         row: the thing.

@@ -13,7 +13,7 @@ _HOW: Final = "write waits like 1s,5s,1m, or exponential:FIRST,LONGEST,MULTIPLIE
 
 
 class BackoffParam(click.ParamType[Mapping[str, object]]):
-    """`1s,5s,1m`, or `exponential:1s,5m,2`, as a part of what the admin API is asked for."""
+    """Back-off `1s,5s,1m` or `exponential:1s,5m,2`, as a part of a request to the admin API."""
 
     name = "backoff"
 

@@ -1,4 +1,4 @@
-"""The bodies of messages in tables: their beginning, in one line."""
+"""Bodies of messages in tables: their beginning, in one line."""
 
 from popwheel_cli.admin.api import Row
 
@@ -6,7 +6,7 @@ _CHARACTERS_MAX = 40
 
 
 def beginning(row: Row) -> str:
-    """The beginning of a message's body as the admin API gives it, with an ellipsis if there is more.
+    """Return the beginning of a message's body from the admin API, with an ellipsis if there is more.
 
     Line breaks and tabs become spaces. What is no text goes by the name of its encoding.
     """
@@ -19,7 +19,7 @@ def beginning(row: Row) -> str:
 
 
 def whole(row: Row) -> str:
-    """The body in the table of one message: all that the admin API gives of a text, the beginning of anything else."""
+    """Return the body for the table of one message: the whole text, or the beginning of other content."""
     if row["body_encoding"] != "text":
         return beginning(row)
     body: str = row["body"]

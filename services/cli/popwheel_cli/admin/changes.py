@@ -10,17 +10,17 @@ from popwheel_cli.admin.api import AdminApi, Format, moment, output_option, show
 
 _PAGE_ROWS = 100
 _SHOWN = 60
-"""The limit of a text in a table; JSON has all that there is."""
+"""Limit of a text in a table; JSON has the whole text."""
 
 
 @click.command("changes")
-@click.option("--object", "object_", default="", help="Of this topic, group or broker group alone.")
-@click.option("--who", default="", help="By this token, resource or address alone.")
+@click.option("--object", "object_", default="", help="Only changes of this topic, group or broker group.")
+@click.option("--who", default="", help="Only changes by this token, resource or address.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most this many.")
 @output_option
 @click.pass_obj
 def changes(api: AdminApi, object_: str, who: str, limit: int, output: Format) -> None:
-    """Show who changed what, the latest first: the last few hundred changes, and what was refused."""
+    """Show who changed what, the latest first: the last few hundred changes and refusals."""
     found: list[dict[str, Any]] = []
     after: str | None = ""
     while after is not None and len(found) < limit:

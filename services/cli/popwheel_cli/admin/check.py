@@ -1,4 +1,4 @@
-"""`popwheel admin check`: whether messages go through, seen as clients see it; `helm test` runs it."""
+"""`popwheel admin check`: sends and receives a message as clients do; `helm test` runs it."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from popwheel_cli.table import print_table
 
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="How long one step may take."
+    "--seconds", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="Time limit of one step."
 )
 @output_option
 @through_proxy

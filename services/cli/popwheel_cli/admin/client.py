@@ -1,4 +1,4 @@
-"""`popwheel admin client ...`: who is connected, what it reads and sends to, and what it holds."""
+"""`popwheel admin client ...`: connected clients, their topics, and their messages in flight."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,18 +15,18 @@ _TOPICS_SHOWN = 3
 
 @click.group()
 def client() -> None:
-    """Clients: producers and consumers that proxies know."""
+    """Producers and consumers that proxies know."""
 
 
 @client.command("list")
-@click.option("--group", default="", help="Only those that read for this group.")
-@click.option("--topic", default="", help="Only those that read this topic or send to it.")
-@click.option("--prefix", default="", help="Only those whose ids begin so.")
+@click.option("--group", default="", help="Only clients of this group.")
+@click.option("--topic", default="", help="Only clients that read this topic or send to it.")
+@click.option("--prefix", default="", help="Only clients whose ids have this prefix.")
 @click.option("--limit", type=click.IntRange(min=1), default=_ROWS, show_default=True, help="At most this many.")
 @output_option
 @click.pass_obj
 def list_clients(api: AdminApi, group: str, topic: str, prefix: str, limit: int, output: Format) -> None:
-    """Show the clients of all proxies: what they are, what they read and send to, and how much they hold."""
+    """Show the clients of all proxies: their kinds, topics, and numbers of messages in flight."""
     found: list[dict[str, Any]] = []
     unanswered: list[Row] = []
     after: str | None = ""
@@ -50,7 +50,7 @@ def list_clients(api: AdminApi, group: str, topic: str, prefix: str, limit: int,
 @output_option
 @click.pass_obj
 def describe_client(api: AdminApi, client_id: str, output: Format) -> None:
-    """Show one client, at each proxy that knows it, with its filters and the messages that it holds."""
+    """Show one client, at each proxy that knows it, with its filters and messages in flight."""
     found = api.request("GET", f"/clients/{quote(client_id, safe='')}")
     if show_whole(found, output):
         return
@@ -81,9 +81,9 @@ def _row(one: Row) -> dict[str, Any]:
     topics = list(dict.fromkeys([*(each["topic"] for each in one["subscriptions"]), *one["publishes"]]))
     left_out = one["subscriptions_total"] - len(one["subscriptions"]) + one["publishes_total"] - len(one["publishes"])
     more = left_out + len(topics[_TOPICS_SHOWN:])
-    held = "?" if one["held"] is None else str(one["held"])
+    messages = "?" if one["held"] is None else str(one["held"])
     if one["held_since_ms"]:
-        held += f" since {moment(one['held_since_ms'])}"
+        messages += f" since {moment(one['held_since_ms'])}"
     return {
         "id": one["id"],
         "kind": one["kind"] or "?",
@@ -94,7 +94,7 @@ def _row(one: Row) -> dict[str, Any]:
         "group": one["group"],
         "topics": " ".join(topics[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else ""),
         "polls": one["polls"],
-        "held": held,
+        "held": messages,
         "seen": moment(one["seen_ms"]),
     }
 

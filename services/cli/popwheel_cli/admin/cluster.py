@@ -1,4 +1,4 @@
-"""`popwheel admin cluster ...` and `admin broker ...`: what a cluster is made of, and who leads its broker groups."""
+"""`popwheel admin cluster ...` and `admin broker ...`: parts of a cluster, and masters of its broker groups."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ _RECOVERY = "/cluster/recovery"
 
 @click.group()
 def cluster() -> None:
-    """The cluster as a whole."""
+    """Show and recover the cluster as a whole."""
 
 
 @cluster.command("status")
@@ -41,7 +41,7 @@ def cluster() -> None:
 @output_option
 @click.pass_obj
 def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
-    """Show all broker groups and all processes: who leads, who follows how closely, and whether all are ready."""
+    """Show all broker groups and processes: masters, lag of slaves, and readiness."""
     shown = None
     while True:
         try:
@@ -73,7 +73,7 @@ def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
 @output_option
 @click.pass_obj
 def recover(api: AdminApi, adopt: bool, consent: Consent, output: Format) -> None:
-    """Bring topics and groups back after the controllers' store was lost, by what the brokers' logs have.
+    """Recover topics and groups from the brokers' logs after the controllers' store was lost.
 
     First start new controllers with an empty store, and all brokers. Topics and groups get their ids, settings and
     progress again. What could not be recovered is said. Where nothing was lost, nothing is changed.
@@ -92,7 +92,7 @@ def recover(api: AdminApi, adopt: bool, consent: Consent, output: Format) -> Non
 
 @click.group()
 def broker() -> None:
-    """Broker groups: who is master and who is slave."""
+    """Show and change masters and slaves of broker groups."""
 
 
 @broker.command("list")
@@ -131,11 +131,13 @@ def describe_group(api: AdminApi, group: str, output: Format) -> None:
 
 @broker.command("switchover")
 @click.argument("group")
-@click.option("--to", type=int, metavar="REPLICA", help="The new master.  [default: the most complete of the others]")
+@click.option(
+    "--to", type=int, metavar="REPLICA", help="Replica that becomes master.  [default: the most complete of the others]"
+)
 @output_option
 @click.pass_obj
 def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> None:
-    """Pass the role of a group's master to another replica, which loses nothing."""
+    """Transfer the leadership of a broker group to another replica, without loss."""
     body = {} if to is None else {"to": to}
     found = api.request("POST", f"{_path(group)}/switchover", body, _SWITCHOVER_S_MAX)
     show({"group": group, "master": found["master"], "epoch": found["epoch"]}, output)
@@ -143,7 +145,9 @@ def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> No
 
 @broker.command("elect-unclean")
 @click.argument("group")
-@click.option("--replica", type=int, metavar="REPLICA", help="The new master.  [default: the most complete that lives]")
+@click.option(
+    "--replica", type=int, metavar="REPLICA", help="Replica that becomes master.  [default: the most complete live one]"
+)
 @click.option("--word", help="Which --dry-run names: that you know what may be lost. Then nothing is asked.")
 @destroys
 @output_option
@@ -151,7 +155,7 @@ def switch_over(api: AdminApi, group: str, to: int | None, output: Format) -> No
 def elect_unclean(
     api: AdminApi, group: str, replica: int | None, word: str | None, consent: Consent, output: Format
 ) -> None:
-    """Make a master of a replica that may not have all that was acknowledged: for when no other is left.
+    """Elect a replica that may lack acknowledged messages, when no other is left.
 
     First it is said what may be lost.
     """
@@ -166,13 +170,13 @@ def elect_unclean(
 
 @broker.command("forget")
 @click.argument("group")
-@click.option("--replica", type=int, metavar="REPLICA", help="The replica that is gone.  [default: the whole group]")
+@click.option("--replica", type=int, metavar="REPLICA", help="Replica that is gone.  [default: the whole group]")
 @click.option("--word", help="For a whole group, which --dry-run names: then nothing is asked.")
 @destroys
 @output_option
 @click.pass_obj
 def forget(api: AdminApi, group: str, replica: int | None, word: str | None, consent: Consent, output: Format) -> None:
-    """Forget a replica that will not come back, or a whole group, of which no replica may live.
+    """Forget a replica that will not return, or a whole group without a live replica.
 
     A replica of the sync-state set is not forgotten. Of a whole group it is first said what may be lost. What was
     forgotten and comes back is new.
@@ -190,7 +194,7 @@ def _lose(
 
     Raises:
         WrongUseError: there is no terminal to ask at.
-        CommandError: it was refused, or nobody answered.
+        CommandError: it was refused, or no controller answered.
     """
     if not word or consent.dry_run:
         consent.check_terminal()
@@ -207,7 +211,7 @@ def _lose(
 
 
 def _show_recovery(found: Mapping[str, Any], output: Format, what: str, *, err: bool = False) -> None:
-    """Print the entries that come back, then the findings that an operator must see."""
+    """Print the recovered entries, then the findings that an operator must see."""
     if show_whole(found, output):
         return
     rows = [
@@ -332,7 +336,7 @@ def _value(value: object) -> str:
 
 
 def _essence(status: Mapping[str, Any]) -> str:
-    """Return the part of a status that is worth printing again: not the ages, which always change."""
+    """Return the part of a status whose changes are printed: not the ages, which always change."""
     groups = [
         {
             **{key: value for key, value in group.items() if key != "checkpoint"},

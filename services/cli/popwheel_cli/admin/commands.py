@@ -53,7 +53,7 @@ from popwheel_cli.table import print_table
 _LISTED_MAX = 1_000  # of what the controller lists
 _NAMES = 1_000
 
-prefix_option = click.option("--prefix", default="", help="Only those whose names begin so.")
+prefix_option = click.option("--prefix", default="", help="Only names with this prefix.")
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=_NAMES, show_default=True, help="At most this many."
 )
@@ -69,7 +69,7 @@ def admin(context: click.Context) -> None:
 
 @admin.group()
 def topic() -> None:
-    """Topics."""
+    """Create, list, describe, change and delete topics."""
 
 
 @topic.command("create")
@@ -80,7 +80,7 @@ def topic() -> None:
     metavar="[NORMAL|FIFO|DELAY|TRANSACTION|MIXED|LITE|PRIORITY]",
     default="NORMAL",
     show_default=True,
-    help="Which messages it takes; MIXED takes all but those for lite topics or with a priority.",
+    help="Type of its messages; MIXED takes all but those for lite topics or with a priority.",
 )
 @click.option(
     "--queues", type=int, help="Number of its queues.  [default: the controller's, 8; levels of PRIORITY: 10]"
@@ -96,7 +96,7 @@ def topic() -> None:
 def create_topic(
     api: AdminApi, name: str, topic_type: str, queues: int | None, lite_expiration: int | None, output: Format
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     wanted: dict[str, object] = {"name": name, "type": topic_type.upper(), "queues": queues}
     if lite_expiration is not None:
         wanted["lite_expiration_ms"] = lite_expiration
@@ -109,7 +109,7 @@ def create_topic(
 @output_option
 @click.pass_obj
 def list_topics(api: AdminApi, prefix: str, limit: int, output: Format) -> None:
-    """Show the topics but the system's own, by name."""
+    """Show the topics, without system topics, by name."""
     topics, total = api.pages("/topics", "topics", prefix, limit)
     show_all(topics, output, ("name", "type", "queues", "id"))
     _say_how_many("topics", len(topics), total)
@@ -130,19 +130,21 @@ def describe_topic(api: AdminApi, name: str, output: Format) -> None:
 @output_option
 @click.pass_obj
 def delete_topic(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
-    """Delete a topic and its messages, once it was shown what goes with it."""
+    """Delete a topic and its messages, after showing what is deleted with it."""
     path, question = f"/topics/{quote(name, safe='')}", f"delete the topic {name} with all its messages?"
     _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
 
 
 @admin.group()
 def group() -> None:
-    """Consumer groups."""
+    """Create, list, describe, change and delete consumer groups."""
 
 
 @group.command("create")
 @click.argument("name")
-@click.option("--max-attempts", type=int, help="Deliveries before a message is dead.  [default: the controller's, 17]")
+@click.option(
+    "--max-attempts", type=int, help="Attempts before a message becomes a dead letter.  [default: the controller's, 17]"
+)
 @click.option("--fifo", is_flag=True, help="Consume in order.")
 @click.option(
     "--backoff",
@@ -160,7 +162,7 @@ def create_group(
     backoff: Mapping[str, object] | None,
     output: Format,
 ) -> None:
-    """Make a consumer group."""
+    """Create a consumer group."""
     body = {"name": name, "max_attempts": max_attempts, "fifo": fifo, **(backoff or {})}
     show(api.request("POST", "/groups", body), output)
 
@@ -192,21 +194,21 @@ def describe_group(api: AdminApi, name: str, output: Format) -> None:
 @output_option
 @click.pass_obj
 def delete_group(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
-    """Delete a consumer group and what it has consumed so far, once it was shown what goes with it."""
+    """Delete a consumer group and its progress, after showing what is deleted with it."""
     path, question = f"/groups/{quote(name, safe='')}", f"delete the group {name} with its progress?"
     _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
 
 
 @admin.group()
 def timer() -> None:
-    """Messages that wait for their delivery time."""
+    """Show and recall messages that wait for their delivery time."""
 
 
 @timer.command("stats")
 @output_option
 @click.pass_obj
 def timer_stats(api: AdminApi, output: Format) -> None:
-    """Show how many wait, for when, of which topics, and how far each broker's timer has come."""
+    """Show the numbers of delayed messages by time and topic, and the progress of each broker's timer."""
     stats = api.request("GET", "/timers/stats")
     if show_whole(stats, output):
         return
@@ -265,16 +267,16 @@ def list_timers(api: AdminApi, topic: str, within: int, limit: int, output: Form
 
 @timer.command("recall")
 @click.argument("handle")
-@click.option("--topic", required=True, help="The topic that the message was sent to.")
+@click.option("--topic", required=True, help="Topic that the message was sent to.")
 @output_option
 @click.pass_obj
 def recall_timer(api: AdminApi, handle: str, topic: str, output: Format) -> None:
-    """Take a message back before its time, by the recall handle that its sender was given."""
+    """Recall a delayed message before its time, by the recall handle that its sender got."""
     show(api.request("POST", "/timers/recall", {"topic": topic, "recall_handle": handle}), output)
 
 
 def _show_deleted(name: str, deleted: Row | None, output: Format) -> None:
-    """Show what went with a topic or group, and warn of who still uses it."""
+    """Show what was deleted with a topic or group, and warn of clients that still use it."""
     if deleted is None:  # an older controller says no more
         show({"name": name, "deleted": True}, output)
         return
@@ -316,19 +318,19 @@ def _what_goes(found: Row) -> str:
 
 
 def _say_how_many(kind: str, shown: int, total: int) -> None:
-    """Print a note if not all were shown."""
+    """Print a hint if not all rows were shown."""
     if shown < total:
         click.echo(f"{shown} of {total} {kind}; raise --limit, or say with --prefix how their names begin", err=True)
 
 
 def _name_silent(unanswered: Sequence[Row]) -> None:
-    """Print whose part is missing in what was shown."""
+    """Print the brokers whose part is missing."""
     for one in unanswered:
         click.echo(f"without the broker {one['broker']}: {one['reason']}", err=True)
 
 
 def _horizon(within_ms: int) -> str:
-    """A horizon in words."""
+    """Return a horizon in words."""
     if within_ms == 0:
         return "later"
     unit = max((unit for unit, size in UNITS_MS.items() if within_ms % size == 0), key=UNITS_MS.__getitem__)

@@ -1,4 +1,4 @@
-"""Names of topics, groups and contexts for a shell that completes words; what is not quickly there is left out."""
+"""Shell completion of names of topics, groups and contexts; names that take too long are left out."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,10 +39,10 @@ _groups = _listed("groups")
 
 
 class _Name(click.ParamType[str]):
-    """A text that a shell may complete.
+    """Text parameter with completion.
 
     Args:
-        names: finds such texts.
+        names: returns candidates.
     """
 
     name = "text"
@@ -54,7 +54,7 @@ class _Name(click.ParamType[str]):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin so."""
+        """Return the names with this prefix."""
         try:
             return [CompletionItem(name) for name in self._names(ctx, incomplete)]
         except CommandError:

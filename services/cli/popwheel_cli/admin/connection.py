@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Any)
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 _GIVEN = "popwheel_cli.given"
-"""Key of what was said on the command line, in what click's contexts share."""
+"""Key of the given options in click's shared context."""
 
 _HELP = {
     "server": "Where the controller answers; several, one after a comma, are asked in turn. Or "
@@ -36,13 +36,13 @@ _HELP = {
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep the value given; the rightmost one counts."""
+    """Store the given value; the rightmost one counts."""
     if value is not None:
         context.meta.setdefault(_GIVEN, {})[parameter.name] = value
 
 
 def connection_options(function: Function) -> Function:
-    """Add the options that say which cluster is meant, and as whom."""
+    """Add the options that choose the cluster and the user."""
     for name in reversed(_HELP):
         option = f"--{name.replace('_', '-')}"
         function = click.option(option, callback=_keep, expose_value=False, help=_HELP[name])(function)
@@ -50,18 +50,20 @@ def connection_options(function: Function) -> Function:
 
 
 def api_of(context: click.Context) -> AdminApi:
-    """The admin API of the cluster that is meant; it is made out when it is first asked."""
+    """Return the admin API of the chosen cluster, which is determined by the first call."""
     meta = context.meta
-    return AdminApi(lambda: settle(meta.get(_GIVEN, {}), os.environ, lambda: load_contexts(contexts_file())))
+    return AdminApi(lambda: connection_from(meta.get(_GIVEN, {}), os.environ, lambda: load_contexts(contexts_file())))
 
 
-def settle(given: Mapping[str, str], environment: Mapping[str, str], contexts: Callable[[], Contexts]) -> Connection:
-    """Find out which cluster is meant. A context's secrets go to its own server alone.
+def connection_from(
+    given: Mapping[str, str], environment: Mapping[str, str], contexts: Callable[[], Contexts]
+) -> Connection:
+    """Return the connection to the chosen cluster. A context's secrets go to its own server alone.
 
     Args:
-        given: on the command line, by the names of options.
+        given: options of the command line, by name.
         environment: variables.
-        contexts: reads them; called only if a context may be meant.
+        contexts: reads the contexts; called only if one may be meant.
 
     Raises:
         CommandError: it is not possible, or the context's secrets are not there.

@@ -1,4 +1,4 @@
-"""Commands that destroy ask first, or take `--yes`, and say with `--dry-run` what would go."""
+"""Consent of operators: destructive commands ask first, or take `--yes`, and show their effect with `--dry-run`."""
 
 import sys
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from popwheel_cli.errors import CommandError, WrongUseError
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before it is done.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, show what would be changed.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Consent:
     dry_run: bool
 
     def check_terminal(self) -> None:
-        """Check that somebody can be asked, if that is needed.
+        """Check that there is a terminal, if a question is needed.
 
         Raises:
-            WrongUseError: nobody can; nothing was done.
+            WrongUseError: there is none; nothing was done.
         """
         if not self.yes and not self.dry_run and not has_terminal():
             raise WrongUseError(
@@ -58,7 +58,7 @@ class Consent:
         Raises:
             WrongUseError: there is no terminal to ask at.
             click.Abort: the operator does not want it.
-            CommandError: it was refused, or nobody answered.
+            CommandError: it was refused, or no controller answered.
         """
         self.check_terminal()
         if self.dry_run or not self.yes:
@@ -101,12 +101,12 @@ def look(api: AdminApi, method: str, path: str, body: object = None) -> Row:
 
 
 def has_terminal() -> bool:
-    """Return whether somebody can be asked."""
+    """Return whether there is a terminal."""
     return sys.stdin.isatty()
 
 
 def agree(question: str) -> None:
-    """Ask an operator at the terminal.
+    """Ask for confirmation at the terminal.
 
     Raises:
         click.Abort: the operator does not want it.

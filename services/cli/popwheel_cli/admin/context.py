@@ -13,14 +13,14 @@ from popwheel_cli.errors import WrongUseError
 
 @click.group("context")
 def context() -> None:
-    """Clusters by name: add them once, and say with `use` which one is meant from now on."""
+    """Manage clusters by name: add them once, and choose one with `use`."""
 
 
 @context.command("add")
 @click.argument("name")
-@click.option("--server", required=True, help="Where the controllers answer, one after a comma.")
-@click.option("--proxy", default="", metavar="HOST:PORT", help="Through which proxy messages go.")
-@click.option("--tls", is_flag=True, help="Speak to the proxy over TLS.")
+@click.option("--server", required=True, help="Addresses of the controllers, separated by commas.")
+@click.option("--proxy", default="", metavar="HOST:PORT", help="Proxy for messages.")
+@click.option("--tls", is_flag=True, help="Use TLS to the proxy.")
 @click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -28,10 +28,10 @@ def context() -> None:
 )
 @click.option("--token-file", default="", help="File that holds the token for the admin API.")
 @click.option("--token-variable", default="", help="Variable that holds it.")
-@click.option("--access-key", default="", help="User as which messages are sent and received.")
+@click.option("--access-key", default="", help="User that sends and receives messages.")
 @click.option("--secret-file", default="", help="File that holds that user's secret.")
 @click.option("--secret-variable", default="", help="Variable that holds it.")
-@click.option("--overwrite", is_flag=True, help="Change it, if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing context.")
 @output_option
 def add(
     name: str,
@@ -47,7 +47,7 @@ def add(
     overwrite: bool,
     output: Format,
 ) -> None:
-    """Add a cluster. Of secrets the file or variable is kept, not the secret."""
+    """Add a cluster. Secrets are stored by their file or variable, not by their value."""
     made = Context(
         server=server,
         proxy=proxy,
@@ -68,7 +68,7 @@ def add(
 @click.argument("name")
 @output_option
 def use(name: str, output: Format) -> None:
-    """Mean this cluster from now on, where no option or variable says which."""
+    """Use this cluster from now on, unless an option or variable names another."""
     file = contexts_file()
     save_contexts(file, load_contexts(file).use(name))
     show({"name": name, "current": True}, output)
@@ -91,7 +91,7 @@ def list_contexts(output: Format) -> None:
 @click.argument("name", required=False)
 @output_option
 def show_context(name: str | None, output: Format) -> None:
-    """Show one context, else the current one."""
+    """Show a context; the current one by default."""
     contexts = load_contexts(contexts_file())
     name = name or os.environ.get(CONTEXT_VARIABLE) or contexts.current
     if not name:
@@ -103,7 +103,7 @@ def show_context(name: str | None, output: Format) -> None:
 @click.argument("name")
 @output_option
 def remove(name: str, output: Format) -> None:
-    """Forget a context; nothing becomes of the cluster."""
+    """Remove a context; the cluster is not affected."""
     file = contexts_file()
     save_contexts(file, load_contexts(file).remove(name))
     show({"name": name, "removed": True}, output)

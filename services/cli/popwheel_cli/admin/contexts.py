@@ -1,4 +1,4 @@
-"""Contexts: clusters by name, so that nobody has to write addresses. A file keeps them; secrets stay elsewhere."""
+"""Contexts: clusters by name, in a file; secrets are stored elsewhere."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _PROXY = re.compile(r"\S+:[0-9]{1,5}")
 
 @dataclass(frozen=True)
 class Context:
-    """A cluster and who speaks to it. Secrets are named by their file or variable, never by their value.
+    """A cluster and its user. Secrets are named by their file or variable, never by their value.
 
     Args:
         server: base addresses of its controllers, commas between several.
@@ -74,7 +74,7 @@ class Contexts:
     current: str = ""
 
     def get(self, name: str) -> Context:
-        """A context.
+        """Return a context.
 
         Raises:
             CommandError: there is none of that name.
@@ -86,7 +86,7 @@ class Contexts:
             raise WrongUseError(f"there is no context {name[:64]!r} ({there}); make it with `context add`") from None
 
     def add(self, name: str, context: Context, *, overwrite: bool) -> "Contexts":
-        """The contexts with one more.
+        """Return the contexts with one more.
 
         Raises:
             CommandError: the context or its name is not possible, or it is there, or there are too many.
@@ -100,19 +100,19 @@ class Contexts:
         return replace(self, by_name={**self.by_name, name: context})
 
     def remove(self, name: str) -> "Contexts":
-        """The contexts without one. Raises CommandError if it is not there."""
+        """Return the contexts without one. Raises CommandError if it is not there."""
         self.get(name)
         left = {key: context for key, context in self.by_name.items() if key != name}
         return Contexts(left, "" if self.current == name else self.current)
 
     def use(self, name: str) -> "Contexts":
-        """The contexts with another current one. Raises CommandError if it is not there."""
+        """Return the contexts with another current one. Raises CommandError if it is not there."""
         self.get(name)
         return replace(self, current=name)
 
 
 def check(context: Context) -> None:
-    """Check what a context says.
+    """Check a context.
 
     Raises:
         WrongUseError: it cannot be.
@@ -135,7 +135,7 @@ def contexts_file() -> Path:
 
 
 def load_contexts(file: Path) -> Contexts:
-    """The contexts of a file; none if it is not there.
+    """Return the contexts of a file; none if it is not there.
 
     Raises:
         CommandError: it cannot be read, or is not a file of contexts.

@@ -24,7 +24,7 @@ _broker_option = click.option("--broker", default="", help="At this broker alone
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: messages that a group has failed on as often as it may."""
+    """List, redrive and purge dead letters: messages that a group failed on too often."""
 
 
 @dlq.command("list")
@@ -34,7 +34,7 @@ def dlq() -> None:
 @output_option
 @click.pass_obj
 def list_dead_letters(api: AdminApi, group: str, broker: str, limit: int, output: Format) -> None:
-    """Show them, the oldest of each broker first; not those that were redriven or purged."""
+    """Show dead letters, the oldest of each broker first; not those that were redriven or purged."""
     found: list[dict[str, Any]] = []
     total = 0
     for name in _brokers(api, broker):
@@ -59,7 +59,7 @@ def list_dead_letters(api: AdminApi, group: str, broker: str, limit: int, output
 @output_option
 @click.pass_obj
 def show_dead_letter(api: AdminApi, group: str, broker: str, offset: int, output: Format) -> None:
-    """Show one of them with its message, by its broker and its offset."""
+    """Show a dead letter with its message, by broker and offset."""
     found = api.request("GET", f"{_path(group)}/{quote(broker, safe='')}/{offset}")
     if output == "table":
         found = {**found, "stored_ms": moment(found["stored_ms"]), "properties": json.dumps(found["properties"])}
@@ -94,9 +94,9 @@ def redrive(
     consent: Consent,
     output: Format,
 ) -> None:
-    """Redrive dead letters to their group, the oldest first: each comes to it as if for the first time.
+    """Redrive dead letters to their group, the oldest first: each is delivered as if for the first time.
 
-    Other groups of the topic get nothing. Cut off, this goes on where it was when it is run again. Where some are
+    Other groups of the topic get nothing. An interrupted redrive continues when it is run again. If some are
     selected, others that stand before them at their broker move to the end.
     """
     consent.check_terminal()
@@ -125,7 +125,7 @@ def redrive(
             )
             done = answer["redriven"] + answer["kept"]
             if not done:
-                break  # somebody else has redriven or purged them meanwhile
+                break  # another operator has redriven or purged them meanwhile
             redriven, kept = redriven + answer["redriven"], kept + answer["kept"]
             left, at_broker = left - done, at_broker - done
             if left:
@@ -141,7 +141,7 @@ def redrive(
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many.  [default: all that are there]")
 @click.pass_obj
 def export(api: AdminApi, group: str, broker: str, limit: int | None) -> None:
-    """Print them with whole bodies, one JSON object a line, the oldest of each broker first."""
+    """Print dead letters with whole bodies, one JSON object a line, the oldest of each broker first."""
     left, after = limit, ""
     silent: list[Row] = []
     while left is None or left > 0:
@@ -197,11 +197,11 @@ def _redrive_selected(
     for each in refused:
         click.echo(f"{each['broker']}/{each['queue_offset']}: {each['reason']}", err=True)
     if refused:
-        raise CommandError(f"{len(refused)} of {len(letters)} were not given back")
+        raise CommandError(f"{len(refused)} of {len(letters)} were not redriven")
 
 
 def _letter(text: str) -> dict[str, Any]:
-    """The dead letter that `BROKER/OFFSET` names."""
+    """Return the dead letter that `BROKER/OFFSET` names."""
     broker, slash, offset = text.partition("/")
     if not slash or not offset.isdecimal():
         raise WrongUseError(f"--select: {text!r} names no dead letter; write BROKER/OFFSET, as dlq list shows them")
@@ -209,7 +209,7 @@ def _letter(text: str) -> dict[str, Any]:
 
 
 def _brokers(api: AdminApi, only: str) -> list[str]:
-    """The brokers there are, or the one that is wanted."""
+    """Return all brokers, or the wanted one."""
     if only:
         return [only]
     return sorted(each["name"] for each in api.request("GET", "/cluster")["brokers"])

@@ -1,4 +1,4 @@
-"""`popwheel admin debug bundle`: one file, without secrets, for whoever is to find out what is wrong."""
+"""`popwheel admin debug bundle`: one file for diagnosis, without secrets."""
 
 import io
 import json
@@ -26,7 +26,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @click.group()
 def debug() -> None:
-    """Collect what is needed to find an error."""
+    """Collect data for diagnosis."""
 
 
 @debug.command("bundle")
@@ -36,13 +36,13 @@ def debug() -> None:
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.tar.gz|.zip",
-    help="Where it goes.  [default: popwheel-debug-TIME.tar.gz]",
+    help="File to write.  [default: popwheel-debug-TIME.tar.gz]",
 )
 @click.pass_obj
 def bundle(api: AdminApi, file: Path | None) -> None:
-    """Write one file with the cluster's state, and settings, metrics and last log lines of each process.
+    """Write one file with the cluster's state, and the settings, metrics and last log lines of each process.
 
-    It holds no secret and no message. It does hold names of topics, groups, users and machines.
+    It has no secret and no message, but names of topics, groups, users and machines.
     """
     from popwheel_common.clock import SystemClock
 
@@ -69,7 +69,7 @@ def bundle(api: AdminApi, file: Path | None) -> None:
 
 
 def collected(api: AdminApi) -> tuple[dict[str, str], dict[str, str]]:
-    """The parts of a bundle by their names, and what could not be had, and why.
+    """Return the parts of a bundle by name, and the reasons for missing ones.
 
     Raises:
         CommandError: no controller answers.

@@ -1,4 +1,4 @@
-"""The file of definitions: topics and groups with all their settings, as YAML (or JSON, which is YAML)."""
+"""File of definitions: topics and groups with all their settings, as YAML (or JSON, which is YAML)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ _DEPTH_MAX: Final = 16
 
 
 class FileError(CommandError):
-    """A file that is no list of definitions; nothing was sent."""
+    """Error of a file that is no list of definitions; nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A topic or group of a file.
+    """Topic or group of a file.
 
     Args:
-        kind: which of both.
+        kind: topic or group.
         settings: what the file says of it, as the admin API names it; its name among them.
         line: where it begins, from 1 on; 0 if that is not known.
     """
@@ -85,7 +85,7 @@ _KEYS: Final[Mapping[Kind, Mapping[str, tuple[Callable[[object], bool], str]]]] 
 
 
 def written(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> str:
-    """A file that says this, always in the same order.
+    """Return the text of a file with these definitions, always in the same order.
 
     Args:
         topics, groups: their settings, the name among them.
@@ -108,7 +108,7 @@ def _ordered(kind: Kind, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries_of(data: bytes, source: str) -> list[Entry]:
-    """Read a file; all of it is looked at before anything is done.
+    """Read a file; all of it is checked before anything is done.
 
     Args:
         data: its bytes.
@@ -146,7 +146,7 @@ def check_size(data: bytes, source: str) -> None:
 
 
 def each_once(entries: Iterable[Entry], source: str) -> list[Entry]:
-    """Entries without those that say again what one before them says.
+    """Return the entries without repeated ones.
 
     Raises:
         FileError: two say different things of one name.
@@ -204,7 +204,7 @@ def _entry(kind: Kind, node: yaml.Node, source: str) -> Entry:
 
 
 def _items(node: yaml.MappingNode, source: str, known: Sequence[str]) -> list[tuple[str, yaml.Node]]:
-    """Keys and values of a map, of which it may have no others, and each once."""
+    """Yield keys and values of a map, which may have only known keys, each once."""
     found: dict[str, yaml.Node] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)[:64]

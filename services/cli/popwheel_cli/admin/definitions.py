@@ -55,9 +55,9 @@ def export_definitions(api: AdminApi, file: IO[str]) -> None:
 @output_option
 @click.pass_obj
 def apply_definitions(api: AdminApi, file: IO[bytes], dry_run: bool, output: Format) -> None:
-    """Make topics and groups, or change those that are there, to be as a file says.
+    """Create topics and groups of a file, or change existing ones to match it.
 
-    What the file does not name stays as it is: nothing is ever deleted. Done once more, it changes nothing. If anything
+    Others stay as they are: nothing is ever deleted. Applying a file again changes nothing. If an entry
     is refused, nothing is changed.
     """
     from popwheel_cli.admin.definition_file import entries_of

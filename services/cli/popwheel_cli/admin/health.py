@@ -1,4 +1,4 @@
-"""`popwheel admin health`: what keeps the cluster from being ready, for people, scripts and CI."""
+"""`popwheel admin health`: why the cluster is not ready, for people, scripts and CI."""
 
 import sys
 import threading
@@ -33,7 +33,7 @@ _ASK_S = 5.0
 @output_option
 @click.pass_obj
 def health(api: AdminApi, watch: bool, exit_when_ready: bool, timeout_ms: int, output: Format) -> int:
-    """Show what is not well, a line for each; the exit code is 0 if all is ready, else 1."""
+    """Show problems, a line for each; the exit code is 0 if all is ready, else 1."""
     from popwheel_common.clock import SystemClock
 
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""`popwheel admin inflight`: who has which message until when, how many each has, and to end one delivery."""
+"""`popwheel admin inflight`: messages in flight, their numbers by group and client, and the release of one."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from popwheel_cli.admin.pages import gather, limit_option, say_what_is_missing, 
 
 
 @click.group("inflight", invoke_without_command=True)
-@click.option("--topic", default="", help="That groups receive from.  [default: all]")
+@click.option("--topic", default="", help="Topic that groups receive from.  [default: all]")
 @click.option("--group", default="", help="Of this group alone.")
-@click.option("--client", default="", help="Of the client with this id alone, as far as it is known.")
+@click.option("--client", default="", help="Only messages of the client with this id, as far as it is known.")
 @click.option("--broker", default="", help="Of this broker alone.")
 @limit_option
 @output_option
@@ -20,7 +20,7 @@ from popwheel_cli.admin.pages import gather, limit_option, say_what_is_missing, 
 def in_flight(
     context: click.Context, topic: str, group: str, client: str, broker: str, limit: int, output: Format
 ) -> None:
-    """Show the messages that groups were given and have not acknowledged: who has them, and until when."""
+    """Show delivered messages that are not acknowledged: their clients, and until when they are invisible."""
     if context.invoked_subcommand is not None:
         return
     api: AdminApi = context.obj
@@ -50,7 +50,7 @@ def in_flight(
 @output_option
 @click.pass_obj
 def summary(api: AdminApi, output: Format) -> None:
-    """Show the groups and the clients that hold most messages, and since when they have the oldest of them."""
+    """Show the groups and the clients with most messages in flight, and since when they have the oldest of them."""
     found = api.request("GET", "/inflight/summary")
     if show_whole(found, output):
         return
@@ -58,14 +58,14 @@ def summary(api: AdminApi, output: Format) -> None:
     click.echo()
     show_all(_rows(found["clients"]), output, ("group", "client", "held", "oldest popped"))
     others = f"{found['other_groups']} other groups and {found['other_clients']} other clients at least"
-    click.echo(f"{found['total']} messages are held; {others} are not shown", err=True)
+    click.echo(f"{found['total']} messages are in flight; {others} are not shown", err=True)
     say_what_is_missing([found], more=False)
 
 
 @in_flight.command("release")
-@click.option("--broker", required=True, help="That has it.")
-@click.option("--group", required=True, help="That holds it.")
-@click.option("--topic", required=True, help="In which it has its offset: the topic, or the group's retry topic of it.")
+@click.option("--broker", required=True, help="Broker group of the message.")
+@click.option("--group", required=True, help="Consumer group that has it in flight.")
+@click.option("--topic", required=True, help="Topic of its offset: the topic, or the group's retry topic of it.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), required=True, help="Its queue.")
 @click.option("--offset", "queue_offset", type=click.IntRange(min=0), required=True, help="Its offset there.")
 @destroys
@@ -81,10 +81,10 @@ def release(
     consent: Consent,
     output: Format,
 ) -> None:
-    """End the delivery of one message now, as if its time were over.
+    """End the delivery of one message now, as if its invisible duration were over.
 
-    The message comes to its group again, or is a dead letter if that was its last attempt. Whoever has it cannot
-    acknowledge it any more. `popwheel admin inflight` shows what is held, in which topic, queue and offset.
+    The message is delivered to its group again, or becomes a dead letter if that was its last attempt. Its consumer
+    cannot acknowledge it any more. `popwheel admin inflight` shows the messages in flight, by topic, queue and offset.
     """
     consent.check_terminal()
     wanted = {"broker": broker, "group": group, "topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}

@@ -1,4 +1,4 @@
-"""`popwheel admin message ...`: one message, by its id; or those with a key."""
+"""`popwheel admin message ...`: one message by its id, or those with a key."""
 
 import json
 from typing import Any
@@ -23,21 +23,21 @@ from popwheel_cli.errors import CommandError
 from popwheel_common.contract.message_id import made_since_ms
 
 _OF_TRACES = ("kind", "position", "pending", "due_ms", "checks", "redriven", "set_aside", "fate")
-"""Fields of a place that say nothing of the message itself."""
+"""Fields of a place that do not belong to the message itself."""
 _MAY_GO_ON = ("acknowledged", "done", "was dead letter")
-"""States of a message that are others if it has gone on to a further place."""
+"""States of a message that a later place replaces."""
 
 _message_id = click.argument("message_id", metavar="ID")
-_topic = click.option("--topic", required=True, help="That it was sent to.")
+_topic = click.option("--topic", required=True, help="Topic that it was sent to.")
 _since = click.option(
-    "--since", type=MomentParam(), help="When it may have come, at the earliest.  [default: by its id, or the oldest]"
+    "--since", type=MomentParam(), help="Earliest time of its arrival.  [default: by its id, or the oldest]"
 )
-_until = click.option("--until", type=MomentParam(), help="And at the latest.  [default: now]")
+_until = click.option("--until", type=MomentParam(), help="Latest time of its arrival.  [default: now]")
 
 
 @click.group()
 def message() -> None:
-    """Messages: sent, received, looked at as they come or as they are held, found by id or key."""
+    """Send, receive, follow and browse messages, and find them by id or key."""
 
 
 @message.command("get")
@@ -63,7 +63,7 @@ def get(api: AdminApi, message_id: str, topic: str, since: int | None, until: in
 @message.command("trace")
 @_message_id
 @_topic
-@click.option("--group", default="", help="What this group has of it alone.")
+@click.option("--group", default="", help="Only its fate for this group.")
 @_since
 @_until
 @output_option
@@ -71,7 +71,7 @@ def get(api: AdminApi, message_id: str, topic: str, since: int | None, until: in
 def trace(
     api: AdminApi, message_id: str, topic: str, group: str, since: int | None, until: int | None, output: Format
 ) -> None:
-    """Show what became of a message for each group: acknowledged, in flight, failed, dead letter; where it is and was,
+    """Show the fate of a message for each group: acknowledged, in flight, failed, dead letter; its places,
     the oldest place first; and what happened to it, as far as that is known.
     """
     places, found = _places(api, message_id, topic, group, since, until)
@@ -87,10 +87,10 @@ def trace(
 
 
 @message.command("list")
-@click.option("--topic", required=True, help="That they were sent to.")
+@click.option("--topic", required=True, help="Topic that they were sent to.")
 @click.option("--key", required=True, help="One of the keys that their sender gave them.")
 @click.option("--since", type=MomentParam(), help="Stored then, at the earliest.  [default: the oldest]")
-@click.option("--until", type=MomentParam(), help="And at the latest.  [default: now]")
+@click.option("--until", type=MomentParam(), help="Latest time of its arrival.  [default: now]")
 @click.option("--broker", default="", help="At this broker alone.")
 @limit_option
 @output_option
@@ -105,7 +105,7 @@ def list_messages(
     limit: int,
     output: Format,
 ) -> None:
-    """Show the messages of a topic with a key, the oldest first. All that was stored in that time is read for it."""
+    """Show the messages of a topic with a key, the oldest first. All messages of that time are read for it."""
     asked: dict[str, object] = {"topic": topic, "key": key, "broker": broker, "since_ms": since or 0}
     if until is not None:
         asked["until_ms"] = until
@@ -136,11 +136,11 @@ def list_messages(
 def _places(
     api: AdminApi, message_id: str, topic: str, group: str, since_ms: int | None, until_ms: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All places that hold it, and what became of it. Where nobody says since when, the time in the id is tried first,
-    then all that is held.
+    """Return the places of a message, and its fate by group. Without `since_ms` the time in the id is tried first, then
+    all stored messages are searched.
 
     Raises:
-        CommandError: none does.
+        CommandError: the message is nowhere.
     """
     asked: dict[str, object] = {"topic": topic, "group": group}
     if until_ms is not None:
@@ -152,7 +152,7 @@ def _places(
             return found, fates
     found, fates = _found(api, message_id, asked, since_ms or 0)
     if not found:
-        since = f"was stored since {moment(since_ms)}" if since_ms else "is held"
+        since = f"was stored since {moment(since_ms)}" if since_ms else "is stored"
         raise CommandError(f"no message {message_id} of {topic} {since} any more; or it was never sent to this topic")
     return found, fates
 
@@ -160,7 +160,7 @@ def _places(
 def _found(
     api: AdminApi, message_id: str, asked: dict[str, object], since_ms: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The places of which some were stored since then, and what became of it; who did not answer is said."""
+    """Return the places since then, and the fates of the message; print the brokers that did not answer."""
     found: list[dict[str, Any]] = []
     fates: list[dict[str, Any]] = []
     after: str | None = ""

@@ -1,4 +1,4 @@
-"""The time line of `popwheel admin message trace`: what happened to a message, the oldest first."""
+"""Time line of `popwheel admin message trace`: events of a message, the oldest first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def time_line(api: AdminApi, message_id: str, topic: str, group: str, places: Se
 
 
 def show_time_line(line: Row, output: Format) -> None:
-    """Show it as a table, and say since when it is whole."""
+    """Show the time line as a table, and since when it is complete."""
     if line["events"]:
         click.echo()
         rows = [

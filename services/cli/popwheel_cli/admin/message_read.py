@@ -1,4 +1,4 @@
-"""`popwheel message receive`, `tail`, `browse`: messages as a consumer gets them, or by just looking at them."""
+"""`popwheel message receive`, `tail`, `browse`: messages received by a consumer group, or read without one."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ _raw = click.option("--raw", is_flag=True, help="Print bodies alone, byte for by
 
 
 class _PlaceParam(click.ParamType["tuple[str, int]"]):
-    """Parameter for where reading begins: its kind, and an offset, a time, or how long ago."""
+    """Parameter for the first message to read: its kind, and an offset, a time, or a time before now."""
 
     name = "place"
 
@@ -46,7 +46,7 @@ class _PlaceParam(click.ParamType["tuple[str, int]"]):
 
 
 class _Printer:
-    """Prints messages as they come.
+    """Printer of messages as they arrive.
 
     Args:
         output: the form.
@@ -60,7 +60,7 @@ class _Printer:
         self.shown = 0
 
     def __call__(self, message: "Message") -> None:
-        """Print one, at once."""
+        """Print a message at once."""
         from popwheel_cli.messages.shown import line_of, row_of, title
 
         if self._raw:
@@ -78,13 +78,11 @@ class _Printer:
 @click.argument("topic")
 @click.option("--group", required=True, help="Consumer group that receives.")
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="At most this many.")
-@click.option("--wait", type=Span(zero=True), default="5s", show_default=True, help="How long to wait for them.")
+@click.option("--wait", type=Span(zero=True), default="5s", show_default=True, help="Longest wait for messages.")
 @click.option(
-    "--ack/--no-ack", default=True, help="Acknowledge what was printed, or have it come again.  [default: ack]"
+    "--ack/--no-ack", default=True, help="Acknowledge printed messages, or have them delivered again.  [default: ack]"
 )
-@click.option(
-    "--invisible", type=Span(), default="30s", show_default=True, help="How long it is hidden from others meanwhile."
-)
+@click.option("--invisible", type=Span(), default="30s", show_default=True, help="Invisible duration.")
 @click.option(
     "--filter", "tags", default="", metavar="TAGS", help="Only these tags: 'a || b'; the group passes over all others."
 )
@@ -105,9 +103,9 @@ def receive(
     raw: bool,
     output: Format,
 ) -> None:
-    """Receive messages of TOPIC as a consumer of a group does, and acknowledge them once they are printed.
+    """Receive messages of TOPIC as a consumer of a group, and acknowledge them once they are printed.
 
-    Without --ack they come again, to whoever receives in the group, when they are not hidden any more.
+    Without --ack they are delivered to the group again after the invisible duration.
     """
     from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 
@@ -117,7 +115,7 @@ def receive(
     printer = _Printer(output, raw=raw)
 
     async def some(client: "MessageClient", queues: Sequence[Any]) -> bool:
-        """Ask each broker once; whether there was anything."""
+        """Poll each broker once; return whether there were messages."""
         before = printer.shown
         for queue in queues:
             left = min(_BATCH, count - printer.shown)
@@ -163,7 +161,7 @@ def receive(
 def tail(
     way: ProxyWay, topic: str, tags: str, key: str, queue: str, count: int | None, raw: bool, output: Format
 ) -> None:
-    """Show messages of TOPIC as they come. Nothing is taken from any consumer group."""
+    """Show messages of TOPIC as they arrive, without any consumer group."""
     from popwheel_cli.messages.queue_reader import Tail, Wanted
 
     printer = _Printer(output, raw=raw)
@@ -203,7 +201,7 @@ def browse(
     raw: bool,
     output: Format,
 ) -> None:
-    """Show messages that TOPIC holds, the oldest first. Nothing is taken from any consumer group.
+    """Show stored messages of TOPIC, the oldest first, without any consumer group.
 
     With --from latest the newest are shown.
     """

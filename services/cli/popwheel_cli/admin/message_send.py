@@ -29,7 +29,7 @@ _AT_ONCE_MAX = 100
 @click.command("send")
 @click.argument("topic")
 @click.argument("body", required=False)
-@click.option("--file", "file", type=click.Path(path_type=Path), help="What to send; - for standard input.")
+@click.option("--file", "file", type=click.Path(path_type=Path), help="File with the body; - for standard input.")
 @click.option("--lines", is_flag=True, help="Send each line of the file or of standard input as a message.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="One of its own; may be repeated.")
 @click.option("--key", "keys", multiple=True, help="A word to find it by; may be repeated.")
@@ -57,7 +57,7 @@ def send(
     lite_topic: str,
     output: Format,
 ) -> None:
-    """Send BODY to TOPIC, or what comes from a file or from standard input."""
+    """Send BODY to TOPIC, or the content of a file or of standard input."""
     from popwheel_cli.messages.message_draft import MessageDraft
     from popwheel_common.clock import SystemClock
     from popwheel_common.contract.message_id import message_ids
@@ -86,7 +86,7 @@ def send(
 
 
 def _send(way: ProxyWay, topic: str, messages: "list[Message]", output: Format, *, many: bool, before: int) -> int:
-    """Send some messages and show what became of them; how many there are."""
+    """Send some messages and show their results; return their number."""
     from popwheel_common.errors import StatusError
     from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -126,7 +126,7 @@ def _bodies(body: str | None, file: Path | None, lines: bool) -> Iterator[list[b
     """Yield the bodies to send, as many at once as are there.
 
     Raises:
-        CommandError: it cannot be read, or nobody says what it is.
+        CommandError: it cannot be read, or is not given.
     """
     is_input = body == "-" or (file is not None and str(file) == "-") or (body is None and file is None)
     if body is not None and file is not None:

@@ -35,7 +35,7 @@ class _Place(click.ParamType[dict[str, Any]]):
 
 @click.group()
 def offset() -> None:
-    """Change where groups read next."""
+    """Change the offsets of groups."""
 
 
 @offset.command("reset")
@@ -47,10 +47,10 @@ def offset() -> None:
     type=_Place(),
     help="earliest, latest, a time (2026-01-31T12:00:00Z), a span back from now (-1h), or offset:N of each queue.",
 )
-@click.option("--shift", type=int, help="So many messages on from where each queue stands; negative: back.")
+@click.option("--shift", type=int, help="Move each queue by so many messages; negative: back.")
 @click.option("--broker", default="", help="With --queue: that queue of this broker alone.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="With --broker.")
-@click.option("--force", is_flag=True, help="Do it although consumers of the group are connected.")
+@click.option("--force", is_flag=True, help="Reset although consumers of the group are connected.")
 @destroys
 @output_option
 @click.pass_obj
@@ -66,11 +66,10 @@ def reset(
     consent: Consent,
     output: Format,
 ) -> None:
-    """Set a group back or forward in a topic, once it was shown what that changes.
+    """Set a group back or forward in a topic, after showing the changes.
 
-    The group gets what stands there and behind as if it had never read it. What is in flight for it is revoked, what
-    waits to be tried again is passed over (but kept with --queue). While consumers of the group are connected, it is
-    refused.
+    The group gets the messages from there on as if it had never read them. Its messages in flight are revoked, its
+    waiting retries are skipped (but kept with --queue). Refused while consumers of the group are connected.
     """
     if (place is None) == (shift is None):
         raise WrongUseError("give one of --to and --shift")
@@ -86,7 +85,7 @@ def reset(
         if found["consumers"] and not force:
             raise CommandError(
                 f"PRECONDITION_FAILED: consumers of {group} are connected (at least {found['consumers']}), so nothing "
-                "was changed; stop them and run this again, or give --force, which takes back what they have in hand"
+                "was changed; stop them and run this again, or give --force, which revokes their messages in flight"
             )
         if not consent.yes:
             _show(found, "table", "would be", err=True)
@@ -119,12 +118,10 @@ def _show(found: Row, output: Format, verb: str, *, err: bool = False) -> None:
         return
     if err:
         changed = sum(one["from_offset"] != one["to_offset"] for one in found["queues"])
-        click.echo(f"{changed} of {len(found['queues'])} queues go elsewhere; see them with --dry-run", err=True)
+        click.echo(f"{changed} of {len(found['queues'])} queues change their offset; see them with --dry-run", err=True)
     else:
         show_all(found["queues"], output, _COLUMNS)
     if clamped := sum(one["clamped"] for one in found["queues"]):
-        click.echo(f"{clamped} queues do not hold the offset that was asked for: it is the nearest they hold", err=True)
+        click.echo(f"{clamped} queues do not have the requested offset: the nearest one is used", err=True)
     kept = f", {found['retries_kept']} retries of the topic stay" if found["retries_kept"] else ""
-    click.echo(
-        f"{found['in_flight']} messages {verb} taken back, {found['retries']} retries passed over{kept}", err=True
-    )
+    click.echo(f"{found['in_flight']} messages {verb} revoked, {found['retries']} retries skipped{kept}", err=True)

@@ -1,4 +1,4 @@
-"""Lists that the admin API gives page by page."""
+"""Lists that the admin API returns page by page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ limit_option = click.option(
 def gather(
     api: AdminApi, path: str, asked: Mapping[str, object], name: str, limit: int
 ) -> tuple[list[dict[str, Any]], list[Row], bool]:
-    """Ask for page after page: the rows, the pages, and whether there may be more."""
+    """Request page after page; return the rows, the pages, and whether there may be more."""
     found: list[dict[str, Any]] = []
     pages: list[Row] = []
     after: str | None = ""

@@ -1,4 +1,4 @@
-"""The way of messages: through which proxy commands send and read them."""
+"""Proxy that commands send and read messages through."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ _EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 class ProxyWay:
-    """Runs what needs a proxy.
+    """Runner of work that needs a proxy.
 
     Args:
         api: of the cluster.
@@ -49,7 +49,7 @@ class ProxyWay:
         return self._proxy or self.api.connection.proxy or found_proxy(self.api)
 
     def channel(self) -> "AbstractAsyncContextManager[Channel]":
-        """A channel to the proxy, for as long as it is needed.
+        """Open a channel to the proxy for the `with` block.
 
         Raises:
             CommandError: the address is not of that form, or the certificates cannot be read.
@@ -62,7 +62,7 @@ class ProxyWay:
         """Run work that needs a client.
 
         Args:
-            work: is given the client.
+            work: called with the client.
             topic: of which it is, for the advice in errors.
 
         Raises:
@@ -104,7 +104,7 @@ class ProxyWay:
 
 
 def found_proxy(api: AdminApi) -> str:
-    """`host:port` of a proxy that is ready. One that listens everywhere is asked where the controller is.
+    """Return `host:port` of a ready proxy. For one that listens on all addresses, it is the controller's host.
 
     Raises:
         CommandError: none is, or the controller does not answer.
@@ -119,12 +119,10 @@ def found_proxy(api: AdminApi) -> str:
 
 
 def through_proxy(function: Function) -> Callable[..., Any]:
-    """Add the options that say through which proxy, and give the command a `way`."""
+    """Add the options that choose the proxy, and pass the command a `way`."""
 
-    @click.option(
-        "--proxy", default="", metavar="HOST:PORT", help="Through which proxy.  [default: the context's, or any]"
-    )
-    @click.option("--tls", is_flag=True, help="Speak to it over TLS.")
+    @click.option("--proxy", default="", metavar="HOST:PORT", help="Proxy to use.  [default: the context's, or any]")
+    @click.option("--tls", is_flag=True, help="Use TLS to the proxy.")
     @click.option(
         "--tls-ca",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

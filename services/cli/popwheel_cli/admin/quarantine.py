@@ -1,4 +1,4 @@
-"""`popwheel admin quarantine ...`: poison messages, which failed by themselves."""
+"""`popwheel admin quarantine ...`: poison messages, which fail whenever a broker processes them."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _LISTED_MAX = 1_000  # of what the controller lists
 
 @click.group()
 def quarantine() -> None:
-    """Poison messages: a step failed for them alone."""
+    """Poison messages: those whose own processing fails at a broker."""
 
 
 @quarantine.command("list")
@@ -27,8 +27,8 @@ def list_quarantine(api: AdminApi, limit: int, output: Format) -> None:
     found = api.request("GET", f"/quarantine?{urlencode({'limit': limit})}")
     if show_whole(found, output):
         return
-    rows = [{**one, "set aside": moment(one["set_aside_ms"])} for one in found["entries"]]
-    show_all(rows, output, ("set aside", "broker", "id", "step", "topic", "group", "taken", "reason"))
+    rows = [{**one, "since": moment(one["set_aside_ms"])} for one in found["entries"]]
+    show_all(rows, output, ("since", "broker", "id", "step", "topic", "group", "taken", "reason"))
     if found["total"] > len(rows):
         click.echo(f"there are {found['total']}: raise --limit", err=True)
     for one in found["unanswered"]:
@@ -64,7 +64,7 @@ def _path(broker: str, entry_id: str) -> str:
 @output_option
 @click.pass_obj
 def retry_quarantined(api: AdminApi, broker: str, ids: Sequence[str], output: Format) -> None:
-    """Retry poison messages where they were on their way; what is not in quarantine any more stays as it is."""
+    """Retry the failed step of poison messages; those that are not in quarantine any more stay as they are."""
     _show_changed([api.request("POST", f"{_path(broker, each)}/retry") for each in ids], output)
 
 
@@ -75,7 +75,7 @@ def retry_quarantined(api: AdminApi, broker: str, ids: Sequence[str], output: Fo
 @output_option
 @click.pass_obj
 def drop_quarantined(api: AdminApi, broker: str, ids: Sequence[str], consent: Consent, output: Format) -> None:
-    """Drop poison messages; what is not in quarantine any more stays as it is."""
+    """Drop poison messages; those that are not in quarantine any more stay as they are."""
     consent.check_terminal()
     paths = [f"{_path(broker, each)}/drop" for each in ids]
     if consent.dry_run or not consent.yes:
@@ -84,5 +84,5 @@ def drop_quarantined(api: AdminApi, broker: str, ids: Sequence[str], consent: Co
             _show_changed(found, output)
             return
         there = sum(one["changed"] for one in found)
-        agree(f"drop {there} messages that {broker} has set aside? Their groups never get them")
+        agree(f"drop {there} poison messages of {broker}? Their groups never get them")
     _show_changed([api.request("POST", path) for path in paths], output)

@@ -1,4 +1,4 @@
-"""Topics and groups of RocketMQ brokers, as their `topics.json` and `subscriptionGroup.json` hold them (pure).
+"""Topics and groups of RocketMQ brokers, from their `topics.json` and `subscriptionGroup.json` (pure).
 
 What a broker made for itself is left out and counted. What has no counterpart here is left out and named, with the
 reason. All other fields of an entry, such as flags of units, say nothing that there is here.

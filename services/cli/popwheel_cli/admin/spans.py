@@ -1,4 +1,4 @@
-"""Spans of time as people write them."""
+"""Spans of time in human notation."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ _SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def span_ms(text: str) -> int | None:
-    """The milliseconds of `90s`, `10m`, `2h` or `1d`; None if it is no span of time."""
+    """Return the milliseconds of `90s`, `10m`, `2h` or `1d`; None if it is no span of time."""
     match = _SPAN.fullmatch(text)
     return None if match is None else int(match[1]) * UNITS_MS[match[2]]
 

@@ -17,7 +17,7 @@ _COLUMNS = ("setting", "before", "after")
 
 @click.command("update")
 @click.argument("name")
-@click.option("--queues", type=int, help="More queues than now; not of types FIFO, LITE and PRIORITY.")
+@click.option("--queues", type=int, help="New number of queues, larger than now; not of types FIFO, LITE and PRIORITY.")
 @click.option(
     "--type",
     "topic_type",
@@ -42,7 +42,7 @@ def update_topic(
     dry_run: bool,
     output: Format,
 ) -> None:
-    """Change a topic, all that is said or nothing. Its messages stay."""
+    """Change the settings of a topic, all or none of them. Its messages stay."""
     kind = None if topic_type is None else topic_type.upper()
     _update(
         api, "topics", name, {"queues": queues, "type": kind, "lite_expiration_ms": lite_expiration}, dry_run, output
@@ -51,7 +51,7 @@ def update_topic(
 
 @click.command("update")
 @click.argument("name")
-@click.option("--max-attempts", type=int, help="Deliveries before a message is dead.")
+@click.option("--max-attempts", type=int, help="Attempts before a message becomes a dead letter.")
 @click.option(
     "--fifo/--no-fifo", default=None, help="Whether it consumes in order; only while the group is not in use."
 )
@@ -72,7 +72,7 @@ def update_group(
     dry_run: bool,
     output: Format,
 ) -> None:
-    """Change a consumer group, all that is said or nothing. What it has read stays read."""
+    """Change the settings of a consumer group, all or none of them. Its progress stays."""
     _update(api, "groups", name, {"max_attempts": max_attempts, "fifo": fifo, **(backoff or {})}, dry_run, output)
 
 
@@ -90,7 +90,7 @@ def _update(api: AdminApi, kind: str, name: str, wanted: Mapping[str, object], d
 
 
 def change_rows(found: Row, output: Format) -> list[dict[str, Any]]:
-    """The settings of something before and after, those that change first; in a table only these."""
+    """Return the settings before and after, changed ones first; a table has only these."""
     changed = {each["field"] for each in found["changes"]}
     rows = [{"setting": each["field"], "before": each["before"], "after": each["after"]} for each in found["changes"]]
     if output != "table":
@@ -102,7 +102,7 @@ def change_rows(found: Row, output: Format) -> list[dict[str, Any]]:
 
 
 def _paused(of: str, verb: str, text: str) -> click.Command:
-    """The command that pauses or resumes a topic or group.
+    """Return the command that pauses or resumes a topic or group.
 
     Args:
         of: `topics` or `groups`.
@@ -122,9 +122,11 @@ def _paused(of: str, verb: str, text: str) -> click.Command:
     return command
 
 
-pause_topic = _paused("topics", "pause", "Deliver nothing of a topic to any group, until it is resumed. Sends go on.")
-resume_topic = _paused("topics", "resume", "Deliver a topic's messages again.")
-pause_group = _paused(
-    "groups", "pause", "Deliver nothing to a group, until it is resumed. It may acknowledge what it has."
+pause_topic = _paused(
+    "topics", "pause", "Stop deliveries of a topic to all groups until it is resumed. Sends continue."
 )
-resume_group = _paused("groups", "resume", "Deliver messages to a group again.")
+resume_topic = _paused("topics", "resume", "Resume deliveries of a topic.")
+pause_group = _paused(
+    "groups", "pause", "Stop deliveries to a group until it is resumed. It can still acknowledge messages."
+)
+resume_group = _paused("groups", "resume", "Resume deliveries to a group.")

@@ -1,4 +1,4 @@
-"""Child processes: starts them, sees when they are ready, reports those that end, stops them in order."""
+"""Child processes: starts them, waits until they are ready, reports those that end, stops them in order."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ class Child:
     """One process to be kept running.
 
     Args:
-        name: what it is called.
+        name: its name.
         words: of its command line, after `popwheel`.
         host: where it answers over HTTP.
         port: the same.
@@ -50,7 +50,7 @@ class Child:
 
 
 class Children:
-    """Keeps children running from `start` to `stop`.
+    """Runs children from `start` to `stop`.
 
     Args:
         tiers: the children, tier by tier (`Supervisor`).
@@ -92,11 +92,11 @@ class Children:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Numbers of the processes that run, by name."""
+        """Process ids of the running children, by name."""
         return {name: process.pid for name, process in self._processes.items()}
 
     async def start(self) -> None:
-        """Start all; returns when each has been ready.
+        """Start all; return when each has been ready.
 
         Raises:
             CommandError: one of them cannot start (WrongUseError: because of a setting).
@@ -159,7 +159,7 @@ class Children:
         self._perform(self._supervisor.time_passed(self._clock.monotonic()))
 
     def _look_for_hung(self) -> None:
-        """Kill those that hang, again and again."""
+        """Kill hanging children, periodically."""
         for name in self._liveness.look(self._clock.monotonic()):
             _logger.error("gave no sign of life, killing it", process=name, silent_s=self._liveness.silence_s_max)
             self._hung(name)
@@ -185,7 +185,7 @@ class Children:
             self._perform(self._supervisor.ended(child.name, self._clock.monotonic()))
             return
         self._processes[child.name] = process
-        if self._supervisor.phase(child.name) is Phase.STOPPING:  # asked to, while it was being made
+        if self._supervisor.phase(child.name) is Phase.STOPPING:  # stopped while it was being started
             process.send_signal(signal.SIGTERM)
         else:
             self._liveness.started(child.name)
@@ -215,16 +215,16 @@ class Children:
             asyncio.get_running_loop().remove_reader(signs)
 
     async def _spawn(self, child: Child) -> tuple[asyncio.subprocess.Process, int]:
-        """The process, and the end of a pipe at which its signs of life come."""
+        """Return the process, and the end of a pipe that receives its heartbeats."""
         signs, its_end = os.pipe()
-        words = [sys.executable, "-P", "-m", "popwheel_cli.main", *child.words]  # -P: not what lies in this folder
+        words = [sys.executable, "-P", "-m", "popwheel_cli.main", *child.words]  # -P: no modules of the current folder
         words += ["--parent", str(os.getpid()), "--heartbeat", str(its_end)]
         try:
             with ExitStack() as stack:
                 log = None
                 if child.log is not None:
                     log = stack.enter_context(child.log.open("ab"))
-                    self._log_begins[child.name] = log.tell()
+                    self._log_begins[child.name] = os.fstat(log.fileno()).st_size
                 process = await asyncio.create_subprocess_exec(
                     *words,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -256,7 +256,7 @@ class Children:
             await asyncio.sleep(_LOOK_S)
 
     def _last_lines(self, child: Child) -> list[str]:
-        """The end of what it has logged in this life."""
+        """Return the last lines of its log since its start."""
         if child.log is None:
             return []
         try:
@@ -280,7 +280,7 @@ class Children:
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code is None or code >= 0:
         return f"exit code {code}"
     try:

@@ -33,7 +33,7 @@ class ClusterOfOneMachine:
         options: settings of everything.
         given: words of the command line that gave them, for the children.
         shape: how many processes.
-        data_dir: folder of all that must last, and of the logs; nobody else may have it.
+        data_dir: folder of all persistent data and of the logs, for this process alone.
     """
 
     def __init__(self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path) -> None:
@@ -46,7 +46,7 @@ class ClusterOfOneMachine:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Start all processes; returns when all are ready and the table of them is shown.
+        """Start all processes; return when all are ready and their table is shown.
 
         Raises:
             ConfigurationError: the data folder or a port cannot be had.
@@ -86,9 +86,9 @@ class ClusterOfOneMachine:
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Never returns: a process that ends is started again."""
+        """Never returns: a process that ends is restarted."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def _relay(self, relays: Sequence[RelayPlan], children: Children) -> None:
         """Open the relays, if there are to be any."""
@@ -107,7 +107,7 @@ def console_address(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print what listens where."""
+    """Print the addresses of all listeners."""
     from popwheel_cli.table import print_table
 
     print_table(("process", "grpc", "http", "log"), rows)

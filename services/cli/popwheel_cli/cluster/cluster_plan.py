@@ -62,7 +62,7 @@ class Plan:
 
     Args:
         tiers: those that are started first and stopped last in the first tier.
-        rows: what the table at the start says of each.
+        rows: rows of the table at the start.
         relays: before which of them there is a relay.
     """
 
@@ -77,7 +77,7 @@ def replica_name(group: int, replica: int, replicas: int) -> str:
 
 
 def replica_folder(group: int, replica: int) -> str:
-    """The folder of a replica: that of the first is the same however many there are."""
+    """Return the folder of a replica; that of the first does not depend on their number."""
     return f"broker-{group}-{replica}" if replica else f"broker-{group}"
 
 
@@ -103,7 +103,7 @@ class Planner:
         self._plan = Plan()
 
     def make(self) -> Plan:
-        """The plan; all its ports are reserved.
+        """Return the plan; all its ports are reserved.
 
         Raises:
             ConfigurationError: a port cannot be had.
@@ -127,7 +127,7 @@ class Planner:
         return self._plan
 
     def _public_ports(self) -> tuple[list[int], int]:
-        """The ports that the operator chose: of each proxy, and of the admin API."""
+        """Return the ports that the operator chose: of each proxy, and of the admin API."""
         proxy, controller, count = self._options.proxy, self._options.controller, self._shape.proxies
         first = proxy.grpc_port
         http_port = self._ports.reserve(controller.http_host, controller.http_port, "controller.http_port")
@@ -212,7 +212,7 @@ def _controller_name(number: int, count: int) -> str:
 
 
 def check_folder(data_dir: Path, groups: int, replicas: int = 1) -> None:
-    """Check that a data folder is of such a cluster, or new.
+    """Check that a data folder belongs to such a cluster, or is new.
 
     Raises:
         ConfigurationError: it is not, or it holds brokers that would be left out.

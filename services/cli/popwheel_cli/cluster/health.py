@@ -1,4 +1,4 @@
-"""Asks another process over HTTP whether it is alive and ready, and what it counts; loads nothing heavy for it."""
+"""HTTP requests to other processes for health and metrics, without heavy imports."""
 
 import asyncio
 import json

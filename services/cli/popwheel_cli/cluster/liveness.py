@@ -1,4 +1,4 @@
-"""Decides which child processes hang: they run, and give no sign of life (pure)."""
+"""Detection of hanging child processes: those that run without heartbeats (pure)."""
 
 LOOK_S = 1.0
 """Pause between two calls of `look`."""
@@ -6,10 +6,10 @@ _LOOK_S_MAX = 2 * LOOK_S
 
 
 class Liveness:
-    """Counts how long children were silent.
+    """Measures how long children have been silent.
 
-    The time is that of the looks: it goes on by two seconds a look at the most. So a parent that was stopped, starved
-    or suspended with the whole machine finds nobody silent when it goes on.
+    Time advances by two seconds per check at the most. So a parent that was stopped, starved
+    or suspended with the whole machine finds no child silent when it continues.
 
     One that is not ready yet may be silent for as long as it likes: a broker recovers its log in its loop, and a large
     one takes minutes.
@@ -23,33 +23,33 @@ class Liveness:
         self._watched_s = 0.0
         self._looked_at: float | None = None
         self._last_signs: dict[str, float] = {}
-        """The latest signs of those that are ready."""
+        """Latest heartbeats of the ready children."""
         self._signs: set[str] = set()
         self._starting: set[str] = set()
 
     def started(self, name: str) -> None:
-        """A child was started."""
+        """Record that a child was started."""
         self._starting.add(name)
 
     def sign(self, name: str) -> None:
-        """A child gave a sign of life."""
+        """Record a heartbeat of a child."""
         self._signs.add(name)
 
     def ready(self, name: str) -> None:
-        """A child is ready, and watched from now on, if it was not asked to end meanwhile."""
+        """Record that a child is ready; it is supervised from now on, unless it was asked to end."""
         if name in self._starting:
             self._starting.discard(name)
             self._last_signs[name] = self._watched_s
             self._signs.add(name)
 
     def forget(self, name: str) -> None:
-        """A child has ended, or is asked to."""
+        """Forget a child that has ended, or is asked to end."""
         self._last_signs.pop(name, None)
         self._signs.discard(name)
         self._starting.discard(name)
 
     def look(self, now: float) -> list[str]:
-        """The children that were silent for too long; each is named again only after as long a silence.
+        """Return the children that were silent for too long; each is returned again only after as long a silence.
 
         Args:
             now: seconds of the monotonic clock.

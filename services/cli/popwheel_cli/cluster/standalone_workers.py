@@ -57,7 +57,7 @@ class StandaloneWorkers(ServiceProcess):
         options: settings of everything.
         given: words of the command line that gave them, for the children.
         count: how many workers.
-        data_dir: folder of all that must last, the same as that of one process; nobody else may have it.
+        data_dir: folder of all persistent data, the same as that of one process, for this one alone.
 
     Raises:
         ConfigurationError: the certificate between services cannot be used.
@@ -169,14 +169,14 @@ class StandaloneWorkers(ServiceProcess):
             "broker.advertised_address": "",
             "broker.controller_address": controller,
         }
-        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-held")
+        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-inherited")
         return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)
 
     def _count_restarts(self) -> Callable[[str], None]:
         workers = worker_restarts(self._registry)
         broker = Counter(
             "popwheel_standalone_broker_restarts",
-            "Times that the broker's process had ended and was started again",
+            "Restarts of the broker's process",
             registry=self._registry,
         )
         return lambda name: (broker if name == _BROKER else workers).inc()

@@ -1,8 +1,8 @@
-"""Decides about child processes: which to start, to start again, to stop and to kill, and when (pure).
+"""Supervisor of child processes: decides which to start, restart, stop and kill, and when (pure).
 
 WAITING ──its time has come──> STARTING ──ready──> READY
    ^                              │                  │
-   └──── told of, back-off ───────┴─── it ended ─────┘
+   └──── reported, back-off ───────┴─── it ended ─────┘
 asked to stop: the last tier is terminated; when all of it has ended, the one before it; who takes too long is killed
 """
 
@@ -42,7 +42,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End all: this child could not even start the first time."""
+    """End all: the first start of this child failed."""
 
     name: str
 
@@ -109,18 +109,18 @@ class Supervisor:
         return self._children[name].phase
 
     def start(self, now: float) -> list[Effect]:
-        """Begin: all children are started at once, those of the first tier first; each finds the others."""
+        """Start all children at once, those of the first tier first; each finds the others."""
         return [self._start(name, now) for name in self._children]
 
     def ready(self, name: str, now: float) -> None:
-        """A child is ready."""
+        """Record that a child is ready."""
         child = self._children[name]
         if child.phase is Phase.STARTING:
             child.phase, child.since, child.was_ready = Phase.READY, now, True
             self._complete = self._complete or all(each.phase is Phase.READY for each in self._children.values())
 
     def ended(self, name: str, now: float) -> list[Effect]:
-        """A child has ended, whatever the reason."""
+        """Record that a child has ended."""
         child = self._children[name]
         child.due = None
         if self._stopping:
@@ -136,7 +136,7 @@ class Supervisor:
         return [Restart(name, wait_s)]
 
     def time_passed(self, now: float) -> list[Effect]:
-        """The time may have come for something."""
+        """Return the actions that are due."""
         effects: list[Effect] = []
         for name, child in self._children.items():
             if child.due is None or now < child.due:

@@ -1,4 +1,4 @@
-"""Answers of several children over HTTP, asked at once: whether they are ready, and their metrics."""
+"""Readiness and metrics of several children, requested over HTTP at once."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _READ_S = 8.0  # a page of very many series takes a while, as others are served 
 
 
 class ChildPages:
-    """Asks children over HTTP.
+    """Client of children's HTTP pages.
 
     Sums of their metrics over the label `worker` are those of the whole proxy, so that one port per proxy is all that
     Prometheus has to know.
@@ -30,12 +30,12 @@ class ChildPages:
         self._children = children
         self._without_page = Gauge(
             "popwheel_processes_without_page",
-            "Child processes that gave no page of metrics in time, so that sums on this one lack them",
+            "Child processes whose metrics did not arrive in time, and are missing in the sums",
             registry=registry,
         )
 
     async def ask(self) -> None:
-        """Ask all which of them are ready."""
+        """Request the readiness of all children."""
         answers = await asyncio.gather(
             *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
         )

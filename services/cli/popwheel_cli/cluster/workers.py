@@ -72,7 +72,7 @@ class ProxyWorkers:
             CommandError: a worker cannot start.
         """
         options, stack = self._options, self._stack
-        # What is wrong is said once, not by each worker.
+        # An error is reported once, not by each worker.
         check_files(self._access, options.tls)
         cluster_certificate(self._tls)
         warn_of_open_clients(self._access, options.grpc_host)
@@ -125,9 +125,9 @@ class ProxyWorkers:
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Never returns: a worker that ends is started again."""
+        """Never returns: a worker that ends is restarted."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def _stop_http(self) -> None:
         if self._http is not None:
@@ -142,7 +142,7 @@ def check_files(access: AccessOptions, tls: TlsOptions) -> None:
     """
     client_certificate(tls, access.client_authority_file)
     if access.file:
-        from popwheel_proxy.access.access_file import access_file  # it takes a while to load, and few need it
+        from popwheel_proxy.access.access_file import access_file  # imported late: slow to load, rarely needed
 
         access_file(access.file)
 
@@ -156,7 +156,7 @@ def worker_children(
     settings: Mapping[str, object],
     files: Sequence[int] = (),
 ) -> dict[str, Child]:
-    """The workers of a proxy, by their names: "0", "1" ...
+    """Return the workers of a proxy, by their names: "0", "1" ...
 
     Args:
         ports: where their HTTP ports are reserved.
@@ -178,22 +178,22 @@ def worker_children(
 
 
 def worker_restarts(registry: CollectorRegistry) -> Counter:
-    """Counts workers that are started again."""
-    return Counter("popwheel_proxy_worker_restarts", "Workers that had ended and were started again", registry=registry)
+    """Return the counter of restarted workers."""
+    return Counter("popwheel_proxy_worker_restarts", "Restarts of worker processes", registry=registry)
 
 
 def hung_children(registry: CollectorRegistry) -> Counter:
     """Count processes that are killed because they hang."""
     return Counter(
         "popwheel_hung_processes_killed",
-        "Child processes that gave no sign of life for children.silence_ms_max, were killed and started again",
+        "Child processes without a heartbeat for children.silence_ms_max, which were killed and restarted",
         registry=registry,
     )
 
 
 def show_workers(registry: CollectorRegistry, children: Children, workers: Mapping[str, Child]) -> None:
     """Show how many of the workers run."""
-    Gauge("popwheel_proxy_workers", "Worker processes that run now", registry=registry).set_function(
+    Gauge("popwheel_proxy_workers", "Running worker processes", registry=registry).set_function(
         lambda: sum(children.running(worker.name) for worker in workers.values())
     )
 

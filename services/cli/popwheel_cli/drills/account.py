@@ -33,13 +33,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One time that a message came.
+    """One delivery of a message.
 
     Args:
         at: seconds of the steady clock.
         at_ms: the same moment, wall clock.
         attempt: as the server counts.
-        place: where it stood; None if it is not known, or it came by way of a retry.
+        place: its place in a queue; None if unknown, or if it is a retry.
     """
 
     at: float
@@ -59,24 +59,24 @@ class _Message:
     offset: int | None = None
     deliveries: list[Delivery] = field(default_factory=list)
     acked: bool = False
-    in_doubt: bool = False
+    outcome_unknown: bool = False
     excused: int = 0
     after_ack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict of violations, by body; all empty if there are none.
+    """Violations by body; all lists are empty if there are none.
 
     Args:
-        lost: sent with OK and owed to a consumer still.
-        repeated: came more than once, though no ack of it had an unknown outcome.
-        acked_again: came after an ack of it had been answered with OK (P3).
-        unexpected: came though nobody sent it (S2).
-        out_of_order: of one sender and one queue, came before an earlier one, or was stored before it.
-        elsewhere: stands where another one was said to stand (S3).
-        timers_early: came before they were due (T1).
-        timers_lost: delayed, sent with OK, and never came (T2).
+        lost: sent with OK, and neither delivered nor acknowledged.
+        repeated: delivered more than once, though no ack of it had an unknown outcome.
+        acked_again: delivered after an ack of it had been answered with OK (P3).
+        unexpected: delivered though nobody sent it (S2).
+        out_of_order: of one sender and one queue, delivered or stored before an earlier one.
+        elsewhere: has the place that another message was reported to have (S3).
+        timers_early: delivered before they were due (T1).
+        timers_lost: delayed, sent with OK, and never delivered (T2).
         timers_twice: fired more than once (T2).
     """
 
@@ -97,7 +97,7 @@ class Verdict:
         return {name: bodies for name, bodies in found.items() if bodies}
 
     def explain(self) -> str:
-        """All faults in words, a few examples of each."""
+        """Return all violations in words, with a few examples of each."""
         return "; ".join(f"{len(bodies)} {name}: {bodies[:8]}" for name, bodies in self.faults.items()) or "all is well"
 
 
@@ -117,7 +117,7 @@ class Account:
         """Errors of failed calls."""
 
     def trying(self, body: str, sender: str, number: int, due_ms: int | None = None) -> None:
-        """A message is about to be sent.
+        """Record that a message is about to be sent.
 
         Args:
             body: its own.
@@ -128,17 +128,17 @@ class Account:
         self._messages[body] = _Message(sender, number, due_ms)
 
     def sent(self, body: str, at: float, offset: int | None = None) -> None:
-        """A send was answered with OK; with the queue offset if the topic has one queue."""
+        """Record that a send was answered with OK; with the queue offset if the topic has one queue."""
         message = self._messages[body]
         message.sent_at, message.offset = at, offset
         self.sends.append(at)
 
     def failed(self, reason: str) -> None:
-        """A call failed; whether it has done its work is not known."""
+        """Record a failed call, whose outcome is unknown."""
         self.failures.append(reason)
 
     def delivered(self, body: str, delivery: Delivery) -> None:
-        """A message came."""
+        """Record a delivery of a message."""
         self.receipts.append(delivery.at)
         message = self._messages.get(body)
         if message is None:
@@ -146,20 +146,20 @@ class Account:
             return
         message.deliveries.append(delivery)
         message.after_ack |= message.acked
-        message.excused += message.in_doubt
-        message.in_doubt = False  # it is here again, so that ack did not count
+        message.excused += message.outcome_unknown
+        message.outcome_unknown = False  # it is delivered again, so that ack did not succeed
         if delivery.place is not None and self._by_place.setdefault(delivery.place, body) != body:
             self._elsewhere[body] = None
 
     def ack_asked(self, body: str) -> None:
-        """An ack is about to be asked for."""
+        """Record that an ack is about to be sent."""
         if (message := self._messages.get(body)) is not None and not message.acked:
-            message.in_doubt = True
+            message.outcome_unknown = True
 
     def acked(self, body: str) -> None:
-        """An ack was answered with OK."""
+        """Record that an ack was answered with OK."""
         if (message := self._messages.get(body)) is not None:
-            message.acked, message.in_doubt = True, False
+            message.acked, message.outcome_unknown = True, False
 
     @property
     def sent_count(self) -> int:
@@ -168,11 +168,11 @@ class Account:
 
     @property
     def owed(self) -> set[str]:
-        """Return messages sent with OK that no consumer has taken, not even perhaps: they must still come."""
+        """Return messages sent with OK without any ack, not even of an unknown outcome: they must be delivered."""
         return {
             body
             for body, message in self._messages.items()
-            if message.sent_at is not None and not message.acked and not message.in_doubt
+            if message.sent_at is not None and not message.acked and not message.outcome_unknown
         }
 
     @property

@@ -1,4 +1,4 @@
-"""A check: one message, and one that is delayed, each on its whole way through a proxy."""
+"""Check of a cluster: a message and a delayed message, sent and received through a proxy."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,9 +25,9 @@ class Check:
 
     Args:
         client: of the proxy, in a group of its own.
-        topic: which takes messages of any type, and which nobody else uses.
+        topic: takes messages of any type, and is used by this check only.
         clock: the time.
-        step_s: a step that fails is tried again for so long: a proxy learns of the topic in a moment, not at once.
+        step_s: how long a failed step is retried: a proxy knows a new topic after a moment.
     """
 
     def __init__(self, client: Client, topic: str, clock: Clock, step_s: float) -> None:

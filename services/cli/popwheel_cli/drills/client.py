@@ -1,4 +1,4 @@
-"""A client of a proxy, as drills and checks need one: sends, receives and acknowledges, one call at a time."""
+"""Client of a proxy for drills and checks: sends, receives and acknowledges, one call at a time."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ _NOBODY = Credentials("", "")
 
 
 class Client:
-    """Speaks as the official clients do. All calls raise RpcError or StatusError where they fail.
+    """Client with the protocol of the official clients. Failed calls raise RpcError or StatusError.
 
     Args:
         proxy: to one.
@@ -79,7 +79,7 @@ class Client:
             raise StatusError(answer.status.code, answer.status.message)
 
     async def queues(self, topic: str) -> list[definition.MessageQueue]:
-        """A queue of each broker: a poll for it is one for all of them.
+        """Return a queue of each broker: a poll for it is one for all of the broker's queues.
 
         Raises:
             StatusError: the topic has no route.
@@ -91,7 +91,7 @@ class Client:
         return list({queue.broker.name: queue for queue in answer.message_queues}.values())
 
     async def receive(self, queue: definition.MessageQueue, wait_s: float) -> AsyncGenerator[definition.Message, None]:
-        """Poll a broker; the messages as they come.
+        """Poll a broker; yield the messages as they arrive.
 
         Args:
             queue: one of the broker's.
@@ -125,7 +125,7 @@ class Client:
             stream.cancel()
 
     async def ack(self, topic: str, messages: Sequence[definition.Message]) -> list[service.AckMessageResultEntry]:
-        """Acknowledge messages of a topic; the outcome of each."""
+        """Acknowledge messages of a topic; return the outcome of each."""
         request = service.AckMessageRequest(
             group=self._group,
             topic=definition.Resource(name=topic),

@@ -1,4 +1,4 @@
-"""One drill: traffic, a failure, what becomes of both, and the bill."""
+"""One drill: traffic, a failure, and its costs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _ANSWERS_LOST = 2
 _DETECTION_S = 3.0
 """Time after which a controller replaces a master that hangs, unless it was seen to take longer."""
 _DRAIN_S = 10.0
-"""Time to receive what is there, on a busy machine."""
+"""Time to receive all stored messages, on a busy machine."""
 _QUIET_S = 1.0
 _LATE_MS = 1000.0
 
@@ -82,7 +82,7 @@ class Bill:
         return not self.words
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it for JSON."""
         return asdict(self)
 
 
@@ -93,7 +93,7 @@ class Drill:
         name: of the drill.
         look: shows the broker group now; may raise CommandError while no controller answers.
         traffic: clients at work.
-        account: where they write.
+        account: their record.
         clock: the time.
         say: shows the operator a step.
     """
@@ -118,9 +118,9 @@ class Drill:
         """Run the drill and watch.
 
         Args:
-            strike: makes the failure, in a thread; called with the group as it was.
-            mend: takes it back, in a thread; also if all else fails.
-            strike_s: how long the failure lasts; 0 for one that mends itself.
+            strike: causes the failure, in a thread; called with the group as it was before.
+            mend: ends the failure, in a thread; also after an error.
+            strike_s: duration of the failure; 0 for one that ends by itself.
 
         Raises:
             CommandError: it cannot be done; nothing was.
@@ -163,7 +163,7 @@ class Drill:
             await asyncio.to_thread(mend)
 
     async def _flowing(self) -> None:
-        """Wait until messages come all the way, delayed ones, too."""
+        """Wait until messages are delivered, delayed ones, too."""
         until = self._clock.monotonic() + _HEALTHY_S_MAX
         while not self._account.late_ms() or self._account.acked_count < 20:
             if self._clock.monotonic() > until:
@@ -271,7 +271,7 @@ def _check(view: View) -> None:
     """Check that a replica can take over.
 
     Raises:
-        CommandError: nobody can.
+        CommandError: none can.
     """
     if view["master"] is None:
         raise CommandError(f"{view['name']} has no master, so nothing was done: {view['trouble']}")

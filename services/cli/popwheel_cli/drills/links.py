@@ -1,7 +1,7 @@
 """Relays before the brokers and controllers of a one-machine cluster, so that any two of them can be cut apart.
 
-`popwheel cluster --relays` holds them; `popwheel admin drill partition` and tests tell them what to do, over a socket
-in the data folder: one line of JSON each way.
+`popwheel cluster --relays` runs them; `popwheel admin drill partition` and tests control them over a socket in the data
+folder: one line of JSON each way.
 """
 
 import asyncio

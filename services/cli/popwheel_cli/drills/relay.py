@@ -1,4 +1,4 @@
-"""A TCP relay that can be set to hold, lose, delay or refuse what passes: a network that fails on command."""
+"""A TCP relay that can pause, lose, delay or refuse traffic: a network that fails on command."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class Flow(Enum):
-    """Flow of what one side sends to the other."""
+    """Flow of the bytes in one direction."""
 
     OPEN = "open"
     """Pass all."""
-    HELD = "held"
-    """Delay all until it is open again, as in a short partition. Half open, if one way only."""
+    PAUSED = "paused"
+    """Buffer all until it is open again, as in a short partition. A half-open connection, if in one direction only."""
     LOST = "lost"
-    """Lose all that is sent: a connection that lost something is reset when it is open again."""
+    """Lose all bytes: a connection that lost some is reset when it is open again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Passage:
     """Passage between two sides.
 
     Args:
-        to_server: from who connected to who listens.
+        to_server: from the connecting side to the listening side.
         to_client: the other way.
-        delay_s: how long all of it takes.
-        refused: connections are reset, and new ones as soon as they are made.
+        delay_s: delay of all bytes.
+        refused: whether connections are reset, and new ones as soon as they are made.
     """
 
     to_server: Flow = Flow.OPEN
@@ -40,7 +40,7 @@ class Passage:
 
 
 OPEN = Passage()
-CUT = Passage(Flow.HELD, Flow.HELD)
+CUT = Passage(Flow.PAUSED, Flow.PAUSED)
 """Passage like a pulled cable: connections seem to be there, and nothing is answered."""
 
 
@@ -52,7 +52,7 @@ class Relay:
         port: the same; 0 for any.
         target_host: where to.
         target_port: the same.
-        caller: names who connects by the port he calls from, so that each can be treated differently.
+        caller: returns the name of the process that connects from a port, so that each can be treated differently.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _Connection:
                 due, data = await waiting.get()
                 if (early_s := due - loop.time()) > 0:
                     await asyncio.sleep(early_s)
-                while passing() is Flow.HELD:  # a reset, too, is seen by nobody behind a cut cable
+                while passing() is Flow.PAUSED:  # a reset, too, is seen by nobody behind a cut cable
                     await self._changed.wait()
                 if passing() is Flow.LOST:
                     self._lost = True

@@ -1,4 +1,4 @@
-"""The traffic of a drill: sends, delayed sends, receives and acks through a proxy, as clients make them."""
+"""Traffic of a drill: sends, delayed sends, receives and acks through a proxy."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ class Traffic:
 
     Args:
         proxy: to one.
-        account: where it is written down.
+        account: their record.
         run: begins the body of each message, so that those of earlier drills are known as such.
         clock: the time.
         credentials: of the clients.
@@ -59,7 +59,7 @@ class Traffic:
         ]
 
     async def stop_sending(self) -> None:
-        """Send no more; sends under way are given up, with an unknown outcome."""
+        """Stop sending; sends in flight are cancelled, with an unknown outcome."""
         await self._end(self._sending)
 
     async def stop(self) -> None:
@@ -77,13 +77,13 @@ class Traffic:
                 raise end  # one that has ended by itself would let messages seem lost
 
     async def _send(self, sender: str) -> None:
-        """One message after the other."""
+        """Send one message after the other."""
         for number in itertools.count():
             await self._send_one(TOPIC, f"{sender}-{number}", sender, number)
             await asyncio.sleep(_SEND_EVERY_S)
 
     async def _send_delayed(self, sender: str) -> None:
-        """The same, each due at another time soon."""
+        """Send delayed messages, each due at another time soon."""
         first_ms, last_ms = _DELAYS_MS
         for number in itertools.count():
             due_ms = self._clock.wall_ms() + first_ms + number * 977 % (last_ms - first_ms)

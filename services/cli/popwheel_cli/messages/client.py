@@ -1,4 +1,4 @@
-"""A client of one proxy for the message verbs: sends, receives and acknowledges, reads queues by offset."""
+"""Client of one proxy for the message verbs: sends, receives and acknowledges, reads queues by offset."""
 
 import asyncio
 import ssl
@@ -38,7 +38,7 @@ class Pulled(NamedTuple):
 
 @asynccontextmanager
 async def connected(address: str, *, tls: bool, authority: Path | None) -> AsyncIterator[Channel]:
-    """A channel to a proxy, for as long as it is needed.
+    """Open a channel to a proxy for the `with` block.
 
     Args:
         address: `host:port`.
@@ -69,7 +69,7 @@ def _tls_context(authority: Path | None) -> ssl.SSLContext:
 
 
 class MessageClient:
-    """Speaks as the official clients do. Calls raise StatusError where they are refused, RpcError where they fail.
+    """Client with the protocol of the official clients. Refused calls raise StatusError, failed ones RpcError.
 
     Args:
         proxy: to one.
@@ -91,11 +91,11 @@ class MessageClient:
 
     @property
     def _metadata(self) -> dict[str, str]:
-        """The headers of the next call."""
+        """Return the headers of the next call."""
         return self._headers | signed_headers(self._credentials, self._clock.wall_ms())
 
     async def send(self, messages: Sequence[Message]) -> list[service.SendResultEntry]:
-        """Send messages of one topic; the outcome of each."""
+        """Send messages of one topic; return the outcome of each."""
         request = service.SendMessageRequest(messages=messages).SerializeToString()
         answer = service.SendMessageResponse.FromString(
             await self._proxy.call(protocol.SEND_MESSAGE, request, timeout_s=CALL_S_MAX, metadata=self._metadata)
@@ -105,7 +105,7 @@ class MessageClient:
         return list(answer.entries)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic, which is not made by being asked for.
+        """Return all queues of a topic, without creating it.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND, or why not.
@@ -124,7 +124,7 @@ class MessageClient:
     async def offset(
         self, queue: MessageQueue, policy: definition.QueryOffsetPolicy.ValueType, time_ms: int = 0
     ) -> int:
-        """The first or last offset of a queue, or that of the first message stored at a time or later."""
+        """Return the first or last offset of a queue, or that of the first message stored at a time or later."""
         request = service.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
         if policy == definition.TIMESTAMP:
             request.timestamp.FromMilliseconds(time_ms)
@@ -133,7 +133,7 @@ class MessageClient:
         return answer.offset
 
     async def pull(self, queue: MessageQueue, offset: int, tags: str, wait_s: float) -> Pulled:
-        """Read from an offset on, in the name of no group.
+        """Read from an offset on, without a group.
 
         Args:
             queue: is read.
@@ -172,7 +172,7 @@ class MessageClient:
         invisible_ms: int,
         wait_s: float,
     ) -> list[Message]:
-        """Poll one broker for messages, which are hidden from the rest of the group for a time.
+        """Poll one broker for messages, which are invisible to the rest of the group for a time.
 
         Args:
             group: receives them.
@@ -226,7 +226,7 @@ class MessageClient:
     async def _stream(
         self, method: Method[Request, bytes], request: Request, wait_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """The parts of an answer.
+        """Yield the parts of an answer.
 
         Raises:
             CommandError: it did not end in time.
@@ -246,12 +246,12 @@ class MessageClient:
 
 
 def _check(status: definition.Status) -> None:
-    """Raise what an answer says, if it is not OK."""
+    """Raise the status of an answer, if it is not OK."""
     if status.code != Code.OK:
         raise StatusError(status.code, status.message)
 
 
 def _check_found(status: definition.Status) -> None:
-    """The same where nothing that was found is no error."""
+    """Raise the status of an answer, unless it is OK or says that nothing was found."""
     if status.code not in (Code.CODE_UNSPECIFIED, Code.MESSAGE_NOT_FOUND):
         _check(status)

@@ -1,4 +1,4 @@
-"""Messages that are to be sent, made of what a command was given (pure)."""
+"""Messages of the send command, from its options (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class MessageDraft:
             raise WrongUseError(f"choose one of {' and '.join(chosen)}: a message is of one type")
 
     def message(self, body: bytes, message_id: str, now_ms: int, host: str) -> Message:
-        """A message with a body.
+        """Return a message with a body.
 
         Args:
             body: what it says.

@@ -1,4 +1,4 @@
-"""Queues read by offset: what is there in order of its time, and what comes. Nothing is taken from any group."""
+"""Reads of queues by offset, without a group: stored messages in order of time, and new ones."""
 
 import asyncio
 import heapq
@@ -64,11 +64,11 @@ class Wanted:
     queue: str = ""
 
     def passes(self, message: Message) -> bool:
-        """Check what brokers do not filter by."""
+        """Check the conditions that brokers do not filter by."""
         return not self.key or self.key in message.system_properties.keys
 
     def of(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues that are read.
+        """Return the queues to read.
 
         Raises:
             WrongUseError: there is none, or there are too many.
@@ -82,7 +82,7 @@ class Wanted:
 
 
 async def browse(client: MessageClient, wanted: Wanted, place: Place, limit: int) -> AsyncGenerator[Message, None]:
-    """The messages that are there now, in order of the time they were stored at.
+    """Yield the current messages in the order of their store times.
 
     Args:
         client: reads them.
@@ -133,7 +133,7 @@ async def _begin(client: MessageClient, queue: MessageQueue, place: Place, end: 
 async def _read(
     client: MessageClient, queue: MessageQueue, begin: int, end: int, wanted: Wanted
 ) -> AsyncGenerator[Message, None]:
-    """The messages of a queue from one offset up to another one."""
+    """Yield the messages of a queue from one offset up to another one."""
     at = begin
     while at < end:
         pulled = await client.pull(queue, at, wanted.tags, 0.0)
@@ -148,7 +148,7 @@ async def _read(
 
 
 async def _merged(readers: Sequence[AsyncGenerator[Message, None]]) -> AsyncGenerator[Message, None]:
-    """Messages of several readers by the time that each was stored at."""
+    """Merge the messages of several readers by store time."""
     numbers = itertools.count()
     heads: list[tuple[int, int, Message, AsyncGenerator[Message, None]]] = []
 
@@ -167,7 +167,7 @@ async def _merged(readers: Sequence[AsyncGenerator[Message, None]]) -> AsyncGene
 
 
 class Tail:
-    """Reads what comes to a topic from now on, in queues that are there and in those that are added.
+    """Reader of new messages of a topic, in its queues and in those that are added.
 
     Args:
         client: reads.
@@ -237,7 +237,7 @@ def _first(errors: ExceptionGroup[Exception]) -> Exception:
 
 
 async def _persistently(call: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Make a call again while it fails by what may pass."""
+    """Retry a call while its failures may be temporary."""
     left = _TROUBLE_S_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Messages as people and programs are shown them (pure)."""
+"""Messages as text and as JSON (pure)."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _WIDTHS = (24, 12, 8, 10, 12)
 
 
 def row_of(message: Message) -> dict[str, Any]:
-    """A message's properties by name. The body is `body` if it is text, else `body_base64`."""
+    """Return a message's properties by name. The body is `body` if it is text, else `body_base64`."""
     system = message.system_properties
     row: dict[str, Any] = {
         "message_id": system.message_id,
@@ -45,7 +45,7 @@ def row_of(message: Message) -> dict[str, Any]:
 
 
 def text_of(body: bytes) -> str | None:
-    """A body as text; None if it is none."""
+    """Return a body as text; None if it is none."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -54,12 +54,12 @@ def text_of(body: bytes) -> str | None:
 
 
 def title() -> str:
-    """The line above lines of messages."""
+    """Return the line above lines of messages."""
     return _line([column.upper() for column in COLUMNS])
 
 
 def line_of(message: Message, stored: str, width: int | None) -> str:
-    """A message on one line.
+    """Return a message on one line.
 
     Args:
         message: is shown.

@@ -1,4 +1,4 @@
-"""The process of a broker on this machine. It is known by its command line, so that no other is ever signalled."""
+"""Process of a broker on this machine, identified by its command line, so that no other is ever signalled."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
 
 class StrangeProcessError(Exception):
-    """Error: there is no process of that number here, or it is another one."""
+    """Error of a process number that is unknown here, or is another process's."""
 
 
 class BrokerProcess:
-    """One replica's process; what is signalled is this very process, also if its number is given to another (pidfd).
+    """Process of one replica, by pidfd: signals reach this very process even if its number is reused.
 
     Args:
-        pid: its number, as somebody said who may be on another machine or in another container.
+        pid: its number, perhaps reported from another machine or container.
         group: the broker group.
         replica: number of the replica.
 

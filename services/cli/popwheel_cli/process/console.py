@@ -1,4 +1,4 @@
-"""The console of a controller, put together from the settings: who may log in to it, and its pages."""
+"""Console of a controller, from its settings: users, sessions and pages."""
 
 import os
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ConsoleParts:
     """Parts of the console that an HTTP application needs.
 
     Args:
-        signed: those who have logged in; None: nobody has to.
+        signed: the login sessions; None without logins.
         router: its pages; the last routes of the application.
     """
 
@@ -36,7 +36,7 @@ class ConsoleParts:
 
 
 def make_console(options: ClusterOptions, tokens: Tokens | None, registry: CollectorRegistry) -> ConsoleParts:
-    """Make the console: it reads files and compiles templates, so make it in a thread.
+    """Return the console. Call it in a thread, as it reads files and compiles templates.
 
     Args:
         options: of the process.
@@ -82,6 +82,6 @@ def _secret(path: str) -> bytes:
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigurationError(
             "console.secret_file",
-            f"{path} has {len(secret)} bytes, and must have at least {SECRET_BYTES_MIN} that nobody can guess",
+            f"{path} has {len(secret)} bytes, and must have at least {SECRET_BYTES_MIN} random ones",
         )
     return secret

@@ -28,7 +28,7 @@ def cores_within(cores: int, limit: str) -> int:
 
 
 def _limit() -> str:
-    """The limit of the cgroup that a container sees as its own; empty if there is none."""
+    """Return the limit of the container's cgroup; empty if there is none."""
     try:
         return _CGROUP_2.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Keeps two processes from sharing one data folder, and all of them from a folder of somebody else."""
+"""Lock on data folders: one process per folder, and none in a foreign folder."""
 
 import os
 import re
@@ -14,9 +14,9 @@ _logger = structlog.get_logger()
 FILE_NAME = "lock"
 
 _OURS = re.compile(r"lock|(broker|controller)(-\d+){0,2}")
-"""Names of which every folder of ours has at least one at its top: `DESIGN.md`, 5."""
+"""Names of which every data folder has at least one at its top: `DESIGN.md`, 5."""
 _OF_THE_SYSTEM = ("lost+found",)
-"""Names that a new volume has by itself."""
+"""Names on a new, empty volume."""
 
 
 class DataLock:
@@ -30,13 +30,13 @@ class DataLock:
         self._data_dir = data_dir
         self._descriptor: int | None = None
         self.left_by = ""
-        """The number of the process that had the folder last and did not end by itself; empty if it did."""
+        """Number of the last process with the folder, if it crashed; empty if it ended well."""
 
     def check(self) -> None:
-        """See that the folder can be taken, and change nothing: what else a start needs is looked at meanwhile.
+        """Check that the folder can be locked, without changing it.
 
         Raises:
-            ConfigurationError: another process has it, it is somebody else's, or it cannot be read.
+            ConfigurationError: another process has it, it is a foreign folder, or it cannot be read.
         """
         try:
             names = [path.name for path in self._data_dir.iterdir()]
@@ -62,10 +62,10 @@ class DataLock:
                 os.close(descriptor)
 
     def acquire(self) -> None:
-        """Take the folder.
+        """Lock the folder.
 
         Raises:
-            ConfigurationError: another process has it, it is somebody else's, or it cannot be made or written.
+            ConfigurationError: another process has it, it is a foreign folder, or it cannot be made or written.
         """
         self.check()
         try:
@@ -85,7 +85,7 @@ class DataLock:
 
     @property
     def descriptor(self) -> int:
-        """The file that is locked. A child that is handed it holds the folder as well, for as long as it lives.
+        """Descriptor of the locked file. A child that inherits it has the lock as well, for as long as it lives.
 
         Raises:
             ValueError: the folder is not locked.
@@ -95,7 +95,7 @@ class DataLock:
         return self._descriptor
 
     def serves(self, **recovered: float) -> None:
-        """Log once, after recovery, if the last process did not end by itself.
+        """Log once, after recovery, if the last process crashed.
 
         Args:
             recovered: figures for the log.
@@ -110,7 +110,7 @@ class DataLock:
         error: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        """Let others have the folder; at the end of a stack, with what its other callbacks raised.
+        """Unlock the folder; at the end of a stack, with the exception of its other callbacks.
 
         The file is empty then, but not if something could not be saved, or if what the last process left was not
         recovered.
@@ -122,7 +122,7 @@ class DataLock:
             self._descriptor = None
 
     def _hold(self, descriptor: int) -> None:
-        """Lock the file, for as long as it is open."""
+        """Lock the file while it is open."""
         import fcntl  # Windows has none
 
         try:

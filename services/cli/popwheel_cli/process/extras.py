@@ -1,11 +1,11 @@
-"""Settings of a proxy that need an extra of the package, checked before a process writes or opens anything."""
+"""Checks of settings that need an extra of the package, before a process writes or opens anything."""
 
 from popwheel_common.extras import needs_extra
 from popwheel_proxy.options import ProxyOptions
 
 
 def check_extras(options: ProxyOptions) -> None:
-    """Load the libraries that these settings need; it would be done later in any case.
+    """Load the libraries that these settings need, which would be loaded later in any case.
 
     Args:
         options: of a proxy.

@@ -1,6 +1,6 @@
-"""Schedule of Python's cycle collector: small steps, and all objects only while nobody waits.
+"""Schedule of Python's cycle collector: small steps, and full collections only while the process is idle.
 
-What ends is freed by its count of references; the collector is for cycles, which are rare (decision 0022).
+Objects are freed by their reference counts; the collector is for cycles, which are rare (decision 0022).
 """
 
 import gc
@@ -18,7 +18,7 @@ _AT_LATEST_S = 3600.0
 
 
 class GarbageCollection:
-    """Passes over all objects, which take up to half a second each where much is open.
+    """Schedule of full collections, each of which may take half a second.
 
     Args:
         clock: the time.
@@ -40,7 +40,7 @@ class GarbageCollection:
 
     @staticmethod
     def begin() -> None:
-        """Leave out what is there already and stays, and have only what is younger collected by itself.
+        """Exclude existing, permanent objects, and let only younger ones be collected automatically.
 
         Measured: a pass over the 66,000 objects that are loaded at the start holds the loop up for 36 ms, after
         `freeze` for 5 us. With fewer young passes as well a send costs 42 us of CPU, without both 48 us.
@@ -50,7 +50,7 @@ class GarbageCollection:
         gc.set_threshold(_YOUNG_MAX, _YOUNG_BEFORE_MIDDLE, _NEVER)
 
     def look(self) -> None:
-        """Collect all if it is time; to be called every some seconds."""
+        """Collect all objects if it is time; called every few seconds."""
         if self.is_due():
             gc.collect()
 

@@ -1,4 +1,4 @@
-"""The sign of life that a child process gives its parent: a byte a second, through a pipe that it was started with.
+"""Heartbeat of a child process to its parent: a byte a second through a pipe.
 
 The loop that serves messages writes it, so a process whose loop hangs is silent, and one that is busy is not. It is no
 request over HTTP: clients that take all connections of that port could have healthy processes killed.
@@ -12,7 +12,7 @@ BEAT_S = 1.0
 
 
 async def give_signs_of_life(descriptor: int) -> None:
-    """Write a byte from time to time, until it is cancelled.
+    """Write heartbeats until cancelled.
 
     Args:
         descriptor: the pipe's end; a full or broken pipe costs nothing, as the parent hangs or is gone.

@@ -24,7 +24,7 @@ _LOCAL_ADDRESS = "in-process:0"
 
 
 class InProcessCluster:
-    """The three services, started and stopped in the order in which they need each other.
+    """The three services in one loop, started and stopped in the order of their dependencies.
 
     Args:
         runtime: time, chance, and where metrics are shown. The receipt key is drawn from it, so a real process hands in
@@ -74,7 +74,7 @@ class InProcessCluster:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Recover and be of service.
+        """Recover and serve.
 
         Raises:
             CorruptDataError, UnknownFormatError: what is in the data folder cannot be used.
@@ -93,10 +93,10 @@ class InProcessCluster:
         stack.push_async_callback(self.proxy.stop)
 
     async def stop(self) -> None:
-        """Finish what is in flight, save, end; also what a failed start has left."""
+        """Finish calls in flight, save, end; also after a failed start."""
         await self._stack.aclose()
 
 
 def _with_own_chance(runtime: Runtime) -> Runtime:
-    """The same with a random source of its own: what one service draws changes nothing for the others."""
+    """Return the runtime with a random source of its own, so that one service's draws do not affect the others'."""
     return replace(runtime, random_source=random.Random(runtime.random_source.getrandbits(64)))

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Pages = Mapping[str, Callable[[], Awaitable[bytes]]]
 
 _PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The rest of a longer page is left out."""
+"""Limit of a page; the rest is left out."""
 _LIBRARIES: Final = ("popwheel", "fastapi", "grpcio", "prometheus-client", "protobuf", "pydantic", "uvloop")
 
 
 def pages_of(options: ClusterOptions, registry: CollectorRegistry) -> Pages:
-    """The pages that a process has on itself. None of them holds a secret or a message's body.
+    """Return the pages of a process, without secrets and bodies of messages.
 
     Args:
         options: its settings in force.
@@ -54,7 +54,7 @@ def pages_of(options: ClusterOptions, registry: CollectorRegistry) -> Pages:
 
 
 async def answer_to(question: InspectQuestion, pages: Pages, proxy: "ProxyApp | None") -> InspectAnswer:
-    """Answer a question of the controller.
+    """Answer an inspection of the controller.
 
     Args:
         question: what it asks.
@@ -81,7 +81,7 @@ async def answer_to(question: InspectQuestion, pages: Pages, proxy: "ProxyApp | 
 
 
 def whole_lines(page: bytes, bytes_max: int = _PAGE_BYTES_MAX) -> bytes:
-    """The lines of a page that do not go beyond a length, all together."""
+    """Return the first lines of a page up to a length."""
     return page if len(page) <= bytes_max else page[: page.rfind(b"\n", 0, bytes_max) + 1]
 
 

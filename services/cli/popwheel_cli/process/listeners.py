@@ -1,4 +1,4 @@
-"""The listeners of a process: gRPC at once, HTTP when gRPC serves; and what is said when a port is taken."""
+"""Listeners of a process: gRPC at once, HTTP when gRPC serves; and the error when a port is taken."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 INTERNAL_LIMITS = Limits(message_bytes_max=64 * MIB, keepalive_interval_s=5.0, keepalive_timeout_s=5.0)
-"""Limits between our own services, which bound what they send themselves."""
+"""Limits between our own services, which limit their own sends."""
 
 CHANNEL_LIMITS = replace(INTERNAL_LIMITS, preface_timeout_s=2.0)
 """Limits of callers of another of our services.
@@ -45,8 +45,7 @@ elsewhere.
 """
 
 SEVERAL_CONTROLLERS_LIMITS = replace(CHANNEL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
-"""Limits of callers of one of several controllers: when the leader hangs, another is asked after about three seconds.
-"""
+"""Limits of callers of one of several controllers: when the leader hangs, another is tried after about 3 s."""
 
 CONTROLLER_LIMITS = replace(INTERNAL_LIMITS, keepalive_interval_s=1.0, keepalive_timeout_s=1.5)
 """Limits of the controller.
@@ -68,7 +67,7 @@ class GrpcServer(Protocol):
         """Listen and serve, perhaps on a port that other processes of the same user share."""
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, and give those under way some seconds."""
+        """Accept no more calls, and give those in flight some seconds."""
 
 
 def connections_are_asked_for(options: ProxyOptions) -> bool:
@@ -77,7 +76,7 @@ def connections_are_asked_for(options: ProxyOptions) -> bool:
 
 
 def client_limits(options: ProxyOptions) -> Limits:
-    """The transport's limits for clients of a proxy."""
+    """Return the transport's limits for clients of a proxy."""
     limits = options.limits
     return Limits(
         connections_max=limits.connections_max,
@@ -93,7 +92,7 @@ def client_limits(options: ProxyOptions) -> Limits:
 
 
 def within_open_files(limits: Limits, *, is_asked_for: bool = False) -> Limits:
-    """The same with as many connections as this process may have files open, some kept back for the disk.
+    """Return the limits with at most as many connections as this process may open files, less a reserve for disk.
 
     Without that, clients that only connect would leave the broker no file to write to. The soft limit of open files is
     raised to the hard one first.
@@ -188,9 +187,9 @@ def grpc_server(
     plain: bool = True,
     authority: str = "",
 ) -> GrpcServer:
-    """A server of one service on the chosen transport, not listening yet.
+    """Return a server of one service on the chosen transport, not listening yet.
 
-    `plain` and `authority` are what `popwheel_rpc.server.server` says of them.
+    For `plain` and `authority` see `popwheel_rpc.server.server`.
 
     Raises:
         ConfigurationError: a certificate is given, and the transport knows no TLS.
@@ -211,7 +210,7 @@ def grpc_server(
 
 
 def tokens_of(options: AccessOptions, clock: Clock, registry: CollectorRegistry) -> Tokens | None:
-    """The tokens of the admin API; None: it serves everybody.
+    """Return the tokens of the admin API; None if it needs none.
 
     Raises:
         ConfigurationError: their file cannot be used.
@@ -220,27 +219,27 @@ def tokens_of(options: AccessOptions, clock: Clock, registry: CollectorRegistry)
 
 
 def warn_of_open_clients(options: AccessOptions, host: str) -> None:
-    """Log a warning that everybody who reaches a proxy may do everything, if that is not this machine alone."""
+    """Log a warning if a proxy without access control is reachable from other machines."""
     if not options.file and not options.client_authority_file and not is_loopback(host):
         _logger.warning(
-            "anybody who reaches this port may send and receive everything: set access.file (docs/operate/access.md)",
+            "all clients that reach this port may send and receive all: set access.file (docs/operate/access.md)",
             port="proxy.grpc_port",
             host=host,
         )
 
 
 def warn_of_open_admin(options: AccessOptions, host: str) -> None:
-    """The same of the admin API."""
+    """Log the same warning for the admin API."""
     if not options.token_file and not is_loopback(host):
         _logger.warning(
-            "anybody who reaches this port may do everything: set access.token_file (docs/operate/access.md)",
+            "all clients that reach this port may do everything: set access.token_file (docs/operate/access.md)",
             port="controller.http_port",
             host=host,
         )
 
 
 def address_for_clients(options: ProxyOptions, port: int) -> str:
-    """host:port of a proxy as operators see it.
+    """Return host:port of a proxy for operators.
 
     Args:
         options: of the proxy.
@@ -343,7 +342,7 @@ async def serve_http(
             body_limit=body_limit,
         )
 
-    # In a thread: it takes some 50 ms, and calls are answered meanwhile.
+    # In a thread: it takes some 50 ms, which would delay calls.
     app = await asyncio.to_thread(make)
     server = HttpServer(app, host, port, registry, connections_max)
     try:
@@ -365,7 +364,7 @@ def console_of(options: ClusterOptions, http: str) -> dict[str, str]:
 
 
 def own_names(options: ClusterOptions) -> set[str]:
-    """Names by which others reach processes of this cluster, as the settings and the machine have them.
+    """Return the names of this cluster's processes, from the settings and the machine.
 
     A broker is also asked as `GROUP-master`: the chart has a Service of this name for each broker group.
     """
@@ -376,14 +375,14 @@ def own_names(options: ClusterOptions) -> set[str]:
 
 
 def learn_full_name(hosts: "AllowedHosts") -> Thread:
-    """Allow the machine's full name, which may have to be asked for over the network: nobody waits for that."""
+    """Add the machine's full name, in the background, as it may need a lookup over the network."""
     thread = Thread(target=lambda: hosts.add(socket.getfqdn()), name="full-name", daemon=True)
     thread.start()
     return thread
 
 
 async def load_http() -> None:
-    """Load what serves HTTP in a thread: it takes some 300 ms, and calls are answered meanwhile."""
+    """Load the HTTP modules in a thread: it takes some 300 ms, which would delay calls."""
     from importlib import import_module
 
     await asyncio.to_thread(import_module, "popwheel_common.http")
@@ -398,7 +397,7 @@ def not_ours(key: str, host: str, port: int, error: Exception) -> ConfigurationE
 
 
 def host_in_address(host: str) -> str:
-    """A host as it stands in `host:port`: IPv6 addresses in brackets."""
+    """Return a host in the form for `host:port`: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -1,4 +1,4 @@
-"""The length of the turns of the loop: a long one holds up all that the process serves.
+"""Duration of the turns of the loop: a long turn delays all calls of the process.
 
 uvloop has no hook for turns. So a ticker sees how late it is called. What it is late by counts only as far as the
 loop's thread was busy meanwhile. So a machine that has no core for the process makes no turn long.
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from popwheel_common.clock import Clock, thread_cpu_s
 
 TICK_S: Final = 0.02
-"""Time between two calls of the ticker. A turn shows as up to this much shorter than it was."""
+"""Interval of the ticker. A turn is measured as up to this much shorter than it was."""
 _SHOWN_S = 60.0
 _MOST = 0.99
 
@@ -39,7 +39,7 @@ class TurnTimes:
         self._forget(now_s)
 
     def quantile(self, now_s: float, share: float) -> float:
-        """The length, in seconds, that so large a share of the turns did not exceed; 1 for the longest."""
+        """Return a quantile of the turns, in seconds; 1 for the longest."""
         self._forget(now_s)
         lengths = sorted(length_s for _, length_s in self._turns)
         return lengths[min(len(lengths) - 1, int(share * len(lengths)))] if lengths else 0.0
@@ -50,7 +50,7 @@ class TurnTimes:
 
 
 class LoopTurns(Collector):
-    """Measures the turns of the running loop, for as long as it runs.
+    """Measures the turns of the running loop.
 
     Args:
         registry: where they are shown.
@@ -72,16 +72,16 @@ class LoopTurns(Collector):
         self._tick_later()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield how long the turns took."""
+        """Yield the durations of turns."""
         now_s = self._clock.monotonic()
         yield GaugeMetricFamily(
             "popwheel_loop_turn_p99_seconds",
-            "How long turns of the loop took within the last minute, in CPU time: 99 of 100 took no longer.",
+            "99th percentile of the turns of the loop within the last minute, in seconds of CPU time.",
             value=self._times.quantile(now_s, _MOST),
         )
         yield GaugeMetricFamily(
             "popwheel_loop_turn_max_seconds",
-            "How long the longest turn of the loop took within the last minute, in CPU time.",
+            "Longest turn of the loop within the last minute, in seconds of CPU time.",
             value=self._times.quantile(now_s, 1.0),
         )
 

@@ -1,4 +1,4 @@
-"""Ports that are reserved before anything else is done: by a process for itself, or for its children."""
+"""Reserved ports: bound before anything else is done, by a process for itself or for its children."""
 
 import socket
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from popwheel_common.errors import ConfigurationError
 
 
 class Ports:
-    """Reserves ports of this machine for as long as it is open: one that somebody listens on cannot be had.
+    """Reservations of ports of this machine while it is open; ports in use cannot be reserved.
 
     A reserved port is bound and not listened on, so who sets SO_REUSEADDR, as all servers here do, can listen on it:
     this process when it has its data, and a child, now and when it is started again.
@@ -33,7 +33,7 @@ class Ports:
             The port.
 
         Raises:
-            ConfigurationError: somebody listens there already, it is reserved here, or the host is not this machine's.
+            ConfigurationError: it is in use, it is reserved here, or the host is not this machine's.
         """
         for other_host, other, other_key in self._reserved:
             if port == other and (host == other_host or {host, other_host} & {*EVERYWHERE}):

@@ -30,16 +30,16 @@ _logger = structlog.get_logger()
 
 
 class Process(Protocol):
-    """Process of a server, between its first and its last line of the log."""
+    """Process of a server."""
 
     async def start(self) -> None:
-        """Serve; returns when everything is served."""
+        """Start serving; returns when everything is served."""
 
     async def stop(self) -> None:
-        """Drain and end; also what a `start` that broke off had begun."""
+        """Drain and end; also after a cancelled `start`."""
 
     async def failed(self) -> Exception:
-        """Return when the process cannot go on, and why."""
+        """Wait until the process cannot continue, and return the reason."""
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
 
-    From then on to the end of the process nobody waits for who reads its standard error and output (`log_writer`).
+    From then on slow readers of standard error and output do not block the process (`log_writer`).
 
     Raises:
         CommandError: it could not start (WrongUseError: because of a setting, or of the operating system).
@@ -119,7 +119,7 @@ async def _live(make: Callable[[], Process], drain_s_max: float, heartbeat: int 
             await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
             collecting.cancel()
             if failure.done():
-                _logger.error("cannot go on, ending", reason=str(failure.result()))
+                _logger.error("cannot continue, ending", reason=str(failure.result()))
                 await _drain(process, start, drain_s_max)
                 return _EXIT_FAILED
             failure.cancel()
@@ -153,12 +153,12 @@ async def _drain(process: Process, start: asyncio.Future[None], seconds: float) 
 async def _stop(process: Process, start: asyncio.Future[None]) -> None:
     if not start.done():
         start.cancel()
-        await asyncio.wait({start})  # what it raised is for whoever drains
+        await asyncio.wait({start})  # its exception is handled by the caller that drains
     await process.stop()
 
 
 class _EndSignals:
-    """Listens for the signals that ask the process to end: the first to drain, the second at once."""
+    """Handler of the signals that end the process: the first drains, the second ends at once."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

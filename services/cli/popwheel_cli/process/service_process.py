@@ -1,4 +1,4 @@
-"""The processes of a cluster that run one service each: controller, broker, proxy."""
+"""Processes of a cluster that run one service each: controller, broker, proxy."""
 
 import asyncio
 import os
@@ -97,9 +97,9 @@ class ServiceProcess:
         self._http: HttpServer | None = None
         self._draining = False
         self._ports = Ports()
-        """Ports that it listens on, reserved before anything is written."""
+        """Ports of its listeners, reserved before anything is written."""
         self._stack.callback(self._ports.close)
-        # Pushed before all that drains, so it ends after it: health and metrics can be seen meanwhile.
+        # Pushed first, so it ends last: health and metrics are served while the rest drains.
         self._stack.push_async_callback(self._stop_http)
 
     async def stop(self) -> None:
@@ -108,9 +108,9 @@ class ServiceProcess:
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Never returns: there is nothing that such a process cannot outlast."""
+        """Never returns: no failure ends such a process."""
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     def _random(self) -> random.Random:
         return random.Random(self._secrets.getrandbits(64))
@@ -120,7 +120,7 @@ class ServiceProcess:
         self._stack.push(lock.release)
 
     def _connect(self, address: str, limits: Limits = CHANNEL_LIMITS) -> Channel:
-        """The way to another of our services."""
+        """Return the channel to another of our services."""
         certificate = None if self._options.tls.mode == "accept" else self._certificate
         tls = None if certificate is None else certificate.client
         return connect(address, tls=tls, limits=limits, cluster_id=lambda: self._cluster_id())
@@ -129,7 +129,7 @@ class ServiceProcess:
         return self._connect(broker.address)
 
     def _to_controllers(self, addresses: str, key: str) -> Channel:
-        """The way to the controller, or to whichever of several leads."""
+        """Return the channel to the controller, or to the leader of several."""
         try:
             each = addresses_of(addresses)
             if len(each) == 1:
@@ -158,7 +158,7 @@ class ServiceProcess:
         self._stack.push_async_callback(stream.stop)
 
     def _server(self, service: Service, limits: Limits, authority: str = "") -> GrpcServer:
-        """A server for others of our services, not listening yet; `authority` as `Server` has it."""
+        """Return a server for our other services, not listening yet; for `authority` see `Server`."""
         plain = self._certificate is None or self._options.tls.mode in ("accept", "prefer")
         return grpc_server(
             service, "popwheel", limits, self._registry, self._certificate, plain=plain, authority=authority
@@ -175,7 +175,7 @@ class ServiceProcess:
         ask_workers: Callable[[], Awaitable[None]] | None = None,
         worker_pages: "WorkerPages | None" = None,
     ) -> str:
-        """Serve health and metrics as `serve_http` does; the address of it."""
+        """Serve health and metrics as `serve_http` does; return the address."""
         await load_http()
         all_checks = {"process": lambda: "the process is draining" if self._draining else None, **checks}
         self._http = await serve_http(
@@ -243,7 +243,7 @@ class ControllerProcess(ServiceProcess):
         server = self._server(app.service, CONTROLLER_LIMITS)
         await listen(server, options.grpc_host, grpc_port, "controller.grpc_port")
         self._stack.push_async_callback(server.stop, _GRACE_S)
-        self._stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
+        self._stack.push_async_callback(app.stop)  # ends the watchers' streams, which the server would wait for
         http = await self._serve_http(
             {"controller": app.health},
             options.http_host,
@@ -272,13 +272,13 @@ class BrokerProcess(ServiceProcess):
     Args:
         options: settings of the cluster.
         data_dir: folder of the broker's files.
-        lock_held: whether its parent has locked the folder, and has handed the lock on to this process.
+        lock_inherited: whether its parent has locked the folder, and has passed the lock to this process.
     """
 
-    def __init__(self, options: ClusterOptions, data_dir: Path, *, lock_held: bool = False) -> None:
+    def __init__(self, options: ClusterOptions, data_dir: Path, *, lock_inherited: bool = False) -> None:
         super().__init__(options)
         self._data_dir = data_dir
-        self._lock_held = lock_held
+        self._lock_inherited = lock_inherited
         self._app: BrokerApp | None = None
 
     async def start(self) -> None:
@@ -290,11 +290,11 @@ class BrokerProcess(ServiceProcess):
                 f"must say at which host:port proxies reach this broker, because it listens on {options.grpc_host}",
             )
         lock = DataLock(self._data_dir)
-        if not self._lock_held:
+        if not self._lock_inherited:
             lock.check()
         grpc_port = self._ports.reserve(options.grpc_host, options.grpc_port, "broker.grpc_port")
         http_port = self._ports.reserve(options.grpc_host, options.http_port, "broker.http_port")
-        if not self._lock_held:
+        if not self._lock_inherited:
             self._lock(lock)
         controller = self._to_controllers(options.controller_address, "broker.controller_address")
         stack.push_async_callback(controller.close)
@@ -311,7 +311,7 @@ class BrokerProcess(ServiceProcess):
         await app.start()
         lock.serves(**app.recovered)
         stack.push_async_callback(app.stop)
-        # Whoever has an old address of another broker's name, which is this one's now, must not be served.
+        # Callers that mean another broker, which had this address before, must be refused.
         server = self._server(app.service, INTERNAL_LIMITS, authority=options.advertised_address)
         await listen(server, options.grpc_host, grpc_port, "broker.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
@@ -320,7 +320,7 @@ class BrokerProcess(ServiceProcess):
         await registrar.start()
         await self._answer_inspections(controller, introduction)
         stack.push_async_callback(registrar.stop)  # proxies send elsewhere
-        stack.push_async_callback(app.leave)  # first of all: another replica takes over
+        stack.push_async_callback(app.leave)  # first: another replica takes over
         http = await self._serve_http(
             {"broker": app.health, "registration": registrar.health},
             options.grpc_host,
@@ -338,9 +338,9 @@ class BrokerProcess(ServiceProcess):
         )
 
     async def failed(self) -> Exception:
-        """Wait until the broker cannot go on."""
+        """Wait until the broker cannot continue."""
         assert self._app is not None
-        return await asyncio.shield(self._app.failure)  # who waits here may be cancelled, the broker goes on
+        return await asyncio.shield(self._app.failure)  # the waiter may be cancelled, the broker continues
 
 
 class ProxyProcess(ServiceProcess):
@@ -366,7 +366,7 @@ class ProxyProcess(ServiceProcess):
         """Follow the controller and serve clients."""
         options, stack = self._options.proxy, self._stack
         host = host_in_address(options.grpc_host)
-        grpc_port = options.grpc_port  # of workers: their parent holds it
+        grpc_port = options.grpc_port  # of workers: their parent has reserved it
         if not self._worker:
             grpc_port = self._ports.reserve(options.grpc_host, grpc_port, "proxy.grpc_port")
         http_port = self._ports.reserve(options.http_host, options.http_port, "proxy.http_port")
@@ -394,7 +394,7 @@ class ProxyProcess(ServiceProcess):
             self._client_certificate,
             plain=not self._options.access.client_authority_file,
         )
-        if not self._worker:  # else the parent says it, once
+        if not self._worker:  # else the parent logs it, once
             warn_of_open_clients(self._options.access, options.grpc_host)
         await listen(server, options.grpc_host, grpc_port, "proxy.grpc_port", shared=self._worker)
         stack.push_async_callback(server.stop, _GRACE_S)

@@ -52,7 +52,7 @@ class Standalone:
 
     Args:
         options: settings of everything.
-        data_dir: folder of all that must last; nobody else may have it.
+        data_dir: folder of all persistent data, for this process alone.
     """
 
     def __init__(self, options: StandaloneOptions, data_dir: Path) -> None:
@@ -86,7 +86,7 @@ class Standalone:
         http_port = ports.reserve(options.controller.http_host, options.controller.http_port, "controller.http_port")
         self._lock.acquire()
         stack.push(self._lock.release)
-        # Pushed before all that drains, so it ends after it: health and metrics can be seen meanwhile.
+        # Pushed first, so it ends last: health and metrics are served while the rest drains.
         stack.push_async_callback(self._stop_http)
 
         cluster = InProcessCluster(
@@ -156,14 +156,14 @@ class Standalone:
         )
 
     async def stop(self) -> None:
-        """End long polls, finish what is in flight, save, end."""
+        """End long polls, finish calls in flight, save, end."""
         self._draining = True
         await self._stack.aclose()
 
     async def failed(self) -> Exception:
-        """Wait until the broker cannot go on."""
+        """Wait until the broker cannot continue."""
         assert self._broker is not None
-        return await asyncio.shield(self._broker.failure)  # who waits here may be cancelled, the broker goes on
+        return await asyncio.shield(self._broker.failure)  # the waiter may be cancelled, the broker continues
 
     async def _stop_http(self) -> None:
         if self._http is not None:

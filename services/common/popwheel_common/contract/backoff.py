@@ -30,7 +30,7 @@ def wait_ms(group: Group | None, attempt: int) -> int:
 
 
 def steps_ms(group: Group | None) -> Sequence[int]:
-    """The waits of a group that lists them, after its 1st, 2nd ... failed attempt, in milliseconds."""
+    """Return the waits of a group that lists them, after its 1st, 2nd ... failed attempt, in milliseconds."""
     return RETRY_LADDER_MS if group is None or not group.backoff_ms else group.backoff_ms
 
 

@@ -17,7 +17,7 @@ _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}-[0-9a-f]{16}")
 
 
 def new_cluster_id(name: str, receipt_key: bytes) -> str:
-    """The id of a cluster whose state was just made.
+    """Return the id of a cluster whose state was just made.
 
     Args:
         name: of the cluster.
@@ -28,7 +28,7 @@ def new_cluster_id(name: str, receipt_key: bytes) -> str:
 
 
 def checked_cluster_id(text: str) -> str:
-    """A cluster id from outside; it may be empty.
+    """Return a cluster id from outside; it may be empty.
 
     Raises:
         StatusError: BAD_REQUEST.

@@ -12,22 +12,22 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, Cluster, ClusterUpdate, Group, Topic
 
-VERSIONS_PER_INCARNATION: Final = 1_000_000_000
-INCARNATIONS: Final = 1_000_000
-"""The state that controllers make when they find none draws its incarnation, by which two are distinguished. Versions,
-and ids of topics and groups, which are versions, say it in front of nine digits; all are exact as floats, too."""
+VERSIONS_PER_STORE: Final = 1_000_000_000
+STORE_IDS: Final = 1_000_000
+"""Controllers that find no store make one with a random id. A version is the store id followed by nine digits, and so
+are ids of topics and groups, which are versions. All are exact as floats, too."""
 
 _log = structlog.get_logger()
 
 
-def incarnation_of(version: int) -> int:
-    """Return the cluster id that a version belongs to."""
-    return version // VERSIONS_PER_INCARNATION
+def store_id_of(version: int) -> int:
+    """Return the id of the store that a version belongs to."""
+    return version // VERSIONS_PER_STORE
 
 
 @dataclass(slots=True)
-class _Told:
-    """A snapshot as far as it has come."""
+class _Partial:
+    """The parts of a snapshot that have arrived."""
 
     cluster: Cluster
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class _Told:
 class ClusterView:
     """The state that the controller streams (`Controller.Watch`), kept up to date by `apply`.
 
-    It stays as it is while the controller is away, so its reader goes on with what it knows. `ready` is False until
-    the first snapshot has come.
+    It is unchanged while no controller answers, so its readers continue with what they know. `ready` is False until the
+    first snapshot has arrived.
     """
 
     def __init__(self) -> None:
@@ -54,33 +54,33 @@ class ClusterView:
         self.paused_topics: set[str] = set()
         self.paused_groups: set[str] = set()
         self.away: set[str] = set()
-        """Broker groups that may come back and are in no route now."""
+        """Broker groups that may return and are in no route now."""
         self.name = ""
         self.cluster_id = ""
         """Id of the cluster that this process belongs to; empty until that is known."""
         self._receipt_key = b""
-        self._told: _Told | None = None
+        self._partial: _Partial | None = None
         self._listeners: list[Callable[[ClusterUpdate], None]] = []
         self._name_listeners: list[Callable[[ClusterUpdate], None]] = []
 
     @property
     def receipt_key(self) -> bytes:
-        """The key of the signature in receipt handles.
+        """Key of the signature in receipt handles.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key good handles would look forged, and
-                those that were issued would be refused later.
+            StatusError: HA_NOT_AVAILABLE before the first snapshot. Without the key, valid handles would look forged,
+                and issued ones would be refused later.
         """
         if not self._receipt_key:
             raise StatusError(
-                Code.HA_NOT_AVAILABLE, "the controller has not told yet which receipt handles are good; try again"
+                Code.HA_NOT_AVAILABLE, "the controller has not sent the key of receipt handles yet; try again"
             )
         return self._receipt_key
 
     @property
-    def incarnation(self) -> int:
-        """Number of the controllers' state; 0 before the first snapshot."""
-        return incarnation_of(self.named)
+    def store_id(self) -> int:
+        """Id of the controllers' store; 0 before the first snapshot."""
+        return store_id_of(self.named)
 
     def is_paused(self, group: str, topic: str) -> bool:
         """Return whether an operator has paused the group or the topic, so that nothing is delivered."""
@@ -93,16 +93,17 @@ class ClusterView:
         self._listeners.append(listener)
 
     def subscribe_to_names(self, listener: Callable[[ClusterUpdate], None]) -> None:
-        """Call `listener` with each update, also each part of a snapshot, before it counts: so that who has to look at
-        topics and groups does it part by part.
+        """Call `listener` with each update, also each part of a snapshot, before it is applied.
+
+        So a listener that checks topics and groups does it part by part.
         """
         self._name_listeners.append(listener)
 
     def apply(self, update: ClusterUpdate) -> None:
-        """Take in a snapshot, or a part of one, or a change. A change older than what is known is passed over, and so
-        is what has a name that can't be.
+        """Apply a snapshot, or a part of one, or a change. An outdated change is skipped, and so are illegal names.
 
-        What the parts of a snapshot contain counts when the last one has come: what is missing in it then was deleted.
+        The parts of a snapshot are applied when the last one has arrived: a topic or group that none of them has was
+        deleted.
 
         Raises:
             StatusError: BAD_REQUEST, the cluster itself has such a name; nothing has changed.
@@ -115,37 +116,42 @@ class ClusterView:
             return
         for listener in self._name_listeners:
             listener(update)
-        if update.snapshot and (self._told is None or update.HasField("cluster")):
-            self._told = _Told(update.cluster)
-        told = self._told if update.snapshot and self._told is not None else self
+        if update.snapshot and (self._partial is None or update.HasField("cluster")):
+            self._partial = _Partial(update.cluster)
+        target = self._partial if update.snapshot and self._partial is not None else self
         for topic in update.topics:
-            # What is reported anew is kept as it was: to let go of 100,000 at once would take a tenth of a second.
+            # An equal topic stays the same object: to free 100,000 at once would take a tenth of a second.
             known = self.topics.get(topic.name)
             if known is not None or self._is_legal(names.is_topic, topic.name):
-                told.topics[topic.name] = known if known == topic and known is not None else topic
+                target.topics[topic.name] = known if known == topic and known is not None else topic
         for group in update.groups:
-            held = self.groups.get(group.name)
-            if held is not None or self._is_legal(names.is_group, group.name):
-                told.groups[group.name] = held if held == group and held is not None else group
+            present = self.groups.get(group.name)
+            if present is not None or self._is_legal(names.is_group, group.name):
+                target.groups[group.name] = present if present == group and present is not None else group
         for broker in update.brokers:
             if self._is_legal(names.is_broker_group, broker.name):
-                told.brokers[broker.name] = broker
-        told.away.difference_update(told.brokers, update.departed_brokers)
-        told.away.update(name for name in update.away_brokers if self._is_legal(names.is_broker_group, name))
+                target.brokers[broker.name] = broker
+        target.away.difference_update(target.brokers, update.departed_brokers)
+        target.away.update(name for name in update.away_brokers if self._is_legal(names.is_broker_group, name))
         if update.more:
             return
-        if told is self._told:
-            self.name, self._receipt_key = told.cluster.name, told.cluster.receipt_key
-            self.cluster_id = told.cluster.id or self.cluster_id
-            self.topics, self.groups, self.brokers, self.away = told.topics, told.groups, told.brokers, told.away
-            self._told = None
+        if target is self._partial:
+            self.name, self._receipt_key = target.cluster.name, target.cluster.receipt_key
+            self.cluster_id = target.cluster.id or self.cluster_id
+            self.topics, self.groups, self.brokers, self.away = (
+                target.topics,
+                target.groups,
+                target.brokers,
+                target.away,
+            )
+            self._partial = None
         elif update.HasField("cluster"):
             self.cluster_id = update.cluster.id or self.cluster_id
         for name in update.deleted_topics:
             self.topics.pop(name, None)
         for name in update.deleted_groups:
             self.groups.pop(name, None)
-        self._note_pauses(update)
+        self._index_pauses(update)
         for name in update.departed_brokers:
             self.brokers.pop(name, None)
         self.version = update.version
@@ -154,8 +160,8 @@ class ClusterView:
         for listener in self._listeners:
             listener(update)
 
-    def _note_pauses(self, update: ClusterUpdate) -> None:
-        """Index what is paused: each delivery asks for it."""
+    def _index_pauses(self, update: ClusterUpdate) -> None:
+        """Index the paused topics and groups: each delivery checks them."""
         if update.snapshot:
             self.paused_topics = {name for name, each in self.topics.items() if each.paused_ms}
             self.paused_groups = {name for name, each in self.groups.items() if each.paused_ms}
@@ -171,5 +177,5 @@ class ClusterView:
     def _is_legal(rule: Callable[[str], bool], name: str) -> bool:
         legal = rule(name)
         if not legal:
-            _log.warning("the controller tells of a name that can't be, it is passed over", name=names.shown(name))
+            _log.warning("the controller has sent an illegal name, it is skipped", name=names.shown(name))
         return legal

@@ -35,7 +35,7 @@ def signature_of(secret: bytes, date_time: str) -> bytes:
 
 
 def signed_headers(credentials: Credentials, now_ms: int) -> dict[str, str]:
-    """The headers by which our own clients show who they are; none without an access key.
+    """Return the headers by which our own clients show who they are; none without an access key.
 
     Args:
         credentials: the user's.

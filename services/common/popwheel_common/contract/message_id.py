@@ -13,7 +13,7 @@ CLOCK_SKEW_MS: Final = 600_000
 
 
 def message_id(now_ms: int, machine: str, number: int) -> str:
-    """The id of a message.
+    """Return the id of a message.
 
     Args:
         now_ms: the time.
@@ -31,6 +31,6 @@ def message_ids(now_ms: int, machine: str) -> Iterator[str]:
 
 
 def made_since_ms(message_id: str) -> int | None:
-    """The earliest time at which a message may have been stored, wall clock; None if its id does not say it."""
+    """Return the earliest time at which a message may have been stored, wall clock; None if its id does not say it."""
     made = _ID.fullmatch(message_id)
     return None if made is None else max(0, _IDS_BEGIN_MS + int(made[1], 16) * 1000 - CLOCK_SKEW_MS)

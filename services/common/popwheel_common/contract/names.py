@@ -104,7 +104,7 @@ _ADVICE: Mapping[Kind, str] = {
 }
 _RETRY_SEPARATOR: Final = "+"
 _LITE_SEPARATOR: Final = "+"
-"""No name of a user topic has it, so a lite topic is told from that by it."""
+"""No name of a user topic has it, so it distinguishes a lite topic."""
 _CHARACTER: Final = "[%A-Za-z0-9_-]"
 _GROUP: Final = rf"{_CHARACTER}{{1,{GROUP_LENGTH_MAX}}}"
 _USER: Final = rf"(?!{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|{SYSTEM_PREFIX}){_CHARACTER}{{1,{TOPIC_LENGTH_MAX}}}"
@@ -128,7 +128,7 @@ class NameTooLongError(StatusError):
 
 @lru_cache(maxsize=_REMEMBERED_MAX)  # of names that passed: what raises is not kept
 def topic(text: str, use: Use) -> TopicName:
-    """A topic's name from outside.
+    """Return a topic's name from outside.
 
     Args:
         text: as it came.
@@ -149,7 +149,7 @@ def topic(text: str, use: Use) -> TopicName:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def group(text: str) -> GroupName:
-    """A consumer group's name from outside.
+    """Return a consumer group's name from outside.
 
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP.
@@ -163,7 +163,7 @@ def group(text: str) -> GroupName:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def checked_lite_topic(text: str) -> str:
-    """A lite topic's name from outside, as clients say it.
+    """Return a lite topic's name from outside, as clients say it.
 
     Raises:
         StatusError: ILLEGAL_LITE_TOPIC.
@@ -176,7 +176,7 @@ def checked_lite_topic(text: str) -> str:
 
 
 def broker_group(text: str) -> BrokerGroupName:
-    """A broker group's name from outside.
+    """Return a broker group's name from outside.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -187,7 +187,7 @@ def broker_group(text: str) -> BrokerGroupName:
 
 
 def cluster(text: str) -> ClusterName:
-    """A cluster's name from outside.
+    """Return a cluster's name from outside.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -198,7 +198,7 @@ def cluster(text: str) -> ClusterName:
 
 
 def page(text: str) -> str:
-    """The name of a page of the cluster's state, of which a file's or a resource's name is made.
+    """Return the name of a page of the cluster's state, of which a file's or a resource's name is made.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -209,7 +209,7 @@ def page(text: str) -> str:
 
 
 def process(text: str) -> str:
-    """A process' name for status pages, which may be empty.
+    """Return a process' name for status pages, which may be empty.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -256,7 +256,7 @@ def is_storable(text: str) -> bool:
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a topic's name."""
+    """Return the kind of a topic's name."""
     if name.startswith(RETRY_PREFIX):
         return Kind.RETRY
     if name.startswith(DEAD_LETTER_PREFIX):
@@ -267,22 +267,22 @@ def kind_of(name: str) -> Kind:
 
 
 def lite_topic(topic: str, lite: str) -> str:
-    """The name under which a lite topic of a topic is stored. Both are legal names; it fits into a record."""
+    """Return the name under which a lite topic of a topic is stored. Both are legal names; it fits into a record."""
     return f"{topic}{_LITE_SEPARATOR}{lite}"
 
 
 def lite_parent(topic: str) -> str:
-    """The topic that a lite topic is of, by its stored name; any other name up to a '+' in it."""
+    """Return the topic that a lite topic is of, by its stored name; any other name up to a '+' in it."""
     return topic.partition(_LITE_SEPARATOR)[0]
 
 
 def client_topic(topic: str) -> str:
-    """The topic that clients name for a stored one: that which a lite topic is of; any other topic itself."""
+    """Return the topic that clients name for a stored one: that which a lite topic is of; any other topic itself."""
     return topic.partition(_LITE_SEPARATOR)[0] if kind_of(topic) is Kind.LITE else topic
 
 
 def lite_of(topic: str) -> str:
-    """The lite topic's own name, of the name that it is stored under; empty if it is none."""
+    """Return the lite topic's own name, of the name that it is stored under; empty if it is none."""
     return topic.partition(_LITE_SEPARATOR)[2] if kind_of(topic) is Kind.LITE else ""
 
 
@@ -301,18 +301,18 @@ def retry_topic(group: str, topic: str) -> TopicName:
 
 
 def stored_retry_topic(group: str, topic: str) -> str:
-    """The same of any names: where an older release, which let retries of retries be, has put messages."""
+    """Return the same for any names: an older release had retry topics of retry topics."""
     return f"{RETRY_PREFIX}{group}{_RETRY_SEPARATOR}{topic}"
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group whose retry topic this is, as `retry_topic` makes it; empty if it is none."""
+    """Return the group of a retry topic, as `retry_topic` makes it; empty if it is none."""
     group, separator, _ = topic.removeprefix(RETRY_PREFIX).partition(_RETRY_SEPARATOR)
     return group if separator and topic.startswith(RETRY_PREFIX) else ""
 
 
 def topic_of_retry_topic(topic: str) -> str:
-    """The topic whose retry topic this is, as `retry_topic` makes it; empty if it is none.
+    """Return the topic of a retry topic, as `retry_topic` makes it; empty if it is none.
 
     Of a retry of a retry, as older releases made them, the topic at the bottom: it goes when that goes.
     """
@@ -325,17 +325,17 @@ def dead_letter_topic(group: str) -> TopicName:
 
 
 def revive_topic(cluster: str) -> str:
-    """The topic whose queues hold the CK and ACK records of a cluster's brokers."""
+    """Return the topic whose queues have the deliveries and acks of a cluster's brokers."""
     return f"{REVIVE_PREFIX}{cluster}"
 
 
 def quarantine_topic(cluster: str) -> str:
-    """The topic whose only queue has the poison messages of a cluster's brokers."""
+    """Return the topic whose only queue has the poison messages of a cluster's brokers."""
     return f"rmq_sys_QUARANTINE_{cluster}"
 
 
 def shown(text: str) -> str:
-    """A text from outside as a sentence or a line of a log may hold it: of bounded length, and printable."""
+    """Return a text from outside as a sentence or a line of a log may hold it: of bounded length, and printable."""
     return repr(text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "...")
 
 
@@ -359,7 +359,7 @@ def _rule(length_max: int) -> str:
 
 
 def _no_topic(text: str, kind: Kind) -> StatusError:
-    """The refusal of what is no name of the kind that its beginning says."""
+    """Return the refusal of a name that is illegal for the kind of its prefix."""
     if kind is Kind.RETRY:
         rule, length_max = (
             "made of a group and a topic or dead letter topic, '%RETRY%GROUP+TOPIC'",
@@ -369,7 +369,7 @@ def _no_topic(text: str, kind: Kind) -> StatusError:
         rule, length_max = "made of a group, '%DLQ%GROUP'", len(DEAD_LETTER_PREFIX) + GROUP_LENGTH_MAX
     else:
         rule, length_max = _rule(TOPIC_LENGTH_MAX), TOPIC_LENGTH_MAX
-        kind = Kind.USER if kind is Kind.LITE else kind  # nobody has to know of '+' to be told that it is no letter
+        kind = Kind.USER if kind is Kind.LITE else kind  # the sentence is about letters, '+' is none
     return _refusal(Code.ILLEGAL_TOPIC, f"{kind.value}: {rule}", text, length_max)
 
 

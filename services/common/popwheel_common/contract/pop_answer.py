@@ -24,7 +24,7 @@ class PopAnswer:
 
 
 def encode_pop_answer(answer: PopAnswer) -> bytes:
-    """A popwheel.v1.PopResponse."""
+    """Return a popwheel.v1.PopResponse."""
     return pb.PopResponse(
         messages=answer.messages,
         receipt_handles=answer.handles,

@@ -16,7 +16,7 @@ def levels_of(topic: Topic) -> int:
 
 
 def level_of(priority: int, levels: int) -> int:
-    """The queue of a message.
+    """Return the queue of a message.
 
     Args:
         priority: of the message, at least 0; the higher, the earlier.

@@ -37,9 +37,9 @@ class MessageRun:
         times_ms: of delayed messages when each is to be delivered, wall clock. Of half messages after how many
             milliseconds its sender is first asked how its transaction ended, 0 for the broker's own time. No column at
             all for others.
-        is_retry: whether an earlier try may have stored them: messages that stand at the end of the queue already, as
-            the ids of their sends tell, are not stored once more, and the answer is where they stand.
-        topic_id: which topic of that name; 0 if it is not said.
+        is_retry: whether an earlier try may have stored them: messages at the end of the queue with the ids of these
+            sends are not stored once more, and the answer is their offsets.
+        topic_id: id of the topic; 0 for any of that name.
         lite_topic: the lite topic of the topic that they are for; empty for none.
     """
 
@@ -56,7 +56,7 @@ class MessageRun:
 
     @property
     def stored_topic(self) -> str:
-        """The name of the topic that records of them are in."""
+        """Name of the topic that records of them are in."""
         return names.lite_topic(self.topic, self.lite_topic) if self.lite_topic else self.topic
 
     @property
@@ -88,7 +88,7 @@ class PutResult:
 
 
 def encode_runs(runs: Sequence[MessageRun]) -> bytes:
-    """A popwheel.v1.PutRequest."""
+    """Return a popwheel.v1.PutRequest."""
     request = pb.PutRequest()
     for run in runs:
         request.runs.add(
@@ -98,7 +98,7 @@ def encode_runs(runs: Sequence[MessageRun]) -> bytes:
             system_properties=run.system_properties,
             tags=run.tags,
             due_ms=run.times_ms if run.kind is PutKind.AT_TIME else (),
-            again=run.is_retry,
+            is_retry=run.is_retry,
             topic_id=run.topic_id,
             first_check_ms=run.times_ms if run.kind is PutKind.HALF else (),
             lite_topic=run.lite_topic,
@@ -118,7 +118,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
             run.tags[:],
             PutKind.HALF if run.first_check_ms else PutKind.AT_TIME if run.due_ms else PutKind.NOW,
             [*run.due_ms, *run.first_check_ms],  # a run that has both is uneven
-            run.again,
+            run.is_retry,
             run.topic_id,
             run.lite_topic,
         )
@@ -127,7 +127,7 @@ def decode_runs(data: bytes) -> list[MessageRun]:
 
 
 def encode_results(results: Sequence[PutResult]) -> bytes:
-    """A popwheel.v1.PutResponse."""
+    """Return a popwheel.v1.PutResponse."""
     response = pb.PutResponse()
     for result in results:
         response.results.add(

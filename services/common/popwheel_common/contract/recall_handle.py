@@ -27,8 +27,8 @@ class RecallHandle(NamedTuple):
         position: of its first TIMER record in the commit log; it names the timer for as long as it lives.
         due_ms: when it is to be delivered, wall clock.
         message_id: as its sender gave it.
-        epoch: of the master that gave the handle out; 0 for those of before there were any. One of an earlier epoch
-            cannot tell that there is no such message.
+        epoch: of the master that issued the handle; 0 in handles from before there were epochs. A master of an earlier
+            epoch cannot know that there is no such message.
         topic_id: of the message's topic, which another of the same name does not have; 0 if none was known.
     """
 
@@ -56,7 +56,7 @@ def encode(key: bytes, topic: str, message: RecallHandle) -> str:
 
 
 def broker_name(handle: str) -> str:
-    """The broker a handle belongs to; the signature is not looked at.
+    """Return the broker a handle belongs to; the signature is not checked.
 
     Raises:
         StatusError: BAD_REQUEST, if it has not the shape of a handle.
@@ -112,5 +112,5 @@ def _sign(key: bytes, topic: str, fields: bytes) -> bytes:
 def _invalid() -> StatusError:
     return StatusError(
         Code.BAD_REQUEST,
-        "this recall handle was not given out for this topic; use the one that came with the answer to the send",
+        "this recall handle was not issued for this topic; use the one that came with the answer to the send",
     )

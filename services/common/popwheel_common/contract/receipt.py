@@ -71,12 +71,12 @@ class HandleMaker:
         self._suffix = " " + _sign(key, group, topic, signed)
 
     def handle(self, queue_offset: int) -> str:
-        """The handle of the message at this offset."""
+        """Return the handle of the message at this offset."""
         return f"{self._prefix}{queue_offset}{self._suffix}"
 
 
 def broker_name(handle: str) -> str:
-    """The broker a handle belongs to.
+    """Return the broker a handle belongs to.
 
     Raises:
         StatusError: INVALID_RECEIPT_HANDLE, if it has not the shape of a handle.
@@ -150,7 +150,7 @@ def _parts(handle: str) -> tuple[str, int, str]:
 def _signed_fields(
     key: bytes, group: str, topic: str, signed: str, signature: str
 ) -> tuple[int, int, int, int, int, str, int] | None:
-    """The first seven fields, None if the signature is wrong; found out once for all messages of one pop."""
+    """Return the first seven fields, None if the signature is wrong; found out once for all messages of one pop."""
     given = signature.encode("utf-8", "surrogatepass")
     if not hmac.compare_digest(_sign(key, group, topic, signed).encode(), given):
         return None
@@ -166,5 +166,5 @@ def _sign(key: bytes, group: str, topic: str, signed: str) -> str:
 def _invalid() -> StatusError:
     return StatusError(
         Code.INVALID_RECEIPT_HANDLE,
-        "this receipt handle was not given out for this group and topic; use the one that came with the message",
+        "this receipt handle was not issued for this group and topic; use the one that came with the message",
     )

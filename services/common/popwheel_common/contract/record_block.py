@@ -55,7 +55,7 @@ class RecordBlock(NamedTuple):
     lengths: Numbers
 
     def heads(self) -> npt.NDArray[Any]:
-        """The header of each, of the type `HEAD`."""
+        """Return the header of each, of the type `HEAD`."""
         return heads_of(self.data, self.begins)
 
     def part(self, begin: int, end: int) -> "RecordBlock":
@@ -88,14 +88,14 @@ def windows(data: npt.NDArray[np.uint8], begins: Numbers, size: int) -> npt.NDAr
 
 
 def heads_of(data: npt.NDArray[np.uint8], begins: Numbers) -> npt.NDArray[Any]:
-    """The headers of the records that begin at some places of `data`, each of which has one whole."""
+    """Return the headers of the records that begin at some places of `data`, each of which has one whole."""
     if not len(begins):
         return np.empty(0, HEAD)
     return windows(data, begins, HEAD.itemsize).view(HEAD)[:, 0]
 
 
 def encode_block(next_offset: int, lengths: npt.NDArray[Any], stretches: Sequence[bytes]) -> bytes:
-    """The bytes of a `popwheel.v1.PullRecordsResponse`.
+    """Return the bytes of a `popwheel.v1.PullRecordsResponse`.
 
     Args:
         next_offset: where to go on.

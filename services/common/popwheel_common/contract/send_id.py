@@ -18,7 +18,7 @@ SEND_ID_BYTES: Final = len(_TAG) + _NUMBER.size
 
 
 def encode_send_id(send_id: int) -> bytes:
-    """The field to be written behind the system properties of a message.
+    """Return the field to be written behind the system properties of a message.
 
     Args:
         send_id: below 2**64; no other message has it.
@@ -27,14 +27,14 @@ def encode_send_id(send_id: int) -> bytes:
 
 
 def send_id_of(system_properties: bytes) -> int | None:
-    """The id that a proxy gave a message; None if none did."""
+    """Return the id that a proxy gave a message; None if none did."""
     if system_properties[-SEND_ID_BYTES : -_NUMBER.size] != _TAG:
         return None
     return int(_NUMBER.unpack_from(system_properties, len(system_properties) - _NUMBER.size)[0])
 
 
 def without_send_id(system_properties: bytes) -> bytes:
-    """The system properties as clients may see them."""
+    """Return the system properties as clients may see them."""
     if system_properties[-SEND_ID_BYTES : -_NUMBER.size] != _TAG:
         return system_properties
     return system_properties[:-SEND_ID_BYTES]

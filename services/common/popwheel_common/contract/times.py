@@ -19,5 +19,5 @@ def is_time(timestamp: Timestamp) -> bool:
 
 
 def milliseconds(timestamp: Timestamp) -> int:
-    """A time since the epoch, in whole milliseconds; of one that `is_time`."""
+    """Return a time since the epoch, in whole milliseconds; of one that `is_time`."""
     return timestamp.seconds * _MS_PER_S + timestamp.nanos // _NANOS_PER_MS

@@ -49,7 +49,7 @@ def encode(key: bytes, topic: str, half: TransactionId) -> str:
 
 
 def broker_name(text: str) -> str:
-    """The broker that an id belongs to; the signature is not looked at.
+    """Return the broker that an id belongs to; the signature is not checked.
 
     Raises:
         StatusError: INVALID_TRANSACTION_ID, if it has not the shape of an id.
@@ -105,5 +105,5 @@ def _sign(key: bytes, topic: str, fields: bytes) -> bytes:
 def _invalid() -> StatusError:
     return StatusError(
         Code.INVALID_TRANSACTION_ID,
-        "this transaction id was not given out for this topic; use the one that came with the answer to the send",
+        "this transaction id was not issued for this topic; use the one that came with the answer to the send",
     )

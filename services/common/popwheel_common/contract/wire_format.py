@@ -12,7 +12,7 @@ FIXED32: Final = 5
 
 
 def varint(value: int) -> bytes:
-    """The bytes of a number that is not negative."""
+    """Return the bytes of a number that is not negative."""
     if value < _SMALL:
         return _VARINTS[value]
     return _varint(value)
@@ -33,7 +33,7 @@ _VARINTS: Final = [_varint(number) for number in range(_SMALL)]
 
 
 def field(number: int, inside: bytes) -> bytes:
-    """A length-delimited field with a number below 16, such as a sub-message."""
+    """Return a length-delimited field with a number below 16, such as a sub-message."""
     return bytes((number << 3 | LENGTH_DELIMITED,)) + varint(len(inside)) + inside
 
 
@@ -68,7 +68,7 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, wire_type: int, position: int, end: int) -> int:
-    """The position behind a field's value that begins at `position` and must not reach beyond `end`.
+    """Return the position behind a field's value that begins at `position` and must not reach beyond `end`.
 
     Raises:
         StatusError: BAD_REQUEST, if the value is cut off or of a kind that protobuf 3 does not write (groups).
@@ -90,7 +90,7 @@ def skip(data: bytes, wire_type: int, position: int, end: int) -> int:
 
 
 def garbled() -> StatusError:
-    """The refusal of bytes that are not the protobuf message they should be."""
+    """Return the refusal of bytes that are not the protobuf message they should be."""
     return StatusError(
         Code.BAD_REQUEST, "the request is not a well-formed protobuf message; nothing of it was stored or changed"
     )

@@ -43,7 +43,7 @@ _CONSTANTS: dict[str, Scalar] = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 def value(token: Token) -> Node | None:
-    """The literal or property that a token is; None if it is none.
+    """Return the literal or property that a token is; None if it is none.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION: a number that is too large.
@@ -63,7 +63,7 @@ def value(token: Token) -> Node | None:
 
 
 def text_of(token: Token) -> str:
-    """The text that stands in quotes."""
+    """Return the text in quotes."""
     return token.text[1:-1].replace("''", "'")
 
 
@@ -97,7 +97,7 @@ def all_of(parts: Sequence[Node]) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """A node that stands where something must be true or false; a property alone is never true, as in RocketMQ.
+    """Return a node where a condition is required; a property alone is never true, as in RocketMQ.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION: it is neither, as all that makes nodes here says.

@@ -37,7 +37,7 @@ _TRUE_LENGTH = len("true")
 
 
 def evaluation(node: Node) -> Evaluation:
-    """The function that says what a node is for a message; it raises NotComparableError."""
+    """Return the function that evaluates a node for a message; it raises NotComparableError."""
     match node:
         case Literal(value):
             return lambda properties: value

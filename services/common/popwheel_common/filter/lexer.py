@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     r"|(?P<NAME>[a-zA-Z_$][a-zA-Z0-9_$]*+)"
     r"|(?P<SIGN><>|>=|<=|[<>=(),+-])"
 )
-"""No part gives back what it has taken, so nothing is read more than a few times."""
+"""No part backtracks, so no character is read more than a few times."""
 
 
 class Token(NamedTuple):
@@ -44,7 +44,7 @@ class Token(NamedTuple):
 
 
 def tokens_of(expression: str) -> Iterator[Token]:
-    """The tokens of a filter, and one of the kind `END`.
+    """Yield the tokens of a filter, and one of the kind `END`.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION, with the position of what is none, or of one too many.
@@ -66,12 +66,12 @@ def tokens_of(expression: str) -> Iterator[Token]:
 
 
 def refusal_at(position: int, why: str) -> StatusError:
-    """The refusal of a filter, with the position of what is wrong."""
+    """Return the refusal of a filter, with the position of what is wrong."""
     return refusal(f"at position {position} of the filter: {why}")
 
 
 def refusal(why: str) -> StatusError:
-    """The refusal of a filter."""
+    """Return the refusal of a filter."""
     return StatusError(Code.ILLEGAL_FILTER_EXPRESSION, why)
 
 

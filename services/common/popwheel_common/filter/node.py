@@ -136,7 +136,7 @@ def is_condition(node: Node) -> bool:
 
 
 def operands(node: Node) -> Sequence[Node]:
-    """The nodes that a node is made of."""
+    """Return the nodes that a node is made of."""
     match node:
         case AllOf() | AnyOf():
             return node.operands

@@ -19,7 +19,7 @@ class NotComparableError(Exception):
 
 
 def number_of(text: str) -> Number:
-    """The number that a text is.
+    """Return the number that a text is.
 
     Raises:
         NotComparableError: it is none.

@@ -27,7 +27,7 @@ from popwheel_common.filter.node import Node, operands
 DEPTH_MAX = 32
 """Limit of nested operators."""
 SHORT = 256
-"""Characters of an expression whose parsed form is small; of longer ones fewer are kept in mind."""
+"""Characters of an expression whose parsed form is small; fewer of the longer ones are cached."""
 
 _OPEN, _HIGH = "(", "the higher end of BETWEEN"
 _BINDS = {_OPEN: 0, "OR": 1, "AND": 2, "=": 3, "<>": 3}
@@ -45,7 +45,7 @@ class _Operator(NamedTuple):
 
 
 def parse(expression: str) -> Node:
-    """The condition that an SQL92 filter states.
+    """Return the condition that an SQL92 filter states.
 
     Raises:
         StatusError: ILLEGAL_FILTER_EXPRESSION, with the position of what is wrong.
@@ -72,14 +72,14 @@ class _Parser:
         self._operators: list[_Operator] = []
 
     def parse(self) -> Node:
-        """The whole expression. Raises StatusError: ILLEGAL_FILTER_EXPRESSION."""
+        """Return the whole expression. Raises StatusError: ILLEGAL_FILTER_EXPRESSION."""
         self._read_operand()
         while self._read_operator():
             self._read_operand()
         return self._operands[0]
 
     def _next(self, *kinds: str) -> Token:
-        """The next token, which must be of one of these kinds, if any are named."""
+        """Return the next token, which must be of one of these kinds, if any are named."""
         token = next(self._tokens)
         if kinds and token.kind not in kinds:
             raise _unexpected(token)

@@ -29,7 +29,7 @@ _SHOWN_LENGTH_MAX = 80
 _FROM_KUBERNETES = re.compile(
     rf"{ENVIRONMENT_PREFIX}(?:(?!\w*__)\w+_)?(?:SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)\w*)?)"
 )
-"""Kubernetes tells every pod of every service so; of a service `popwheel-proxy`, `POPWHEEL_PROXY_SERVICE_HOST`."""
+"""Variables by which Kubernetes announces each service to each pod, for example `POPWHEEL_PROXY_SERVICE_HOST`."""
 
 
 def load(

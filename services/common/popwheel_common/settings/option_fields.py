@@ -41,7 +41,7 @@ class OptionField:
 
 
 def sub_model(info: FieldInfo) -> type[BaseModel] | None:
-    """The model of a field that groups further settings; None if the field is itself a setting."""
+    """Return the model of a field that groups further settings; None if the field is itself a setting."""
     annotation = info.annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
@@ -57,7 +57,7 @@ def option_fields(model: type[BaseModel], prefix: str = "") -> Iterator[OptionFi
 
 
 def find_field(model: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
-    """The field at a path of names; None if there is none."""
+    """Return the field at a path of names; None if there is none."""
     info: FieldInfo | None = None
     for name in path:
         info = model.model_fields.get(name)
@@ -73,7 +73,7 @@ def possible_values(info: FieldInfo) -> str:
 
 
 def plain_value(value: object) -> str:
-    """A value as a person would write it in the file: `true`, `8081`, `[1000, 5000]`, nothing for none."""
+    """Return a value as a person would write it in the file: `true`, `8081`, `[1000, 5000]`, nothing for none."""
     if value is None:
         return "null"
     if isinstance(value, bool):

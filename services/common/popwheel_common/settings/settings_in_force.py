@@ -1,4 +1,4 @@
-"""Settings of a process as others may see them: what is secret is not shown (pure)."""
+"""Settings of a process for display, without secrets (pure)."""
 
 import re
 from typing import Any, Final
@@ -19,7 +19,7 @@ def shown_settings(options: BaseModel) -> dict[str, Any]:
 
 
 def without_passwords(text: str) -> str:
-    """A text in which no address has a user and a password."""
+    """Return a text in which no address has a user and a password."""
     return _IN_ADDRESS.sub("***", text)
 
 

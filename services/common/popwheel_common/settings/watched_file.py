@@ -43,7 +43,7 @@ class WatchedFile(Generic[Content]):
         return self._look() != self._stamp
 
     def refresh(self) -> bool:
-        """Take over what has changed; whether anything was. It reads and parses, so a large file goes to a thread."""
+        """Apply a changed file; return whether it was. It reads and parses, so a large file is read in a thread."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
@@ -52,7 +52,7 @@ class WatchedFile(Generic[Content]):
         except (OSError, ValueError) as error:
             self.trouble = str(error)
             _logger.warning(
-                f"{self._what} changed to what cannot be used, what was there before stays in force",
+                f"{self._what} has changed and cannot be used, its earlier content stays in force",
                 file=str(self._path),
                 reason=self.trouble,
             )

@@ -19,17 +19,17 @@ def before_answer(state: MutableMapping[str, Any], work: BeforeAnswer) -> None:
 async def call_before_answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Call an application; a request that has work to be done is answered after it."""
     state = scope.setdefault("state", {})
-    held: list[Message] = []
+    buffered: list[Message] = []
 
     async def answer(message: Message) -> None:
         if _KEY not in state:
             await send(message)
             return
-        held.append(message)
+        buffered.append(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
-            body = b"".join(each.get("body", b"") for each in held)
-            await state.pop(_KEY)(held[0]["status"], body)
-            for each in held:
+            body = b"".join(each.get("body", b"") for each in buffered)
+            await state.pop(_KEY)(buffered[0]["status"], body)
+            for each in buffered:
                 await send(each)
 
     try:

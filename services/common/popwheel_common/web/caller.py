@@ -63,12 +63,12 @@ class Caller:
 
 
 def anybody(address: str) -> Caller:
-    """The caller where no token is demanded: everybody may do everything."""
+    """Return the caller where no token is required: everybody may do everything."""
     return Caller(address or "somebody", Role.ADMINISTER, True, address)
 
 
 def nobody(address: str) -> Caller:
-    """The caller of a page of the console, which finds out by itself who it is."""
+    """Return the caller of a page of the console, which authenticates users itself."""
     return Caller("", Role.NONE, False, address)
 
 
@@ -78,6 +78,6 @@ def set_caller(state: MutableMapping[str, Any], caller: Caller) -> None:
 
 
 def caller_in(state: MutableMapping[str, Any]) -> Caller:
-    """The caller in the state of a request; where nothing stands before the application, it is anybody."""
+    """Return the caller in the state of a request; where nothing stands before the application, it is anybody."""
     found = state.get(_KEY)
     return found if isinstance(found, Caller) else anybody("")

@@ -36,7 +36,7 @@ _TWO_LENGTHS = "the request has both content-length and transfer-encoding: send 
 
 
 def connections_within(connections_max: int) -> int:
-    """The number of connections that are allowed, of all files that may be open an eighth at the most."""
+    """Return the limit of connections: at most an eighth of the files that may be open."""
     import resource  # Windows has none
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -92,12 +92,12 @@ class Connections:
         return True
 
     def moved(self, connection: "Connection") -> None:
-        """A connection is new, or has done with a request."""
+        """Record a connection that is new, or has completed a request."""
         self._open.pop(connection, None)
         self._open[connection] = self._clock.monotonic()
 
     def closed(self, connection: "Connection") -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._open.pop(connection, None)
         self._to_read.pop(connection, None)
         if not self._open and self._timer is not None:
@@ -136,7 +136,7 @@ class Connections:
 
 
 class _Flow(FlowControl):
-    """uvicorn's own, but reading goes on only when the connection says so.
+    """uvicorn's own, but reading continues only when the connection allows it.
 
     Args:
         transport: of the connection.
@@ -176,7 +176,7 @@ class Connection(H11Protocol):
 
     @property
     def waits_s_max(self) -> int | None:
-        """The seconds that it may wait for its client; None while the client waits for it."""
+        """Seconds that it may wait for its client; None while the client waits for it."""
         if self.transport.get_write_buffer_size():
             return TAKE_S_MAX
         cycle = self.cycle
@@ -243,7 +243,7 @@ class Connection(H11Protocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, as uvicorn wants it done."""
+        """Refuse bytes that are no request, by uvicorn's interface."""
         if len(self.conn.trailing_data[0]) > HEAD_BYTES_MAX:
             self._refuse(431, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_LONG)
         else:

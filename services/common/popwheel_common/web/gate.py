@@ -1,4 +1,4 @@
-"""Gate before an application: what is refused here is refused before anything of the request is read."""
+"""Gate before an application: it refuses requests before their body is read."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -54,7 +54,7 @@ BodyLimit = Callable[[str, str], int]
 
 
 def short_bodies(method: str, path: str) -> int:
-    """The limit where no route takes longer bodies."""
+    """Return the limit where no route takes longer bodies."""
     return BODY_BYTES_MAX
 
 
@@ -132,7 +132,7 @@ class Gate:
                 self._at_once -= 1
 
     def _trouble(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request that its headers keep from being looked at any further."""
+        """Return the refusal of a request by its headers; None if it is accepted."""
         if len(scope["headers"]) > HEADERS_MAX:
             self._refused.labels("headers").inc()
             return refusal(431, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_MANY_HEADERS)
@@ -207,11 +207,11 @@ class Gate:
                         return
                     is_long = True
                     self._long_bodies += 1
-            await self._hand_on(bytes(body), scope, receive, send)
+            await self._forward(bytes(body), scope, receive, send)
         finally:
             self._long_bodies -= is_long
 
-    async def _hand_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request whose body has been read to the application."""
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

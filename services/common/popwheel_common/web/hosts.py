@@ -40,7 +40,7 @@ class AllowedHosts:
 
 
 def host_name(host: str) -> str | None:
-    """The name or address in `host:port`, in small letters; None if there is none."""
+    """Return the name or address in `host:port`, in small letters; None if there is none."""
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
         if not bracket or (port and not port.startswith(":")) or not _is_address(name):

@@ -18,7 +18,7 @@ _HTTP_STATUSES = frozenset((400, 401, 402, 403, 404, 408, 409, 413, 429, 431, 50
 
 
 def http_status(code: int) -> int:
-    """The HTTP status that says the same as a code of `apache.rocketmq.v2.Code`."""
+    """Return the HTTP status that says the same as a code of `apache.rocketmq.v2.Code`."""
     status = _HTTP_STATUS_OF_CODE.get(Code.ValueType(code), code // 100)
     return status if status in _HTTP_STATUSES else (400 if 40000 <= code < 50000 else 500)
 
@@ -30,7 +30,7 @@ def refusal(
     headers: Mapping[str, str] | None = None,
     more: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """An answer that refuses.
+    """Return an answer that refuses.
 
     Args:
         status: of HTTP.
@@ -44,7 +44,7 @@ def refusal(
 
 
 def printable(message: str) -> str:
-    """A sentence that may hold what a caller wrote, as terminals and logs can bear it."""
+    """Return a sentence that may hold what a caller wrote, as terminals and logs can bear it."""
     escaped = "".join(each if each.isprintable() else repr(each)[1:-1] for each in message[:_MESSAGE_LENGTH_MAX])
     return escaped if len(message) <= _MESSAGE_LENGTH_MAX else f"{escaped}..."
 

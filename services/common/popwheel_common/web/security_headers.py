@@ -21,7 +21,7 @@ _ALWAYS: Final = (
 
 
 def security_headers(path: str, content_type: bytes = b"") -> list[tuple[bytes, bytes]]:
-    """The headers of an answer.
+    """Return the headers of an answer.
 
     Args:
         path: that was asked for.

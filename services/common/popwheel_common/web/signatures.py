@@ -35,7 +35,7 @@ class Signatures:
         )
 
     def sign(self, value: Any) -> str:
-        """A signed text.
+        """Return a signed text.
 
         Args:
             value: what JSON can say.
@@ -43,7 +43,7 @@ class Signatures:
         return str(self._serializer.dumps(value))
 
     def read(self, text: str, seconds_max: int) -> Any:
-        """The value of a signed text; None if nobody here signed it, or if that was too long ago.
+        """Return the value of a signed text; None if nobody here signed it, or if that was too long ago.
 
         Args:
             text: the signed text.

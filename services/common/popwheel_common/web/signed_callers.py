@@ -71,7 +71,7 @@ class SignedCallers:
         return identity.rights
 
     def header(self, identity: Identity, address: str) -> str:
-        """The header `authorization` of a request to the API.
+        """Return the header `authorization` of a request to the API.
 
         Args:
             identity: on whose behalf.
@@ -85,7 +85,7 @@ class SignedCallers:
         return authorization.startswith(_SCHEME)
 
     def caller(self, authorization: str) -> Caller | None:
-        """The caller that a header names; None if it is no good one (any more)."""
+        """Return the caller that a header names; None if it is no good one (any more)."""
         fields = self._signatures.read(authorization.removeprefix(_SCHEME), _GOOD_S)
         if fields is None:
             return None

@@ -37,7 +37,7 @@ class Token:
 
 
 class Tokens:
-    """Tells who calls, by the header `authorization: Bearer TOKEN`.
+    """Identifies callers by the header `authorization: Bearer TOKEN`.
 
     Args:
         path: file of tokens, one a line, so that a new one can be good before the old one is gone.
@@ -66,7 +66,7 @@ class Tokens:
         ).set_function(lambda: bool(self._file.trouble))
 
     def caller(self, authorization: str, address: str) -> Caller | None:
-        """The caller who shows a good token in a header; None without one. Each wrong one takes as long.
+        """Return the caller of a valid token in a header; None without one. A wrong token takes as long as a right one.
 
         Args:
             authorization: the header.
@@ -92,7 +92,7 @@ class Tokens:
 
 
 def tokens_of(data: bytes) -> Sequence[Token]:
-    """The tokens in a file: lines `NAME ROLE TOKEN`, or `TOKEN` alone, which may administer.
+    """Return the tokens in a file: lines `NAME ROLE TOKEN`, or `TOKEN` alone, which may administer.
 
     Raises:
         ValueError: there is none, or a line is none; the sentence shows none of them.

@@ -52,13 +52,13 @@ class Users:
         ).set_function(lambda: bool(self._file.trouble))
 
     def get(self, name: str) -> User | None:
-        """A user; None if there is none of that name (any more)."""
+        """Return a user; None if there is none of that name (any more)."""
         self._file.refresh()
         return self._file.content.get(name)
 
 
 def users_of(data: bytes) -> Mapping[str, User]:
-    """The users in a file; empty lines and lines that begin with `#` say nothing.
+    """Return the users in a file; empty lines and lines that begin with `#` say nothing.
 
     Raises:
         ValueError: a line is none, or there is no user; the sentence shows no hash.

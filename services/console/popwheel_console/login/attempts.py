@@ -1,4 +1,4 @@
-"""The limit of tries of a password, by name and by address (pure)."""
+"""Limit of login attempts, by name and by address (pure)."""
 
 from collections import OrderedDict, deque
 from typing import Final
@@ -10,7 +10,7 @@ _KEYS_MAX: Final = 10_000
 
 
 class Attempts:
-    """Counts failures. A name, or an address, that has failed too often has to wait."""
+    """Counter of failures. A name or an address with too many failures has to wait."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
@@ -24,7 +24,7 @@ class Attempts:
         Args:
             name: of the user.
             address: of the browser.
-            now_s: the steady clock.
+            now_s: the monotonic clock.
         """
         waits = [0.0]
         for key in (("name", name), ("address", address)):

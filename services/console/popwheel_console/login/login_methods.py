@@ -1,4 +1,4 @@
-"""The ways in which people can show who they are."""
+"""Login methods of the console."""
 
 from dataclasses import dataclass
 
@@ -23,5 +23,5 @@ class LoginMethods:
 
     @property
     def are_any(self) -> bool:
-        """True if anybody can log in; if not, the console is open to all."""
+        """True if there is a login; if not, the console is open to all."""
         return self.tokens is not None or self.users is not None or self.oidc is not None

@@ -1,4 +1,4 @@
-"""The session that a request has, and the forms that only pages of this console can send."""
+"""Sessions of requests, and the check that a form was sent by a page of this console."""
 
 from collections.abc import Mapping
 from typing import Final, cast
@@ -15,10 +15,10 @@ from popwheel_common.web.signed_callers import Identity, SignedCallers
 from popwheel_console.login.session import Session, Ticket, new_id
 
 LIVE_HEADER: Final = "x-popwheel-live"
-"""Header of a page that refreshes itself: nobody has asked for it, so it keeps no session alive."""
+"""Header of a background refresh, which does not keep a session alive."""
 _COOKIE: Final = "popwheel_session"
 _RENEWED_EVERY: Final = 20
-"""A cookie is renewed so often within the time in which an idle session ends."""
+"""Number of renewals of a cookie within the idle time-out of a session."""
 _FIELDS_MAX: Final = 100
 _NOT_OURS: Final = (
     "this form is not of a page of this console, or the page was opened too long ago: open the page again, and send "
@@ -31,8 +31,8 @@ class Logins:
 
     Args:
         options: of the console.
-        secret: of all controllers of a cluster.
-        signed: of those who have logged in; None: nobody has to.
+        secret: shared by all controllers of a cluster.
+        signed: callers that have logged in; None if no login is required.
         clock: the wall clock.
     """
 
@@ -51,7 +51,7 @@ class Logins:
         return self._signed is not None
 
     def session_of(self, request: Request) -> Session | None:
-        """The session of a request; None: somebody has to log in first."""
+        """Return the session of a request; None if a login is required first."""
         if self._signed is None:
             return Session()
         identity = self.ticket(request).identity
@@ -63,11 +63,11 @@ class Logins:
         return Session(identity.name, header, rights.role, rights.sees_data)
 
     def csrf_token(self, request: Request) -> str:
-        """Return the value that every form sends as `csrf`: it is valid for this session alone, and while it lasts."""
+        """Return the token that every form sends as `csrf`; it is valid for this session only."""
         return self._forms.sign(self.ticket(request).id)
 
     async def checked_form(self, request: Request) -> Mapping[str, str]:
-        """The fields of a form that a page of this console has sent.
+        """Return the fields of a form that a page of this console has sent.
 
         Raises:
             StatusError: FORBIDDEN: another page has sent it; BAD_REQUEST: it is no form.
@@ -84,7 +84,7 @@ class Logins:
         return fields
 
     def ticket(self, request: Request) -> Ticket:
-        """The content of a request's cookie; a new one if there is none that is good."""
+        """Return the content of a request's cookie; a new one if there is no valid cookie."""
         state = request.scope.setdefault("state", {})
         if "ticket" not in state:
             state["ticket"] = self._ticket(request.cookies.get(self._cookie, ""))
@@ -100,7 +100,7 @@ class Logins:
         return Ticket(new_id(), now_ms, 0)
 
     def begin(self, request: Request, identity: Identity) -> None:
-        """Begin a session after a login. It has a new id, so nobody can have known it before."""
+        """Begin a session after a login, with a new id, so that no one can have fixed it before."""
         request.scope.setdefault("state", {})["ticket"] = Ticket(new_id(), self._clock.wall_ms(), 0, identity)
 
     def end(self, request: Request) -> None:
@@ -108,7 +108,7 @@ class Logins:
         request.scope.setdefault("state", {})["ticket"] = Ticket(new_id(), self._clock.wall_ms(), 0)
 
     def keep(self, request: Request, response: Response) -> None:
-        """Set the browser's cookie, if it has none or its own is to be renewed."""
+        """Set the browser's cookie, if it is missing or due for renewal."""
         ticket, now_ms = self.ticket(request), self._clock.wall_ms()
         is_new = not ticket.renewed_ms
         if not is_new and (
@@ -123,5 +123,5 @@ class Logins:
             path="/",
             secure=self._is_secure,
             httponly=True,
-            samesite="lax",  # the way back from a provider of OpenID Connect begins at its site
+            samesite="lax",  # the redirect from an OpenID Connect provider is a cross-site request
         )

@@ -1,6 +1,6 @@
 """Login by OpenID Connect: the authorization code flow with PKCE, state and nonce (OpenID Connect Core 1.0, RFC 7636).
 
-Authlib speaks with the provider and checks what it says; here it is decided who may do what.
+Authlib talks to the provider and checks its answers; roles are decided here.
 """
 
 import re
@@ -20,19 +20,19 @@ from popwheel_common.web.signed_callers import OIDC, Identity
 
 CALLBACK: Final = "/login/oidc/callback"
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA", "RS384", "RS512", "ES384", "ES512", "PS384", "PS512")
-"""Signatures that are taken: none is none, and one with the client's secret could be made by whoever knows it."""
+"""Accepted signatures: no unsigned tokens, and none signed with the client's secret."""
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._@-]")
 _NAME_LENGTH_MAX: Final = 64
 
 
 class Oidc:
-    """A provider.
+    """OpenID Connect provider.
 
     Args:
         options: of the console.
 
     Raises:
-        ConfigurationError: they do not go together, or the secret cannot be read.
+        ConfigurationError: the options are inconsistent, or the secret cannot be read.
         MissingExtraError: the library is not installed.
     """
 
@@ -45,7 +45,7 @@ class Oidc:
         if not oidc.roles:
             raise ConfigurationError("console.oidc.roles", "must give a role to some value of console.oidc.role_claim")
         with needs_extra("console.oidc.issuer", "must be empty", "oidc"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it would like httpx's successor, and says so to whoever runs it
+            warnings.simplefilter("ignore")  # it recommends a successor of httpx
             from authlib.integrations.starlette_client import OAuth
         self._options = oidc
         self._redirect_url = options.url + CALLBACK
@@ -64,7 +64,7 @@ class Oidc:
         )
 
     async def begin(self, request: Request) -> Response:
-        """Send a browser to the provider. What is to be kept until it is back stands in the request's session.
+        """Redirect a browser to the provider; the request's session has the state until it returns.
 
         Raises:
             StatusError: the provider cannot be asked.
@@ -72,16 +72,16 @@ class Oidc:
         try:
             await self._learn()
             answer: Response = await self._client.authorize_redirect(request, self._redirect_url)
-        except Exception as error:  # of httpx, of Authlib, of what the provider says: it is not to be had
+        except Exception as error:  # httpx, Authlib and the provider have many errors
             raise _away(error) from error
         return answer
 
     async def finish(self, request: Request) -> Identity:
-        """Return the user that has come back from the provider.
+        """Return the user that the provider has redirected back.
 
         Raises:
-            StatusError: UNAUTHORIZED: the provider does not vouch for anybody, or this is no answer to a login that
-                began here; FORBIDDEN: there is no role for that person; or the provider cannot be asked.
+            StatusError: UNAUTHORIZED: the provider does not confirm a user, or the login did not begin here; FORBIDDEN:
+                the user has no role; or the provider cannot be asked.
         """
         import httpx
         from authlib.common.errors import AuthlibBaseError
@@ -102,7 +102,7 @@ class Oidc:
         return identity_of(claims, self._options)
 
     async def _learn(self) -> None:
-        """Ask what the provider offers, and take only signatures that nobody else can make."""
+        """Read the provider's metadata, and accept only asymmetric signatures."""
         offered: dict[str, Any] = await self._client.load_server_metadata()
         kinds = offered.get("id_token_signing_alg_values_supported") or ["RS256"]
         self._client.server_metadata["id_token_signing_alg_values_supported"] = [
@@ -111,7 +111,7 @@ class Oidc:
 
 
 def identity_of(claims: Mapping[str, Any], options: OidcOptions) -> Identity:
-    """Return the user of an ID token's claims, with that person's rights (pure).
+    """Return the user of an ID token's claims, with the user's rights (pure).
 
     Raises:
         StatusError: FORBIDDEN: no role is given to any value of the claim.

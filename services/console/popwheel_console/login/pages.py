@@ -1,4 +1,4 @@
-"""The routes by which people log in and out."""
+"""Routes of login and logout."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
@@ -30,16 +30,16 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LoginPages:
-    """Login and logout.
+    """Routes of login and logout.
 
     Args:
         logins: sessions and forms.
         renderer: of templates.
-        version: of the files for browsers.
-        methods: what is good for a login.
-        on_the_way: signs what is kept while a browser is at the provider.
-        clock: the steady clock.
-        registry: where logins are counted.
+        version: of the static files.
+        methods: of login.
+        on_the_way: signs the state while a browser is at the provider.
+        clock: the monotonic clock.
+        registry: for its metrics.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class LoginPages:
         self._attempts = Attempts()
         self._log = AuditLog(clock.monotonic)
         self._count = Counter(
-            "popwheel_console_logins", "Logins at the console, by how they ended", ("outcome",), registry=registry
+            "popwheel_console_logins", "Logins at the console, by outcome", ("outcome",), registry=registry
         )
         for outcome in ("done", "refused", "too_often"):
             self._count.labels(outcome)
         Gauge(
             "popwheel_console_login_failures_kept",
-            "Names and addresses of which failed logins are kept in mind",
+            "Names and addresses with recorded login failures",
             registry=registry,
         ).set_function(lambda: len(self._attempts))
 
@@ -81,7 +81,7 @@ class LoginPages:
         router.add_route("/logout", self._log_out, methods=["POST"], include_in_schema=False)
         if self._oidc is not None:
             router.add_route("/login/oidc", self._go, methods=["GET"], include_in_schema=False)
-            router.add_route(CALLBACK, self._come_back, methods=["GET"], include_in_schema=False)
+            router.add_route(CALLBACK, self._return_from_provider, methods=["GET"], include_in_schema=False)
 
     async def _show(self, request: Request) -> Response:
         if not self._logins.are_demanded or self._logins.session_of(request) is not None:
@@ -121,10 +121,10 @@ class LoginPages:
         return response
 
     async def _identity(self, request: Request, name: str, secret: str) -> Identity:
-        """Return the user of a password, or of a token where no name is given.
+        """Return the user of a password, or of a token if the name is empty.
 
         Raises:
-            StatusError: UNAUTHORIZED: it is wrong; TOO_MANY_REQUESTS: it was, too often.
+            StatusError: UNAUTHORIZED: it is wrong; TOO_MANY_REQUESTS: after too many failures.
         """
         address = "" if request.client is None else request.client.host
         wait_s = self._attempts.wait_s(name, address, self._clock.monotonic())
@@ -188,7 +188,7 @@ class LoginPages:
         self._logins.keep(request, response)
         return response
 
-    async def _come_back(self, request: Request) -> Response:
+    async def _return_from_provider(self, request: Request) -> Response:
         assert self._oidc is not None
         found = self._on_the_way.read(request.cookies.get(_ON_THE_WAY_COOKIE, ""), _ON_THE_WAY_S) or {}
         kept = found.get("kept", {}) if found.get("ticket") == self._logins.ticket(request).id else {}

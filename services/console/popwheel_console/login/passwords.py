@@ -1,4 +1,4 @@
-"""Checks passwords against hashes of Argon2id: in a thread, two at a time, as each takes 64 MiB and some 50 ms."""
+"""Check of passwords against Argon2id hashes: in a thread, two at a time, as each takes 64 MiB and some 50 ms."""
 
 import asyncio
 from typing import Final
@@ -11,7 +11,7 @@ _AT_ONCE: Final = 2
 
 
 class Passwords:
-    """Checks passwords."""
+    """Checker of passwords."""
 
     def __init__(self) -> None:
         self._hasher = PasswordHasher()
@@ -19,10 +19,10 @@ class Passwords:
         self._of_nobody = ""
 
     async def check(self, password_hash: str | None, password: str) -> bool:
-        """Return whether a password is the one of a hash.
+        """Return whether a password matches a hash.
 
         Args:
-            password_hash: of the user; None if there is no such user: then it takes as long, and is wrong.
+            password_hash: of the user; None for an unknown user: the check takes as long and fails.
             password: as it was typed.
         """
         async with self._room:
@@ -38,5 +38,5 @@ class Passwords:
 
 
 def hash_of(password: str) -> str:
-    """The hash of a password, for the file of users."""
+    """Hash a password for the file of users."""
     return PasswordHasher().hash(password)

@@ -1,4 +1,4 @@
-"""A session of the console, and the cookie that holds it: signed, so no controller keeps any."""
+"""Session of the console in a signed cookie, so that controllers store none."""
 
 import base64
 import os
@@ -14,13 +14,13 @@ _ID_BYTES: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A user of the console.
+    """User of the console.
 
     Args:
-        name: as the frame shows it; empty where nobody logs in.
-        authorization: header that is sent to the API; empty for none.
+        name: shown in the frame; empty without logins.
+        authorization: header for the API; empty for none.
         role: of the user.
-        sees_data: may see the bodies and properties of messages.
+        sees_data: whether the user may see bodies and properties of messages.
     """
 
     name: str = ""
@@ -31,13 +31,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The content of the cookie.
+    """Content of the cookie.
 
     Args:
         id: of the session; forms are bound to it.
-        began_ms: when the login was, or the first page.
-        renewed_ms: when the cookie was signed.
-        identity: who has logged in; None: nobody yet.
+        began_ms: time of the login, or of the first page.
+        renewed_ms: time of the signature.
+        identity: the user; None before a login.
     """
 
     id: str
@@ -52,11 +52,11 @@ class Ticket:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> "Ticket":
-        """Read it back from a cookie that was signed here."""
+        """Parse a cookie that was signed here."""
         identity = Identity.of_fields(fields) if "source" in fields else None
         return cls(fields["id"], fields["began"], fields["renewed"], identity)
 
 
 def new_id() -> str:
-    """An id that nobody can guess."""
+    """Return an unguessable id."""
     return base64.urlsafe_b64encode(os.urandom(_ID_BYTES)).decode()

@@ -1,4 +1,4 @@
-"""The balance of a group: where each message is that its topics ever got, and whether one is missing."""
+"""Balance of a group: its messages by state, and whether one is missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from popwheel_console.page import Page
 from popwheel_console.visit import ROWS, Visit, silences
 
 PLACES: Final = ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")
-"""Places of messages; together they are all that was stored."""
+"""States of messages; their sum is `stored`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The balance of one group.
+    """Balance of one group.
 
     Args:
-        sums: over all rows, by `stored`, a place or `difference`; None: not known, as not all of it is.
-        rows: of this page: one of each topic and broker.
+        sums: over all rows, by `stored`, a state or `difference`; None if a part is unknown.
+        rows: of this page, one per topic and broker.
         first: number of the first row.
-        total: how many rows there are.
-        next: number of the row with which the next page begins; None: this is the last.
-        explained: what the numbers are.
+        total: number of all rows.
+        next: number of the first row of the next page; None on the last one.
+        explained: meaning of the numbers.
         more: a broker has more topics than it listed.
     """
 
@@ -38,14 +38,14 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class BalancePage:
-    """Data of the page with a group's balance: where the messages of its topics are.
+    """Data of the page with a group's balance.
 
     Args:
         group, topic: that are asked for.
-        groups: to choose from, where none was asked for; None: not known.
-        balance: of the group; None: none was asked for, or it is not known.
+        groups: to choose from, if none was chosen; None: not known.
+        balance: of the group; None if none was chosen, or it is not known.
         why: why it is not known.
-        is_pending: it has not been answered yet.
+        is_pending: the answer is late.
         unanswered: who could not be asked.
     """
 
@@ -59,7 +59,7 @@ class BalancePage:
 
 
 async def gather(visit: Visit) -> BalancePage:
-    """Ask for the balance of a group, or for groups to choose from."""
+    """Fetch the balance of a group, or groups to choose from."""
     group, topic = visit.asked_for("group"), visit.asked_for("topic")
     if not group:
         answer = (await visit.ask(groups=Question("/groups", {"limit": ROWS})))["groups"]
@@ -72,13 +72,13 @@ async def gather(visit: Visit) -> BalancePage:
 
 
 def start_of(visit: Visit) -> int:
-    """The number of the first row that the address asks for; 0 if it is none."""
+    """Return the number of the first row in the address; 0 if it is invalid."""
     text = visit.asked_for("after")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 def balance_of(answer: Answer, first: int) -> Balance:
-    """The balance that an answer has, from some row on."""
+    """Return the balance in an answer, from a row on."""
     rows = answer.rows("rows")
     more = bool(answer.body.get("more"))
     is_whole = not more and not answer.rows("unanswered")
@@ -94,7 +94,7 @@ def balance_of(answer: Answer, first: int) -> Balance:
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """A sum, if every part is known."""
+    """Return a sum; None if a part is unknown."""
     values = [each[name] for each in rows]
     return None if None in values else sum(values)
 

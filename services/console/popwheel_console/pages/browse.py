@@ -1,4 +1,4 @@
-"""Messages that a topic holds, and those that come to it: from its end, from an offset, or from a time on."""
+"""Messages of a topic from its end, an offset or a time, and a tail of new ones."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ class BrowsePage:
         topic: as the API has it.
         wanted: the fields of the form.
         messages: the newest first if it begins at the end; None: not answered yet.
-        per_queue: how many of the end of each queue are looked at; 0: it begins elsewhere.
-        has_more: more queues were to be looked at than one page can.
-        next: address of the page that follows; empty if none does.
-        looked_through: how many were looked through; None: not known.
+        per_queue: how many are read from the end of each queue; 0: it begins elsewhere.
+        has_more: there are more queues than one page reads.
+        next: address of the next page; empty on the last one.
+        looked_through: number of scanned messages; None: not known.
         unanswered: who could not be asked.
     """
 
@@ -46,7 +46,7 @@ class BrowsePage:
 
 
 async def gather(visit: Visit) -> BrowsePage:
-    """Ask for the topic, and for its messages."""
+    """Fetch the topic and its messages."""
     name = visit.path["name"]
     wanted = wanted_of(visit)
     answers = await visit.ask(topic=Question(f"/topics/{part(name)}"), brokers=Question("/brokers"))
@@ -61,7 +61,7 @@ async def gather(visit: Visit) -> BrowsePage:
 
 
 def wanted_of(visit: Visit) -> dict[str, str]:
-    """The fields of the form, as the address has them."""
+    """Return the fields of the form, from the address."""
     fields = ("at", "broker", "queue_id", "key", "tag", "lite_topic", "after")
     return {"from": visit.asked_for("from", FROM)} | {each: visit.asked_for(each).strip() for each in fields}
 
@@ -87,7 +87,7 @@ def query_of(wanted: Mapping[str, str], per_queue: int) -> dict[str, str | int |
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970 of a time in UTC, or of such a number. Raises Refused: it is neither."""
+    """Parse a time in UTC, or milliseconds since 1970; raise Refused for other texts."""
     if text.isascii() and text.isdigit():
         return _number(text, "time")
     found = _TIME.fullmatch(text)
@@ -108,7 +108,7 @@ def _number(text: str, what: str) -> int:
 def browse_page(
     topic: Mapping[str, Any], wanted: Mapping[str, str], per_queue: int, found: Listed | None
 ) -> BrowsePage:
-    """Return the page of these answers. Raises Refused: the API refuses the request."""
+    """Return the page of these answers; raise Refused if the API refuses the request."""
     if found is not None and not found.first.is_good:
         raise Refused(found.first)
     rows = [] if found is None else list(found.rows)
@@ -144,7 +144,7 @@ class TailPage:
 
 
 async def gather_tail(visit: Visit) -> TailPage:
-    """Ask for the topic; a browser asks for what comes by itself."""
+    """Fetch the topic; the browser opens the stream of events itself."""
     name = visit.path["name"]
     topic = await visit.need(Question(f"/topics/{part(name)}"))
     wanted = {each: visit.asked_for(each).strip() for each in ("key", "tag", "lite_topic")}

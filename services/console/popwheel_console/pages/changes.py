@@ -1,4 +1,4 @@
-"""Log of changes: their users, objects, times and addresses."""
+"""Change log: users, objects, times and addresses of changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from popwheel_console.visit import ROWS, Visit
 
 @dataclass(frozen=True, slots=True)
 class ChangesPage:
-    """Data of the page with the log of changes.
+    """Data of the page with the change log.
 
     Args:
         object, who: that are asked for.
@@ -28,7 +28,7 @@ class ChangesPage:
 
 
 async def gather(visit: Visit) -> ChangesPage:
-    """Ask for a page of changes."""
+    """Fetch a page of changes."""
     asked = {name: visit.asked_for(name) for name in ("object", "who", "after")}
     answer = await visit.need(Question("/changes", {**asked, "limit": ROWS}))
     return ChangesPage(**asked, changes=answer.rows("changes"), next=answer.text("next"))

@@ -16,8 +16,8 @@ class ClientPage:
 
     Args:
         id: of the client.
-        at: what each proxy knows of it.
-        messages: that it holds, as far as proxies know.
+        at: its data at each proxy.
+        messages: its messages in flight, as far as proxies know.
         unanswered: who could not be asked.
     """
 
@@ -28,7 +28,7 @@ class ClientPage:
 
 
 async def gather(visit: Visit) -> ClientPage:
-    """Ask for all of it."""
+    """Fetch the client from all proxies."""
     client_id = visit.path["id"]
     answer = await visit.need(Question(f"/clients/{part(client_id)}"))
     return ClientPage(client_id, answer.rows("at"), answer.rows("messages"), silences(answer))

@@ -1,4 +1,4 @@
-"""Clients through all proxies: who they are, what they read and send to, what they hold."""
+"""Clients of all proxies: identity, topics, messages in flight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ClientsPage:
 
 
 async def gather(visit: Visit) -> ClientsPage:
-    """Ask for a page of clients."""
+    """Fetch a page of clients."""
     asked = {name: visit.asked_for(name) for name in ("group", "topic", "prefix", "after")}
     found = await visit.together(clients=lambda: visit.listed(Question("/clients", asked), "clients"))
     listed: Listed | None = found["clients"]

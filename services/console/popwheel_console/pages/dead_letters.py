@@ -1,4 +1,4 @@
-"""Dead letters of a group: what failed as often as it may, and the forms that give it back or pass it over."""
+"""Dead letters of a group, and the forms that redrive or purge them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from popwheel_console.visit import ROWS, Refused, Visit, silences
 REDRIVE_MAX: Final = 1_000
 """Limit of one redrive, as the API has it."""
 _BROKERS_MAX: Final = 16
-"""Asked at once, where no broker was named."""
+"""Limit of brokers that are asked if none was named."""
 _NUMBER_LENGTH_MAX: Final = 18
 _REFUSED_SHOWN: Final = 3
 
@@ -25,9 +25,9 @@ class Deposit:
 
     Args:
         broker: where they are.
-        total: how many there are.
-        end_offset: of the next one that comes: a redrive takes none from here on.
-        next: offset at which those begin that are not shown; None: all are shown.
+        total: number of them.
+        end_offset: offset of the next one: a redrive ends before it.
+        next: offset of the first one that is not shown; None: all are shown.
     """
 
     broker: str
@@ -46,15 +46,15 @@ class DeadLettersPage:
     """Data of the page with a group's dead letters.
 
     Args:
-        group: whose they are.
+        group: of the dead letters.
         broker: that is asked for; empty: all.
         begin: offset at which the page begins.
         deposits: one of each broker that answered; None: not answered yet.
         total: how many there are at all brokers; None: not known.
         letters: of this page, the oldest first.
-        purge: how many a purge would take; None: nobody wants to purge, or it is not known.
+        purge: number that a purge would delete; None if no purge is open, or it is not known.
         purge_why: why not.
-        is_purging: somebody wants to purge.
+        is_purging: whether the form of a purge is open.
         unanswered: who could not be asked.
     """
 
@@ -71,12 +71,12 @@ class DeadLettersPage:
 
 
 async def gather(visit: Visit) -> DeadLettersPage:
-    """Ask one broker for a page, or all for their first."""
+    """Fetch a page of one broker, or the first page of each."""
     group, broker, begin = visit.path["name"], visit.asked_for("broker"), number_of(visit.asked_for("begin"))
     is_purging = visit.asked_for("do") == "purge" or "typed" in visit.form
     brokers = [broker] if broker else await _brokers(visit)
     query = {"begin": begin if broker else 0, "limit": ROWS}
-    # Brokers have a word before their names, as one may be named like the other question.
+    # Brokers' names get a prefix, as a broker may be named like another question.
     questions = {
         f"at {name}": Question(f"/groups/{part(group)}/dead-letters/{part(name)}", query)
         for name in brokers[:_BROKERS_MAX]
@@ -101,10 +101,10 @@ def dead_letters_page(
     not_asked: Sequence[str] = (),
     purge: Answer | None = None,
 ) -> DeadLettersPage:
-    """Return the page of these answers: the lists of brokers, the names of others, and what a purge would take.
+    """Return the page of these answers: the lists of brokers, the other brokers, and the result of a purge's dry run.
 
     Raises:
-        Refused: no broker lists anything, and one says why.
+        Refused: no broker answered with a list, and one gave a reason.
     """
     good = {name: each for name, each in lists.items() if each.is_good}
     refusals = [each for each in lists.values() if not each.is_good and not each.is_pending]
@@ -128,14 +128,14 @@ def dead_letters_page(
         is_purging=purge is not None,
         unanswered=[
             *(f"{name}: {each.why}" for name, each in lists.items() if not each.is_good),
-            *(f"{name}: a page asks {_BROKERS_MAX} brokers at the most; name this one" for name in not_asked),
+            *(f"{name}: a page asks at most {_BROKERS_MAX} brokers; name this one" for name in not_asked),
             *([] if purge is None else silences(purge)),
         ],
     )
 
 
 def number_of(text: str) -> int:
-    """A number that an address or a form has; 0 if it has none."""
+    """Return a number of an address or a form; 0 if it is missing."""
     return int(text) if _is_number(text) else 0
 
 
@@ -151,14 +151,14 @@ async def redrive(visit: Visit) -> Done:
     question = Question(f"/groups/{part(group)}/dead-letters/{part(broker)}/redrive", method="POST", body=body)
     answer = await visit.need(question)
     kept = answer.number("kept")
-    notice = f"{plural(answer.number('redriven'), 'dead letter')} of {broker} will come again."
+    notice = f"{plural(answer.number('redriven'), 'dead letter')} of {broker} will be redelivered."
     if kept:
         notice += f" {plural(kept, 'other')} stayed: the topic is gone, or it cannot be read."
     return Done(link("groups", group, "dead-letters"), notice)
 
 
 async def choose(visit: Visit) -> Done:
-    """Redrive chosen dead letters, or show what that would do."""
+    """Redrive chosen dead letters, or show the result of a dry run."""
     group, dry_run = visit.path["name"], visit.form.get("do") == "dry_run"
     letters = [chosen for name in visit.form if (chosen := _chosen(name)) is not None]
     if not letters:
@@ -166,7 +166,7 @@ async def choose(visit: Visit) -> Done:
     body = {"letters": letters, "dry_run": dry_run}
     answer = await visit.need(Question(f"/groups/{part(group)}/dead-letters/redrive", method="POST", body=body))
     will = "would" if dry_run else "will"
-    notice = f"{plural(answer.number('redriven'), 'dead letter')} {will} come again."
+    notice = f"{plural(answer.number('redriven'), 'dead letter')} {will} be redelivered."
     if kept := answer.number("kept"):
         notice += f" {plural(kept, 'other')} {will} stay: the topic is gone, or it cannot be read."
     if moved := answer.number("moved"):
@@ -177,13 +177,13 @@ async def choose(visit: Visit) -> Done:
 
 
 def _chosen(name: str) -> dict[str, object] | None:
-    """A dead letter that the name of a field stands for; None if it stands for none."""
+    """Return the dead letter that a field's name stands for; None if there is none."""
     place, is_letter, broker = name.partition("@")
     return {"broker": broker, "queue_offset": int(place)} if is_letter and place and _is_number(place) else None
 
 
 async def purge(visit: Visit) -> Done:
-    """Pass over all dead letters of a group whose name was typed."""
+    """Purge all dead letters of a group whose name was typed."""
     group = visit.path["name"]
     if visit.form.get("typed") != group:
         raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was purged: type {group} to purge its dead letters"))

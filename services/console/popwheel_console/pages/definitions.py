@@ -1,4 +1,4 @@
-"""The forms that make, change and delete topics and groups; a deletion shows before what would go."""
+"""Forms that create, change and delete topics and groups; a deletion shows its loss before."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Deletion:
     """Data of a deletion's form.
 
     Args:
-        kind, name: what is to go.
-        loss: what would go with it; None: not known.
+        kind, name: of the object to delete.
+        loss: what would be deleted with it; None: not known.
         why: why not.
         unanswered: who could not be asked.
     """
@@ -34,17 +34,17 @@ class Deletion:
 
     @property
     def noun(self) -> str:
-        """One of that kind, in a word."""
+        """Name of the kind, in the singular."""
         return self.kind.removesuffix("s")
 
 
 def is_wanted(visit: Visit, form: str, field: str) -> bool:
-    """Return whether a page shows one of these forms: its address asks for it, or it was sent and refused."""
+    """Return whether a page shows one of these forms: requested by its address, or sent and refused."""
     return visit.asked_for("do") == form or field in visit.form
 
 
 def loss_question(kind: Kind, name: str) -> Question:
-    """The question what a deletion would take."""
+    """Return the question for a dry run of a deletion."""
     return Question(f"/{kind}/{part(name)}", {"dry_run": "true"}, method="DELETE")
 
 
@@ -54,10 +54,10 @@ def deletion(kind: Kind, name: str, loss: Answer) -> Deletion:
 
 
 async def delete(visit: Visit, kind: Kind) -> Done:
-    """Delete what the address names, if its name was typed.
+    """Delete the object of the address, if its name was typed.
 
     Raises:
-        Refused: it was not, or the API refuses.
+        Refused: the name was not typed, or the API refuses.
     """
     name = visit.path["name"]
     if visit.form.get("typed") != name:
@@ -67,12 +67,12 @@ async def delete(visit: Visit, kind: Kind) -> Done:
 
 
 async def make(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
-    """Make a topic or a group.
+    """Create a topic or a group.
 
     Args:
         visit: has the form, with the name.
-        kind: of what is made.
-        body: what the form says besides.
+        kind: of the new object.
+        body: other fields of the form.
 
     Raises:
         Refused: the API refuses.
@@ -83,12 +83,12 @@ async def make(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
 
 
 async def change(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
-    """Change what the address names.
+    """Change the object of the address.
 
     Args:
         visit: has the address.
-        kind: of what is changed.
-        body: what becomes different.
+        kind: of the object.
+        body: its new settings.
 
     Raises:
         Refused: the API refuses.
@@ -100,11 +100,11 @@ async def change(visit: Visit, kind: Kind, body: Mapping[str, object]) -> Done:
 
 
 def number(text: str) -> int | str:
-    """A number; what is none is the API's to refuse."""
+    """Return a number; the API refuses invalid ones."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else text
 
 
 def said(visit: Visit, numbers: Sequence[str], words: Sequence[str] = ()) -> dict[str, object]:
-    """The fields of a form that are not empty."""
+    """Return the fields of a form that are not empty."""
     given = {name: visit.form.get(name, "").strip() for name in (*numbers, *words)}
     return {name: number(value) if name in numbers else value for name, value in given.items() if value}

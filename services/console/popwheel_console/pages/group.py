@@ -1,4 +1,4 @@
-"""One consumer group: how far it is in each queue, what it retries, its dead letters, its clients."""
+"""Consumer group: progress in each queue, retries, dead letters, clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,24 +9,29 @@ from popwheel_console.api_client import part
 from popwheel_console.page import Action, Done, Page
 from popwheel_console.pages import definitions
 from popwheel_console.pages.definitions import Deletion, deletion, is_wanted, loss_question, said
-from popwheel_console.pages.held import plain_topic
+from popwheel_console.pages.in_flight import plain_topic
 from popwheel_console.pages.topic import trends
 from popwheel_console.view.drawings import Spark, share
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
 _QUEUES_MAX: Final = 100
 _STEPS_MAX: Final = 20
-_LINES: Final = (("Waiting", "lag", ""), ("Behind by", "lag_ms", "ms"), ("Held", "held", ""), ("Out", "out_rate", "/s"))
+_LINES: Final = (
+    ("Waiting", "lag", ""),
+    ("Behind by", "lag_ms", "ms"),
+    ("In flight", "held", ""),
+    ("Out", "out_rate", "/s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the retry ladder.
+    """Step of the retry ladder.
 
     Args:
-        attempt: that follows.
-        wait_ms: after the failure before.
-        is_last: the message is a dead letter after it.
+        attempt: number of the next attempt.
+        wait_ms: wait before it.
+        is_last: whether a failed message becomes a dead letter after it.
     """
 
     attempt: int
@@ -36,12 +41,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue that the group reads.
+    """Queue that the group reads.
 
     Args:
         queue: as the API has it.
         topic: that messages were sent to.
-        is_retry: it has the group's retries of the topic.
+        is_retry: whether it has the group's retries of the topic.
         share: of the greatest lag, in percent.
     """
 
@@ -57,15 +62,15 @@ class GroupPage:
 
     Args:
         group: as the API has it.
-        numbers: what is known of it.
-        lag, held, retrying, dead_letters: None: not known.
+        numbers: its activity.
+        lag, `held`, retrying, dead_letters: None: not known.
         trends: of the last hour.
         ladder: its retries.
-        queues: those of this page, the furthest behind first; None: not answered yet.
-        next: where the list of queues goes on.
+        queues: of this page, those with the greatest lag first; None: not answered yet.
+        next: start of the next page of queues.
         clients: the first few; None: not known.
-        deletion: the form that deletes it; None: nobody asked for it.
-        is_changing: somebody wants to change it.
+        deletion: the form that deletes it; None if it is not open.
+        is_changing: whether the form that changes it is open.
         unanswered: who could not be asked.
     """
 
@@ -86,7 +91,7 @@ class GroupPage:
 
 
 async def gather(visit: Visit) -> GroupPage:
-    """Ask for all of it at once."""
+    """Fetch all parts concurrently."""
     name = visit.path["name"]
     progress = Question(f"/groups/{part(name)}/progress", {"after": visit.asked_for("after")})
     found = await visit.together(
@@ -133,10 +138,10 @@ def group_page(
     )
 
 
-def _known(told: int | None, rows: Sequence[Mapping[str, Any]], key: str, *, is_whole: bool) -> int | None:
-    """A sum: as the API shows it, or of all queues, if all are known."""
-    if told is not None:
-        return told
+def _known(reported: int | None, rows: Sequence[Mapping[str, Any]], key: str, *, is_whole: bool) -> int | None:
+    """Return a sum: the API's, or that of all queues if all are known."""
+    if reported is not None:
+        return reported
     return sum(each[key] for each in rows) if is_whole else None
 
 
@@ -152,7 +157,7 @@ def _queues(rows: Sequence[Mapping[str, Any]]) -> list[QueueRow]:
 
 
 def ladder(group: Mapping[str, Any]) -> list[Step]:
-    """The waits between attempts, up to the last one or the twentieth."""
+    """Return the waits between attempts, up to the last one or the twentieth."""
     attempts, waits = int(group["max_attempts"]), group.get("backoff_ms") or []
     grows = group.get("exponential_backoff")
     found: list[Step] = []
@@ -173,7 +178,7 @@ async def delete(visit: Visit) -> Done:
 
 
 async def change(visit: Visit) -> Done:
-    """Change how often messages of a group are tried."""
+    """Change the delivery attempts of a group."""
     return await definitions.change(visit, "groups", said(visit, ["max_attempts"]))
 
 

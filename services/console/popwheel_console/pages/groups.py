@@ -1,4 +1,4 @@
-"""All consumer groups, how far behind each is, and the form that makes one."""
+"""List of consumer groups with their lag, and the form that creates one."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ from popwheel_console.visit import Visit
 
 
 async def gather(visit: Visit) -> NameList:
-    """Ask for a page of groups."""
+    """Fetch a page of groups."""
     return await name_list(visit, "groups")
 
 
 async def create(visit: Visit) -> Done:
-    """Make a group."""
+    """Create a group."""
     return await make(visit, "groups", {"fifo": visit.form.get("fifo") == "yes", **said(visit, ["max_attempts"])})
 
 

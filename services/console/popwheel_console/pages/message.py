@@ -1,4 +1,4 @@
-"""One message: what became of it, its life as a time line, and what is in it."""
+"""Message: its fate, its events as a time line, and its content."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ _DIGITS_MAX: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupState:
     """State of a message for one group.
 
     Args:
         group: its name.
-        words: in a word or two.
-        fate: in a sentence, as the API says it; empty if it does not.
+        words: the state, in a word or two.
+        fate: the state in a sentence, from the API; may be empty.
         state: its colour.
-        popped_ms, due_ms: of one that is in flight; else None.
+        popped_ms, due_ms: of one in flight; else None.
         attempts: failed deliveries.
         set_aside: its id in the quarantine; empty if it is not there.
     """
@@ -47,12 +47,12 @@ class MessagePage:
     Args:
         message_id: of the message.
         topic: that it was sent to.
-        message: what is in it, as the API has it at one place.
-        standings: of each group, the latest.
-        fate: a sentence about all of it; empty if the API has none.
-        events: of its life.
-        events_are_told: brokers have reported them; else they are read from its places, and some are not known.
-        known_since: since when brokers know events, a row each.
+        message: its content, from one of its places.
+        states: of each group, the latest.
+        fate: the overall fate, in a sentence; may be empty.
+        events: in order of time.
+        events_are_reported: whether brokers have reported them; else they are derived from its places, and incomplete.
+        known_since: start of each broker's record of events.
         time_line: the drawing; None: there is nothing to draw.
         places: where it is and was.
         unanswered: who could not be asked.
@@ -61,10 +61,10 @@ class MessagePage:
     message_id: str
     topic: str
     message: Mapping[str, Any]
-    standings: Sequence[Standing]
+    states: Sequence[GroupState]
     fate: str
     events: Sequence[Event]
-    events_are_told: bool
+    events_are_reported: bool
     known_since: Sequence[Mapping[str, Any]]
     time_line: TimeLine | None
     places: Sequence[Mapping[str, Any]]
@@ -72,10 +72,10 @@ class MessagePage:
 
 
 async def gather(visit: Visit) -> MessagePage:
-    """Ask for its places, and for its events."""
+    """Fetch its places and its events."""
     topic, message_id = visit.path["topic"], visit.path["message_id"]
     path = f"/messages/{part(message_id)}"
-    # A topic may have millions from before that.
+    # the topic may have millions of earlier messages
     asked = visit.asked_for("since_ms")
     is_time = asked.isascii() and asked.isdigit() and len(asked) <= _DIGITS_MAX
     since_ms = int(asked) if is_time else made_since_ms(message_id) or 0
@@ -95,13 +95,13 @@ async def gather(visit: Visit) -> MessagePage:
                 404,
                 {},
                 "NOT_FOUND_SO_FAR",
-                f"{message_id} is not among the messages of {topic} that were looked through, and there are more:"
-                f" popwheel message trace {message_id} --topic {topic} looks through all",
+                f"{message_id} is not among the messages of {topic} that were scanned, and there are more:"
+                f" popwheel message trace {message_id} --topic {topic} scans all",
             )
         )
     if not places.rows:
         silent = f" ({'; '.join(places.unanswered)})" if places.unanswered else ""
-        silent += "; older ones were not looked at, as the address says since when" if is_time else ""
+        silent += "; older ones were not scanned, as the address has a start time" if is_time else ""
         raise Refused(
             Answer(
                 404, {}, "MESSAGE_NOT_FOUND", f"no broker has the message {message_id} in {topic} (any more){silent}"
@@ -110,55 +110,55 @@ async def gather(visit: Visit) -> MessagePage:
     return message_page(message_id, topic, places, found["events"], visit.now_ms)
 
 
-def message_page(message_id: str, topic: str, places: Listed, told: Answer, now_ms: int) -> MessagePage:
+def message_page(message_id: str, topic: str, places: Listed, reported: Answer, now_ms: int) -> MessagePage:
     """Return the page of these answers."""
-    events = life.told(told.rows("events")) if told.is_good else life.read_from(places.rows)
-    unanswered = [*places.unanswered, *silences(told)]
+    events = life.from_events(reported.rows("events")) if reported.is_good else life.from_places(places.rows)
+    unanswered = [*places.unanswered, *silences(reported)]
     return MessagePage(
         message_id=message_id,
         topic=topic,
         message=next((each for each in places.rows if each["topic"] == topic), places.rows[0]),
-        standings=_standings(places.rows, topic),
+        states=_group_states(places.rows, topic),
         fate=next((str(each["fate"]) for each in places.rows if each.get("fate")), ""),
         events=events,
-        events_are_told=told.is_good,
-        known_since=told.rows("known_since"),
+        events_are_reported=reported.is_good,
+        known_since=reported.rows("known_since"),
         time_line=life.time_line(events, now_ms),
         places=places.rows,
         unanswered=list(dict.fromkeys(unanswered)),
     )
 
 
-def _standings(places: Sequence[Mapping[str, Any]], topic: str) -> list[Standing]:
-    """The latest of each group: what has gone on to retries or dead letters stands there."""
-    found: dict[str, Standing] = {}
+def _group_states(places: Sequence[Mapping[str, Any]], topic: str) -> list[GroupState]:
+    """Return the latest state for each group, also in its retries or dead letters."""
+    found: dict[str, GroupState] = {}
     for place in sorted(places, key=lambda each: each.get("position", 0)):
         name = str(place["topic"])
         if name.startswith(life.DEAD_LETTER) and name != topic:
             group = name.removeprefix(life.DEAD_LETTER)
-            found[group] = Standing(group, "dead letter", "", "bad", None, None, place["attempts"], "")
+            found[group] = GroupState(group, "dead letter", "", "bad", None, None, place["attempts"], "")
         for each in place.get("groups", ()):
             if name.startswith(life.DEAD_LETTER) and name != topic:
                 continue
-            standing = _standing(place, each)
-            before = found.get(standing.group)
-            if before is None or standing.words != "done" or before.words in ("done", "given out"):
-                found[standing.group] = standing
+            state = _group_state(place, each)
+            before = found.get(state.group)
+            if before is None or state.words != "done" or before.words in ("done", "delivered"):
+                found[state.group] = state
     return [found[group] for group in sorted(found)]
 
 
-def _standing(place: Mapping[str, Any], holding: Mapping[str, Any]) -> Standing:
+def _group_state(place: Mapping[str, Any], holding: Mapping[str, Any]) -> GroupState:
     words, attempts = str(holding["holding"]), max(place["attempts"], holding.get("attempts", 0))
     state = ""
-    if words == "given out":
-        words, state = ("put off", "warn") if holding.get("put_off") else ("held", "held")
+    if words == "delivered":
+        words, state = ("put off", "warn") if holding.get("put_off") else ("in flight", "held")
     elif words == "done" and holding.get("ended"):
         words, state = "acknowledged", "good"
-    elif words == "set aside":
+    elif words == "quarantined":
         state = "bad"
     elif words == "waits" and attempts:
         words, state = "waits for retry", "warn"
-    return Standing(
+    return GroupState(
         str(holding["group"]),
         words,
         str(holding.get("fate", "")),

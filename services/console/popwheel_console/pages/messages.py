@@ -1,4 +1,4 @@
-"""Messages: find one by its id, or some by a key."""
+"""Search for a message by its id, or for messages by a key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class MessagesPage:
 
     Args:
         topic, key, message_id: that are asked for.
-        was_asked: something is looked for.
+        was_asked: whether there is a search.
         messages: that were found; None: not answered yet.
-        looked_through: how many were looked through; None: not known.
+        looked_through: number of scanned messages; None: not known.
         next: where the list goes on.
         topics: some names, for the form.
         unanswered: who could not be asked.

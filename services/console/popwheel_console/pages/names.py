@@ -17,7 +17,7 @@ class NameList:
         prefix: that names begin with.
         after: where the page begins.
         next: where the list goes on.
-        total: how many there are whose names begin so; None: not known.
+        total: number of names with the prefix; None: not known.
         why: why there is nothing; empty if there is something.
         unanswered: who could not be asked.
     """
@@ -32,10 +32,10 @@ class NameList:
 
 
 async def name_list(visit: Visit, kind: str) -> NameList:
-    """Ask for names with what is known of them: numbers come of another route, which older releases have not.
+    """Fetch names with their numbers, which come from another route that older releases lack.
 
     Args:
-        visit: says which names are wanted.
+        visit: with the prefix and the start of the page.
         kind: `topics` or `groups`.
     """
     query: dict[str, str | int | None] = {
@@ -48,7 +48,7 @@ async def name_list(visit: Visit, kind: str) -> NameList:
 
 
 def joined(names: Answer, numbers: Answer, kind: str, prefix: str, after: str) -> NameList:
-    """Names, each with its numbers."""
+    """Return names, each with its numbers."""
     known = {str(each["name"]): each for each in numbers.rows(kind)}
     rows = [Row({**known.get(str(each["name"]), {}), **each}) for each in names.rows(kind)]
     return NameList(

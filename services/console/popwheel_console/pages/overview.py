@@ -1,4 +1,4 @@
-"""The overview: what waits, who holds, what is late, and who serves, at a glance."""
+"""Overview: lag, messages in flight, delayed messages, problems, and processes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from popwheel_console.page import Page
 from popwheel_console.pages.trouble import address_of
 from popwheel_console.view.drawings import Spark, spark
 from popwheel_console.view.links import link
-from popwheel_console.view.words import count, duration, plural
+from popwheel_console.view.words import duration, plural
 from popwheel_console.visit import Visit, silences
 
 _TROUBLES_MAX: Final = 8
 """Limit of problems shown; the page of problems has all."""
 _LATE_MS: Final = 1_000
-"""A timer that is behind by more is late."""
+"""Delay above which a timer counts as late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of the overview.
+    """Number on the overview.
 
     Args:
-        name: what is counted.
+        name: of the number.
         value: None: not known.
         detail: a few words below it.
         address: of the page that shows more.
@@ -39,11 +39,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Delayed messages that are due in a while.
+    """Number of delayed messages due within a time.
 
     Args:
-        words: until when.
-        count: how many.
+        words: the time.
+        count: number of messages.
     """
 
     words: str
@@ -52,7 +52,7 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Problem that somebody should look at.
+    """Problem that needs an operator.
 
     Args:
         what: a sentence.
@@ -69,7 +69,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line of the last hour.
+    """Line of the last hour.
 
     Args:
         name: what it shows.
@@ -90,16 +90,16 @@ class Overview:
 
     Args:
         is_empty: there is no topic and no group yet.
-        troubles: what somebody should look at.
+        troubles: current problems.
         figures: the numbers.
         trends: of the last hour; none if they are not known.
-        groups: those that are furthest behind; None: not known.
+        groups: those with the greatest lag; None: not known.
         groups_why: why not.
         horizons: of delayed messages; None: not known.
-        broker_groups, processes: who serves; None: not known.
+        broker_groups, processes: of the cluster; None: not known.
         processes_why: why not.
         unanswered: who could not be asked, a sentence each.
-        pending: whether something has not answered yet.
+        pending: whether an answer is missing.
     """
 
     is_empty: bool
@@ -117,7 +117,7 @@ class Overview:
 
 
 async def gather(visit: Visit) -> Overview:
-    """Ask for all at once."""
+    """Fetch all parts concurrently."""
     answers = await visit.ask(
         cluster=Question("/cluster"),
         activity=Question("/activity/overview"),
@@ -153,13 +153,13 @@ def overview(answers: Mapping[str, Answer]) -> Overview:
 def _figures(answers: Mapping[str, Answer]) -> list[Figure]:
     cluster, activity, timers, quarantine = (answers[name] for name in ("cluster", "activity", "timers", "quarantine"))
     dead, poisoned = activity.number("dead_letters"), activity.number("poisoned")
-    set_aside = quarantine.number("total") if poisoned is None else poisoned
+    poison = quarantine.number("total") if poisoned is None else poisoned
     behind = max((each.get("behind_ms") or 0 for each in timers.rows("brokers")), default=0)
     lag_ms = activity.number("lag_ms")
     delayed = timers.number("pending")
     return [
         Figure("Waiting", activity.number("lag"), f"oldest {duration(lag_ms)}" * (lag_ms is not None), link("groups")),
-        Figure("Held", activity.number("held"), "not acknowledged", link("held")),
+        Figure("In flight", activity.number("held"), "not acknowledged", link("held")),
         Figure(
             "Delayed",
             activity.number("delayed") if delayed is None else delayed,
@@ -168,7 +168,7 @@ def _figures(answers: Mapping[str, Answer]) -> list[Figure]:
             "warn" if behind > _LATE_MS else "",
         ),
         Figure("Dead letters", dead, "", link("groups"), "warn" if dead else ""),
-        Figure("Set aside", set_aside, "by themselves", link("trouble"), "bad" if set_aside else ""),
+        Figure("Poison messages", poison, "in quarantine", link("trouble"), "bad" if poison else ""),
         Figure("Stored", activity.number("stored"), "in all queues", link("topics")),
         Figure("Topics", cluster.number("topics"), "", link("topics")),
         Figure("Groups", cluster.number("groups"), "", link("groups")),
@@ -204,7 +204,7 @@ def _troubles(answers: Mapping[str, Answer]) -> list[Trouble]:
     ]
     if total := quarantine.number("total"):
         found.append(
-            Trouble(f"{count(total)} set aside", "Look at each, then retry or drop it.", link("trouble"), "bad")
+            Trouble(f"{plural(total, 'poison message')} in quarantine", "Retry or drop each.", link("trouble"), "bad")
         )
     return found
 
@@ -212,7 +212,7 @@ def _troubles(answers: Mapping[str, Answer]) -> list[Trouble]:
 def _trends(history: Answer) -> list[Trend]:
     if not history.is_good:
         return []
-    lines = (("In", "in_rate", "/s"), ("Out", "out_rate", "/s"), ("Waiting", "lag", ""), ("Held", "held", ""))
+    lines = (("In", "in_rate", "/s"), ("Out", "out_rate", "/s"), ("Waiting", "lag", ""), ("In flight", "held", ""))
     found = []
     for name, key, unit in lines:
         values = history.body.get(key)

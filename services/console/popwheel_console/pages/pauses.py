@@ -1,4 +1,4 @@
-"""The forms that pause and resume a topic or a group."""
+"""Forms that pause and resume a topic or a group."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -11,10 +11,10 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import Visit
 
 _SAID: Final = {
-    ("topics", "pause"): "The topic {name} is paused: nothing of it is delivered.",
-    ("topics", "resume"): "The topic {name} is delivered again.",
+    ("topics", "pause"): "The topic {name} is paused: its messages are not delivered.",
+    ("topics", "resume"): "The topic {name} is resumed.",
     ("groups", "pause"): "The group {name} is paused: nothing is delivered to it.",
-    ("groups", "resume"): "The group {name} gets messages again.",
+    ("groups", "resume"): "The group {name} is resumed.",
 }
 
 

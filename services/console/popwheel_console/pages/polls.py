@@ -1,4 +1,4 @@
-"""Polls of each group and topic at each proxy: how they wait, and how many wake-ups were for nothing."""
+"""Polls of each group and topic at each proxy: how they wait, and the share of empty wake-ups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class PollRow:
     Args:
         polls: as the API shows it.
         mode: how they wait, in words.
-        empty_share: of the wake-ups, those for nothing, in percent; None: there was no wake-up.
+        empty_share: share of wake-ups that found no message, in percent; None without wake-ups.
     """
 
     polls: Mapping[str, Any]
@@ -56,7 +56,7 @@ class PollsPage:
 
 
 async def gather(visit: Visit) -> PollsPage:
-    """Ask for a page of polls."""
+    """Fetch a page of polls."""
     asked = {name: visit.asked_for(name) for name in ("group", "topic", "after")}
     found = await visit.together(polls=lambda: visit.listed(Question("/polls", asked), "polls"))
     return polls_page(asked, found["polls"])
@@ -73,9 +73,9 @@ def polls_page(asked: Mapping[str, str], listed: Listed | None) -> PollsPage:
     )
 
 
-def _row(told: Mapping[str, Any]) -> PollRow:
-    mode, wakeups = str(told["mode"] or ""), told["wakeups"]
-    return PollRow(told, MODES.get(mode, mode), share(told["empty_wakeups"], wakeups) if wakeups else None)
+def _row(polls: Mapping[str, Any]) -> PollRow:
+    mode, wakeups = str(polls["mode"] or ""), polls["wakeups"]
+    return PollRow(polls, MODES.get(mode, mode), share(polls["empty_wakeups"], wakeups) if wakeups else None)
 
 
 PAGE: Final = Page("/polls", "polls.html", gather, title="Polls", section="/polls")

@@ -1,4 +1,4 @@
-"""Broker groups and their replicas: who leads, who has everything, who is behind."""
+"""Broker groups and their replicas: masters, sync-state sets, lags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class ReplicasPage:
     """Data of the page of one broker group's replicas.
 
     Args:
-        at: the one group that is asked for; empty: all.
+        at: the chosen group; empty: all.
         groups: as the API has them.
-        changes: of that one group, the latest first; None: not known, or nobody asked.
+        changes: of the chosen group, the latest first; None: not known, or no group is chosen.
         since_ms: since when changes are known.
-        drill: the master that a drill would kill; None: nobody asked, or it is not possible.
+        drill: the master that a drill would kill; None if the form is not open, or it is not possible.
         drill_why: why not.
     """
 
@@ -33,7 +33,7 @@ class ReplicasPage:
 
 
 async def gather(visit: Visit) -> ReplicasPage:
-    """Ask for all groups; of one that is asked for also what has changed."""
+    """Fetch all groups, and the changes of the chosen one."""
     at = visit.asked_for("at")
     questions = {"groups": Question("/brokers")}
     if at:
@@ -56,7 +56,7 @@ async def gather(visit: Visit) -> ReplicasPage:
 
 
 def with_intervals(changes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Changes, the latest first, each with the time since the one before it."""
+    """Return changes, the latest first, each with the time since the previous one."""
     befores = [None, *(each["time_ms"] for each in changes)]
     found = [
         Row({**each, "after_ms": None if before is None else each["time_ms"] - before})
@@ -69,7 +69,7 @@ PAGE: Final = Page("/replicas", "replicas.html", gather, title="Replicas", secti
 
 
 async def switchover(visit: Visit) -> Done:
-    """Pass a master's role to the chosen replica."""
+    """Transfer leadership to the chosen replica."""
     group, to = visit.path["name"], visit.form.get("to", "")
     body = {"to": int(to)} if to.isascii() and to.isdigit() and len(to) < 9 else {}
     done = await visit.need(Question(f"/brokers/{part(group)}/switchover", method="POST", body=body))
@@ -85,9 +85,7 @@ async def drill(visit: Visit) -> Done:
     if visit.form.get("typed") != group:
         raise Refused(Answer(400, {}, "BAD_REQUEST", f"nothing was killed: type {group} to kill its master"))
     killed = await visit.need(_kill(group, dry_run=False))
-    return Done(
-        link("replicas", at=group), f"Replica {killed.body['replica']} of {group} was killed: see what becomes."
-    )
+    return Done(link("replicas", at=group), f"Replica {killed.body['replica']} of {group} was killed.")
 
 
 def _kill(group: str, *, dry_run: bool) -> Question:

@@ -1,4 +1,4 @@
-"""The form that sets a group back or forward in a topic: first what would be changed, then the change."""
+"""Form that resets a group's offsets in a topic: first a preview, then the change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class ResetPage:
     """Data of the page that resets a group.
 
     Args:
-        group: whose offsets.
+        group: whose offsets are reset.
         topics: that the group reads.
-        topic, to, value: what is asked for.
-        preview: what would be changed; None: nothing is asked for yet, or it is refused.
+        topic, to, value: fields of the form.
+        preview: result of a dry run; None before the first one, or if it is refused.
         refusal: why it is refused.
         unanswered: who could not be asked.
     """
@@ -39,7 +39,7 @@ class ResetPage:
 
 
 async def gather(visit: Visit) -> ResetPage:
-    """Ask for the group's topics, and for a dry run of what the address asks for."""
+    """Fetch the group's topics, and a dry run with the fields of the address."""
     name = visit.path["name"]
     asked = {key: visit.form.get(key) or visit.asked_for(key) for key in ("topic", "to", "value")}
     questions = {"progress": Question(f"/groups/{part(name)}/progress", {"limit": 200})}
@@ -80,7 +80,7 @@ async def reset(visit: Visit) -> Done:
     name, form = visit.path["name"], visit.form
     asked = {key: form.get(key, "") for key in ("topic", "to", "value")}
     await visit.need(_question(name, asked, is_dry=False, is_forced=form.get("force") == "yes"))
-    return Done(link("groups", name), f"The group {name} goes on elsewhere in {asked['topic']}.")
+    return Done(link("groups", name), f"The group {name} continues at another offset of {asked['topic']}.")
 
 
 PAGE: Final = Page(

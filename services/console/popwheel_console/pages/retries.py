@@ -1,4 +1,4 @@
-"""Retries of a group: each attempt with the wait before it, and the messages that are in it now."""
+"""Retries of a group: each attempt with the wait before it, and its messages in flight."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from popwheel_console.answer import Answer, Question, Row
 from popwheel_console.api_client import part
 from popwheel_console.page import Page
 from popwheel_console.pages.group import Step, ladder
-from popwheel_console.pages.held import Held, held
+from popwheel_console.pages.in_flight import InFlight, in_flight
 from popwheel_console.view.drawings import share
 from popwheel_console.visit import Listed, Refused, Visit, silences
 
-_HELD_MAX: Final = 500
-"""Messages that are looked at."""
+_LISTED_MAX: Final = 500
+"""Limit of messages that are read."""
 _EXAMPLES: Final = 3
 
 
@@ -25,9 +25,9 @@ class Rung:
         attempt: its number, from 1; 0: of messages whose attempt is not known.
         wait_ms: after the failure before it; None: there is none, or it is beyond those that are shown.
         is_last: a message that fails in it is a dead letter.
-        held: how many of the messages that were looked at are in it.
+        held: number of messages in flight in it.
         share: of the greatest such number, in percent.
-        examples: of these, those that come again first.
+        examples: those of them that are redelivered first.
     """
 
     attempt: int
@@ -35,7 +35,7 @@ class Rung:
     is_last: bool
     held: int
     share: float
-    examples: Sequence[Held]
+    examples: Sequence[InFlight]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RetriesPage:
         group: as the API has it.
         numbers: what is known of it.
         rungs: its attempts; None: not answered yet.
-        looked_at: how many held messages were looked at.
+        looked_at: number of messages in flight that were read.
         is_part: there are more.
         unanswered: who could not be asked.
     """
@@ -60,13 +60,13 @@ class RetriesPage:
 
 
 async def gather(visit: Visit) -> RetriesPage:
-    """Ask for the group, and for some messages that it holds, the oldest first."""
+    """Fetch the group, and some of its messages in flight, the oldest first."""
     name = visit.path["name"]
     question = Question("/inflight", {"group": name})
     found = await visit.together(
         group=Question(f"/groups/{part(name)}"),
         numbers=Question("/activity/groups", {"prefix": name, "limit": 1}),
-        held=lambda: visit.listed(question, "messages", _HELD_MAX),
+        held=lambda: visit.listed(question, "messages", _LISTED_MAX),
     )
     if not found["group"].is_good:
         raise Refused(found["group"])
@@ -75,7 +75,7 @@ async def gather(visit: Visit) -> RetriesPage:
 
 def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | None, now_ms: int) -> RetriesPage:
     """Return the page of these answers: the group, its numbers, and some of its messages in flight."""
-    messages = [] if listed is None else [held(row, now_ms) for row in listed.rows]
+    messages = [] if listed is None else [in_flight(row, now_ms) for row in listed.rows]
     unanswered = [*silences(numbers), *([] if listed is None else listed.unanswered)]
     return RetriesPage(
         group=group,
@@ -87,9 +87,9 @@ def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | Non
     )
 
 
-def rungs(steps: Sequence[Step], attempts_max: int, messages: Sequence[Held]) -> list[Rung]:
-    """The attempts of a ladder, and beyond it those that messages are in, with the messages in each."""
-    by_attempt: dict[int, list[Held]] = {}
+def rungs(steps: Sequence[Step], attempts_max: int, messages: Sequence[InFlight]) -> list[Rung]:
+    """Return the attempts of a ladder, and those of messages beyond it, with the messages in each."""
+    by_attempt: dict[int, list[InFlight]] = {}
     for each in messages:
         by_attempt.setdefault(each.message["attempt"] or 0, []).append(each)
     waits = {each.attempt: each.wait_ms for each in steps}
@@ -97,9 +97,9 @@ def rungs(steps: Sequence[Step], attempts_max: int, messages: Sequence[Held]) ->
     found = []
     for attempt in sorted({1, *waits, *by_attempt}, key=lambda each: (not each, each)):
         those = sorted(by_attempt.get(attempt, ()), key=lambda each: each.left_ms)
-        held_share = share(len(those), greatest)
+        of_greatest = share(len(those), greatest)
         found.append(
-            Rung(attempt, waits.get(attempt), attempt == attempts_max, len(those), held_share, those[:_EXAMPLES])
+            Rung(attempt, waits.get(attempt), attempt == attempts_max, len(those), of_greatest, those[:_EXAMPLES])
         )
     return found
 

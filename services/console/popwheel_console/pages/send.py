@@ -1,4 +1,4 @@
-"""The form that sends a message to a topic; a message that is there can be its draft, to be sent again, edited."""
+"""Form that sends a message to a topic; an existing message can be its draft."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class SendPage:
         topic: as the API has it.
         draft: fields of the message that is to be sent again; none of a new one.
         like: its id; empty of a new one.
-        lack: why the draft has not all of it; empty if it has.
+        lack: why the draft is incomplete; empty if it is not.
     """
 
     topic: Mapping[str, Any]
@@ -33,7 +33,7 @@ class SendPage:
 
 
 async def gather(visit: Visit) -> SendPage:
-    """Ask for the topic, and for the message that is to be sent again."""
+    """Fetch the topic, and the message to send again."""
     name, message_id = visit.path["name"], visit.asked_for("like")
     questions = {"topic": Question(f"/topics/{part(name)}")}
     if message_id:
@@ -66,7 +66,7 @@ def _is_whole(place: Mapping[str, Any]) -> bool:
 
 
 def draft(place: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of the form for a message that is there; a part of a body is none."""
+    """Return the fields of the form for an existing message; a truncated body is left out."""
     properties = place.get("properties") or {}
     priority = place.get("priority")
     return {
@@ -82,7 +82,7 @@ def draft(place: Mapping[str, Any]) -> dict[str, str]:
 
 
 def wanted(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the message that the API is asked to send.
+    """Return the message for the API.
 
     Raises:
         Refused: a property has no name, or no value.

@@ -1,4 +1,4 @@
-"""Settings in force: what differs from the defaults, or all, and where each came from."""
+"""Settings in force: all, or those that differ from the defaults, with their sources."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ WHICH: Final = ("changed", "all")
 _KEYS_MAX: Final = 60
 """Limit of keys shown at once."""
 _PROCESSES_MAX: Final = 12
-"""Compared at once: all is done in one turn of the loop."""
+"""Limit of compared processes: all are compared in one turn of the loop."""
 _VARIANTS_MAX: Final = 4
-"""Values of one setting."""
+"""Limit of shown values of one setting."""
 _NAMES_MAX: Final = 3
-"""Processes that have the same value."""
+"""Limit of shown processes with the same value."""
 _VALUE_LENGTH_MAX: Final = 120
 
 
@@ -28,13 +28,13 @@ _Variant = tuple[str, bool, str]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A value of a setting, and who has it.
+    """Value of a setting, and the processes with it.
 
     Args:
         value: as JSON, or the beginning of a long one.
         source: where it came from.
         processes: the first of those that have it.
-        others: how many have it beside these.
+        others: number of the other ones.
     """
 
     value: str
@@ -50,7 +50,7 @@ class SettingRow:
     Args:
         key: as in a file of settings.
         variants: its values; more than one if processes differ.
-        others: how many values there are beside these.
+        others: number of further values.
     """
 
     key: str
@@ -84,7 +84,7 @@ class SettingsPage:
 
 
 async def gather(visit: Visit) -> SettingsPage:
-    """Ask for the settings of all processes, or of one."""
+    """Fetch the settings of all processes, or of one."""
     asked = {name: visit.asked_for(name) for name in ("process", "find", "after")}
     asked["which"] = visit.asked_for("which", WHICH)
     answer = (await visit.ask(settings=Question("/settings", {"process": asked["process"]})))["settings"]
@@ -115,7 +115,7 @@ def settings_page(asked: Mapping[str, str], answer: Answer) -> SettingsPage:
 
 
 def _wanted(processes: Sequence[Mapping[str, Any]], find: str, *, is_all: bool) -> set[str]:
-    """The keys that are asked for."""
+    """Return the selected keys."""
     keys = {
         str(each["key"])
         for process in processes
@@ -133,7 +133,7 @@ def _by_key(processes: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict
             variants = found.get(str(each["key"]))
             if variants is not None:
                 value = each["value"]
-                # Most values are plain: they are compared as they are, as to write each one takes long.
+                # Most values are plain and compared as they are: encoding each one is slow.
                 same = value if isinstance(value, str) else _written(value)
                 variants.setdefault((same, isinstance(value, str), str(each["source"])), []).append(
                     str(process["process"])

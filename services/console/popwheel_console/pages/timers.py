@@ -1,4 +1,4 @@
-"""Delayed messages: when they are due, and those that come next."""
+"""Delayed messages: a histogram by due time, and the next ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from popwheel_console.view.words import duration
 from popwheel_console.visit import Listed, Visit, silences
 
 WITHIN: Final = ("600000", "60000", "3600000", "86400000", "604800000", "3456000000")
-"""Milliseconds from now that can be chosen, the usual one first."""
+"""Choices of the list's horizon in milliseconds, the default first."""
 _BOUNDS_MS: Final = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000, 2_592_000_000, 3_456_000_000)
 _TOPICS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Messages that are due within a time.
+    """Bucket of messages that are due within a time.
 
     Args:
-        words: when.
+        words: the time.
         count: how many.
         share: of the greatest bucket, in percent.
     """
@@ -37,15 +37,15 @@ class TimersPage:
     """Data of the page with delayed messages.
 
     Args:
-        topic: whose messages are asked for; empty: of all.
+        topic: the chosen one; empty: all.
         within_ms: how far ahead the list goes.
         choices: of it, with their words.
-        pending: all that wait; None: not known.
+        pending: number of all delayed messages; None: not known.
         recalled, as far as brokers remember; None: not known.
-        behind_ms: by how much the timer is late; None: not known.
+        behind_ms: delay of the timer; None: not known.
         why: why nothing is known.
         buckets: of the histogram.
-        topics: with most of them, greatest first: a name and a number.
+        topics: those with most of them: name and number.
         timers: of the list; None: not answered yet.
         next: where it goes on.
         after: where it begins.
@@ -68,7 +68,7 @@ class TimersPage:
 
 
 async def gather(visit: Visit) -> TimersPage:
-    """Ask for counts, and for those that are due next."""
+    """Fetch the counts, and the messages that are due next."""
     topic, within_ms, after = visit.asked_for("topic"), visit.asked_for("within_ms", WITHIN), visit.asked_for("after")
     bounds = ",".join(map(str, _BOUNDS_MS))
     listing = Question("/timers", {"topic": topic, "within_ms": within_ms, "after": after})
@@ -105,7 +105,7 @@ def timers_page(asked: Mapping[str, str], stats: Answer, histogram: Answer, time
 
 
 def _buckets(stats: Answer, histogram: Answer, *, of_all: bool) -> list[Bucket]:
-    """The histogram; where the server has none, what its counts say of all topics together."""
+    """Return the histogram; from a server without it, the counts of all topics together."""
     rows: list[tuple[str, int]] = []
     if histogram.is_good:
         for each in histogram.rows("buckets"):
@@ -122,10 +122,12 @@ PAGE: Final = Page("/timers", "timers.html", gather, title="Timers", section="/t
 
 
 async def recall(visit: Visit) -> Done:
-    """Take a delayed message back."""
+    """Recall a delayed message."""
     body = {name: visit.form.get(name, "") for name in ("topic", "recall_handle")}
     done = await visit.need(Question("/timers/recall", method="POST", body=body))
-    return Done(link("timers", topic=body["topic"]), f"{done.text('message_id')} was taken back: it is not delivered.")
+    return Done(
+        link("timers", topic=body["topic"]), f"{done.text('message_id')} was recalled: it will not be delivered."
+    )
 
 
 RECALL: Final = Action("/timers/recall", recall, PAGE)

@@ -1,4 +1,4 @@
-"""One topic: what is in it, who reads it, and the form that deletes it."""
+"""Topic: its messages, groups and clients, and the forms that change and delete it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class TopicPage:
 
     Args:
         topic: as the API has it.
-        numbers: what is known of it; None for each that is not.
+        numbers: its activity; None for each unknown number.
         trends: of the last hour: a name, a unit and a line; none if they are not known.
         clients: that read it or send to it, the first few; None: not known.
-        deletion: the form that deletes it; None: nobody asked for it.
-        is_changing: somebody wants to change it.
+        deletion: the form that deletes it; None if it is not open.
+        is_changing: whether the form that changes it is open.
         unanswered: who could not be asked.
     """
 
@@ -37,7 +37,7 @@ class TopicPage:
 
 
 async def gather(visit: Visit) -> TopicPage:
-    """Ask for all of it; for what a deletion would take only if somebody wants to delete it."""
+    """Fetch all parts; the loss of a deletion only if its form is open."""
     name = visit.path["name"]
     questions = {
         "topic": Question(f"/topics/{part(name)}"),
@@ -70,7 +70,7 @@ def topic_page(answers: Mapping[str, Answer], *, is_changing: bool = False) -> T
 
 
 def trends(history: Answer, lines: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, Spark]]:
-    """The lines of a history.
+    """Return the lines of a history.
 
     Args:
         history: as the API shows it.

@@ -1,4 +1,4 @@
-"""All topics, and the form that makes one."""
+"""List of topics, and the form that creates one."""
 
 from typing import Final
 
@@ -11,12 +11,12 @@ TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIO
 
 
 async def gather(visit: Visit) -> NameList:
-    """Ask for a page of topics."""
+    """Fetch a page of topics."""
     return await name_list(visit, "topics")
 
 
 async def create(visit: Visit) -> Done:
-    """Make a topic."""
+    """Create a topic."""
     return await make(visit, "topics", {"type": visit.form.get("type", ""), **said(visit, ["queues"])})
 
 

@@ -1,4 +1,4 @@
-"""Problems of now: what alerts would say, what to do, and the brokers' poison messages."""
+"""Current problems with advice, and the brokers' poison messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from popwheel_console.visit import ROWS, Visit, silences
 _PROBLEMS_MAX: Final = 100
 """Limit of problems shown at once: critical ones come first."""
 _ALERTS: Final = "Popwheel"
-"""Problems whose ids begin so have an alert of Prometheus."""
+"""Prefix of problems that have a Prometheus alert."""
 _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
     "PopwheelConsumersBehind": ("groups", ""),
     "PopwheelMessageNotAcknowledged": ("held", "group"),
@@ -26,7 +26,7 @@ _LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
     "ChangeLogFails": ("changes", "-"),
     "DeadLettersGrow": ("groups", "-"),
 }
-"""Page of each problem by its id, and what its object is there: a part of the path, a field, or nothing."""
+"""Page for each problem by its id, and the use of its object there: a part of the path, a field, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Problem:
         problem: as the API shows it.
         state: of a colour.
         alert: whether its alert fires, in words; empty if it has none.
-        address: of the page that shows it; empty if none does.
+        address: of a page about it; may be empty.
     """
 
     problem: Mapping[str, Any]
@@ -51,12 +51,12 @@ class TroublePage:
     """Data of the page with current problems.
 
     Args:
-        problems: the worst first; None: not known.
-        more: how many there are beside those.
-        why: why they are not known; empty if they are, or are not answered yet.
+        problems: critical ones first; None: not known.
+        more: number of further ones.
+        why: why they are not known; empty if they are, or the answer is late.
         set_aside: the oldest poison messages; None: not known.
-        set_aside_total: how many there are; None: not known.
-        set_aside_why: as `why`, of those.
+        poison_total: number of all of them; None: not known.
+        poison_why: likewise for the poison messages.
         unanswered: who could not be asked.
     """
 
@@ -64,13 +64,13 @@ class TroublePage:
     more: int
     why: str
     set_aside: Sequence[Mapping[str, Any]] | None
-    set_aside_total: int | None
-    set_aside_why: str
+    poison_total: int | None
+    poison_why: str
     unanswered: Sequence[str]
 
 
 async def gather(visit: Visit) -> TroublePage:
-    """Ask for both at once."""
+    """Fetch both concurrently."""
     answers = await visit.ask(trouble=Question("/trouble"), quarantine=Question("/quarantine", {"limit": ROWS}))
     return trouble_page(answers["trouble"], answers["quarantine"])
 
@@ -83,23 +83,23 @@ def trouble_page(trouble: Answer, quarantine: Answer) -> TroublePage:
         more=max(0, len(problems) - _PROBLEMS_MAX),
         why="" if trouble.is_pending else trouble.why,
         set_aside=quarantine.rows("entries") if quarantine.is_good else None,
-        set_aside_total=quarantine.number("total"),
-        set_aside_why="" if quarantine.is_pending else quarantine.why,
+        poison_total=quarantine.number("total"),
+        poison_why="" if quarantine.is_pending else quarantine.why,
         unanswered=list(dict.fromkeys([*silences(trouble), *silences(quarantine)])),
     )
 
 
-def _problem(told: Mapping[str, Any]) -> Problem:
+def _problem(problem: Mapping[str, Any]) -> Problem:
     alert = ""
-    if str(told["id"]).startswith(_ALERTS):
-        alert = "its alert fires" if told["fires"] else "its alert does not fire yet"
-    return Problem(told, "bad" if told["severity"] == "critical" else "warn", alert, address_of(told))
+    if str(problem["id"]).startswith(_ALERTS):
+        alert = "its alert fires" if problem["fires"] else "its alert does not fire yet"
+    return Problem(problem, "bad" if problem["severity"] == "critical" else "warn", alert, address_of(problem))
 
 
-def address_of(told: Mapping[str, Any]) -> str:
-    """The page that shows what is wrong; empty if none does."""
-    name, field = _LOOK_AT.get(str(told["id"]), ("", ""))
-    of = str(told["object"] or "")
+def address_of(problem: Mapping[str, Any]) -> str:
+    """Return the address of a page about a problem; may be empty."""
+    name, field = _LOOK_AT.get(str(problem["id"]), ("", ""))
+    of = str(problem["object"] or "")
     if not name:
         return ""
     if field == "-":

@@ -1,4 +1,4 @@
-"""The geometry of drawings (pure): templates write it as SVG, with attributes and classes alone."""
+"""Geometry of drawings (pure): templates write it as SVG, without style attributes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ _STEPS_MS: Final = (
     *(60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000),
     *(86_400_000, 172_800_000, 604_800_000, 1_209_600_000, 2_592_000_000),
 )
-"""Distances of ticks that people read easily."""
+"""Round distances of ticks."""
 _TICKS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A line of values over time, in a box of 100 by 100.
+    """Line of values over time, in a box of 100 by 100.
 
     Args:
-        lines: paths; gaps are where a value is not known.
+        lines: paths, with gaps at unknown values.
         areas: the same, closed at the bottom.
         last: the last known value.
         greatest: the greatest value.
-        known: how many values are known.
+        known: number of known values.
         end_x, end_y: of the last value.
     """
 
@@ -36,7 +36,7 @@ class Spark:
 
 
 def spark(values: Sequence[float | None]) -> Spark:
-    """Draw values that follow one another at equal distances."""
+    """Draw values at equal distances."""
     known = [each for each in values if each is not None]
     if not known:
         return Spark("", "", None, None, 0)
@@ -58,7 +58,7 @@ def spark(values: Sequence[float | None]) -> Spark:
 
 
 def share(part: float | None, whole: float | None) -> float:
-    """A part of a whole, in percent between 0 and 100."""
+    """Return a part of a whole in percent, between 0 and 100."""
     if not part or not whole or whole < 0:
         return 0.0
     return _round(100 * min(1.0, max(0.0, part / whole)))
@@ -66,7 +66,7 @@ def share(part: float | None, whole: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis of time, from 0 to 100 percent.
+    """Time axis, from 0 to 100 percent.
 
     Args:
         begin_ms: its left end.
@@ -77,20 +77,20 @@ class Scale:
     end_ms: int
 
     def x(self, ms: int) -> float:
-        """Return the position of a time; times beyond an end stand at that end."""
+        """Return the position of a time, clamped to the ends."""
         whole = max(1, self.end_ms - self.begin_ms)
         return _round(100 * min(1.0, max(0.0, (ms - self.begin_ms) / whole)))
 
     @property
     def ticks(self) -> list[tuple[float, int]]:
-        """Positions of some times, and their round distances from the begin, in milliseconds."""
+        """Return positions of ticks, and their round distances from the begin, in milliseconds."""
         whole = max(1, self.end_ms - self.begin_ms)
         step = next((each for each in _STEPS_MS if whole / each <= _TICKS_MAX), whole)
         return [(self.x(self.begin_ms + each), each) for each in range(0, whole + 1, step)]
 
 
 def scale(times_ms: Sequence[int]) -> Scale:
-    """The axis that has room for some times, and a little more on the right."""
+    """Return an axis for some times, with a little room on the right."""
     begin, end = min(times_ms), max(times_ms)
     room = max(1, (end - begin) // 40)
     return Scale(begin, end + room)

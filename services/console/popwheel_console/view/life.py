@@ -1,4 +1,4 @@
-"""The life of one message (pure): its events in order, and the lanes of its time line."""
+"""Events of one message in order, and the rows of its time line (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ _STATES: Final = {
 _TITLES: Final = {
     "stored": "Stored",
     "delayed": "Put on the timer",
-    "fired": "Its time came",
-    "delivered": "Given out",
+    "fired": "Due, moved to its topic",
+    "delivered": "Delivered",
     "acked": "Acknowledged",
     "nacked": "Put off by its consumer",
     "expired": "Not acknowledged in time",
@@ -45,13 +45,13 @@ class Event:
 
     Args:
         time_ms: when.
-        kind: as the API has it.
-        group: for whom; empty: before any group had it.
+        kind: of the API.
+        group: of the event; empty: before any group.
         detail: where, to whom, until when.
-        client: who was given it; empty if nobody was, or it is not known.
-        attempt: which delivery; 0: not known.
-        until_ms: until when it is hidden, or waits; None: no time is set.
-        after_ms: since the event before.
+        client: of the delivery; empty if there is none, or it is not known.
+        attempt: number of the delivery; 0: not known.
+        until_ms: until when it is invisible, or delayed; None: no time is set.
+        after_ms: time since the previous event.
     """
 
     time_ms: int
@@ -65,25 +65,25 @@ class Event:
 
     @property
     def title(self) -> str:
-        """Title in a few words."""
+        """Title, in a few words."""
         title = _TITLES.get(self.kind, self.kind.replace("_", " "))
         return f"{title}, attempt {self.attempt}" if self.kind == "delivered" and self.attempt else title
 
     @property
     def state(self) -> str:
-        """Return its colour; empty for none."""
+        """Colour; empty for none."""
         return _STATES.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in a lane: somebody holds the message, or it waits for its time.
+    """A period in a row: a client has the message, or the message waits until it is due.
 
     Args:
         x, width: in percent.
-        state: its colour: how it ended, or `held`, or `delayed`.
-        words: for who points at it, or is read it.
-        is_open: it has not ended.
+        state: colour, by its end, or `held` or `delayed`.
+        words: tooltip.
+        is_open: whether it has not ended.
     """
 
     x: float
@@ -95,12 +95,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment in a lane.
+    """A moment in a row.
 
     Args:
         x: in percent.
-        state: its colour.
-        words: for who points at it.
+        state: colour.
+        words: tooltip.
     """
 
     x: float
@@ -109,7 +109,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimeRow:
     """A row of the time line: the topic, or one group.
 
     Args:
@@ -124,21 +124,21 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class TimeLine:
-    """The drawing of a life.
+    """Drawing of a message's events.
 
     Args:
-        axis: of time.
-        lanes: the topic first.
-        now_x: where it is now, in percent; None: the life was long ago.
+        axis: the time axis.
+        rows: the topic first.
+        now_x: position of the current time, in percent; None if all events are past.
     """
 
     axis: Scale
-    lanes: Sequence[Lane]
+    rows: Sequence[TimeRow]
     now_x: float | None
 
 
-def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that brokers report."""
+def from_events(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Return the events that brokers report."""
     events = [
         Event(
             row["time_ms"],
@@ -154,8 +154,8 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[Event]:
     return in_order(events)
 
 
-def read_from(places: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events that can be read from where a message is and was, where brokers report none."""
+def from_places(places: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Derive events from the places of a message, where brokers report none."""
     found: list[Event] = []
     for place in places:
         where = f"queue {place['queue_id']} at {place['broker']}, offset {place['queue_offset']:,}"
@@ -187,7 +187,7 @@ def read_from(places: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """Events by time, each with how long after the one before it came, and where it was if that is another place."""
+    """Sort events by time; set the time since the previous one, and drop a detail that repeats."""
     found: list[Event] = []
     place = ""
     for event in sorted(events, key=lambda each: each.time_ms):
@@ -198,7 +198,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def time_line(events: Sequence[Event], now_ms: int) -> TimeLine | None:
-    """Draw a life; None: there is nothing to draw.
+    """Draw events; return None if there are none.
 
     Args:
         events: in order.
@@ -210,11 +210,11 @@ def time_line(events: Sequence[Event], now_ms: int) -> TimeLine | None:
     times = [each.time_ms for each in events] + ([now_ms] if is_open else [])
     axis = scale([*times, *(each.until_ms for each in events if each.until_ms is not None and each.until_ms > now_ms)])
     names = dict.fromkeys(["", *sorted({each.group for each in events})])
-    lanes = [_lane(name, [each for each in events if each.group == name], axis, now_ms) for name in names]
-    return TimeLine(axis, lanes, axis.x(now_ms) if is_open else None)
+    rows = [_time_row(name, [each for each in events if each.group == name], axis, now_ms) for name in names]
+    return TimeLine(axis, rows, axis.x(now_ms) if is_open else None)
 
 
-def _lane(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> Lane:
+def _time_row(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> TimeRow:
     spans: list[Span] = []
     marks: list[Mark] = []
     for number, event in enumerate(events):
@@ -233,4 +233,4 @@ def _lane(name: str, events: Sequence[Event], axis: Scale, now_ms: int) -> Lane:
         who = f" by {event.client}" if event.client else ""
         words = f"{event.title}{who}, for {duration(end_ms - event.time_ms)}"
         spans.append(Span(begin, max(0.4, stop - begin), state, words, is_open))
-    return Lane(name, spans, marks)
+    return TimeRow(name, spans, marks)

@@ -1,7 +1,7 @@
-"""Activity of the cluster, added up from the masters' samples: rates, lags, and the last hour (pure).
+"""Activity of the cluster, summed over the masters' samples: rates, lags, and the last hour (pure).
 
-A rate is known if every master says what went through since the sample before. One that has just begun to lead, or was
-not asked, makes it unknown, and not lower.
+A rate is known if every master reports its messages since the previous sample. A master that just took over or was
+not asked makes the rate unknown, not lower.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,11 +17,11 @@ _STEP: Final = 200
 
 
 class GroupNow(NamedTuple):
-    """A group, as the last samples have it.
+    """A consumer group by the latest samples.
 
     Args:
         values: its numbers.
-        waiting_ms: age of the oldest message that it has yet to take.
+        waiting_ms: age of the oldest message that no consumer has received yet.
     """
 
     values: Values
@@ -29,10 +29,10 @@ class GroupNow(NamedTuple):
 
 
 class ActivityBook:
-    """The samples.
+    """Latest samples of all brokers, and the history of their sums.
 
     Args:
-        history: keeps the last hour.
+        history: values of the last hour.
     """
 
     def __init__(self, history: History) -> None:
@@ -43,27 +43,27 @@ class ActivityBook:
         self.numbers: dict[str, int] = {}
         """Numbers of each broker's last sample."""
         self.samples: Mapping[str, pb.SampleActivityResponse] = {}
-        """The last of each broker that has answered."""
+        """Latest sample of each broker that has answered."""
         self.time_ms: int | None = None
-        """Wall-clock time of the last samples, in milliseconds."""
+        """Wall-clock time of the latest samples, in milliseconds."""
         self.topics: dict[str, Values] = {}
         self.groups: dict[str, GroupNow] = {}
         self._all_topics = self._all_groups = False
         self._letters: list[int | None] = []
 
     def __len__(self) -> int:
-        """Number of topics and groups of the last samples."""
+        """Number of topics and groups in the latest samples."""
         return len(self.topics) + len(self.groups)
 
     def take(
         self, now_ms: int, asked: Collection[str], samples: Mapping[str, pb.SampleActivityResponse]
     ) -> Iterator[None]:
-        """Samples were taken; this yields between two steps of the work, each of a millisecond or so.
+        """Add a round of samples; yield between two steps of about a millisecond each.
 
         Args:
             now_ms: the wall clock.
-            asked: all brokers that there are.
-            samples: of those that have answered.
+            asked: all brokers.
+            samples: of the brokers that have answered.
         """
         self.numbers = {name: sample.number for name, sample in samples.items()}
         are_all = len(samples) == len(asked)
@@ -128,7 +128,7 @@ class ActivityBook:
         return known[-1] - min(known) if known and self._letters[-1] is not None else None
 
     def cluster(self, *, are_all: bool) -> Values:
-        """Numbers of the cluster by the last samples.
+        """Totals of the cluster by the latest samples.
 
         Args:
             are_all: all brokers have answered; if not, only their rates are shown.
@@ -142,7 +142,7 @@ class ActivityBook:
             *self.rates(),
             sum(lags) if len(lags) == len(totals) else None,
             max(ages) if len(ages) == len(totals) else None,
-            sum(each.held for each in totals),
+            sum(each.in_flight for each in totals),
             sum(each.delayed for each in totals),
         )
 
@@ -156,25 +156,25 @@ class ActivityBook:
         )
 
     def topic(self, name: str) -> Values:
-        """A topic's rates; those of one that no sample names are 0 if all were named that were active."""
+        """Rates of a topic; 0 for a topic that no sample names, if the samples named all active ones."""
         absent = Values(in_rate=0.0, out_rate=0.0) if self._all_topics else UNKNOWN
         return self.topics.get(name, absent)
 
     def group(self, name: str) -> Values:
-        """The same of a group."""
+        """Rates and lags of a group, by the same rule."""
         found = self.groups.get(name)
         if found is not None:
             return found.values
         return Values(in_rate=0.0, out_rate=0.0) if self._all_groups else UNKNOWN
 
     def clear(self) -> None:
-        """Clear the book: this controller leads no more, and another one may, meanwhile."""
+        """Drop all samples: this controller no longer leads."""
         self.history = History()
         self._reset()
 
 
 class _Sum:
-    """Numbers of one topic or group, of all brokers that name it."""
+    """Sums of one topic or group over all brokers that name it."""
 
     __slots__ = ("_has_rates", "_in_rate", "_lag", "_lag_ms", "_out_rate", "brokers", "delayed", "held", "waiting_ms")
 
@@ -189,21 +189,28 @@ class _Sum:
         self.held = 0
         self.delayed = 0
 
-    def add_topic(self, broker: str, told: pb.TopicActivity, interval_ms: int) -> None:
-        """A broker's numbers of a topic."""
-        self._add(broker, told.messages_in, told.messages_out, interval_ms)
-        self._lag = None if self._lag is None or not told.HasField("lag") else self._lag + told.lag
+    def add_topic(self, broker: str, activity: pb.TopicActivity, interval_ms: int) -> None:
+        """Add a broker's activity of a topic."""
+        self._add(broker, activity.messages_in, activity.messages_out, interval_ms)
+        self._lag = None if self._lag is None or not activity.HasField("lag") else self._lag + activity.lag
         self._lag_ms = None
-        self.delayed += told.delayed
+        self.delayed += activity.delayed
 
-    def add_group(self, broker: str, told: pb.GroupActivity, interval_ms: int) -> None:
-        """A broker's numbers of a group."""
-        self._add(broker, told.messages_in if told.HasField("messages_in") else None, told.messages_out, interval_ms)
-        self._lag = None if self._lag is None or not told.HasField("lag") else self._lag + told.lag
-        self._lag_ms = None if self._lag_ms is None or not told.HasField("lag_ms") else max(self._lag_ms, told.lag_ms)
-        if told.HasField("waiting_ms"):
-            self.waiting_ms = max(told.waiting_ms, self.waiting_ms or 0)
-        self.held += told.held
+    def add_group(self, broker: str, activity: pb.GroupActivity, interval_ms: int) -> None:
+        """Add a broker's activity of a group."""
+        self._add(
+            broker,
+            activity.messages_in if activity.HasField("messages_in") else None,
+            activity.messages_out,
+            interval_ms,
+        )
+        self._lag = None if self._lag is None or not activity.HasField("lag") else self._lag + activity.lag
+        self._lag_ms = (
+            None if self._lag_ms is None or not activity.HasField("lag_ms") else max(self._lag_ms, activity.lag_ms)
+        )
+        if activity.HasField("waiting_ms"):
+            self.waiting_ms = max(activity.waiting_ms, self.waiting_ms or 0)
+        self.held += activity.in_flight
 
     def _add(self, broker: str, messages_in: int | None, messages_out: int, interval_ms: int) -> None:
         self.brokers.add(broker)
@@ -216,7 +223,7 @@ class _Sum:
                 self._in_rate += _rate(messages_in, interval_ms)
 
     def values(self, is_whole: bool) -> Values:
-        """The sums; rates and lags are known if there is nothing of it at brokers that do not name it."""
+        """Return the sums; rates and lags are known if brokers that do not name it have nothing of it."""
         has_rates = is_whole and self._has_rates
         return Values(
             self._in_rate if has_rates else None,

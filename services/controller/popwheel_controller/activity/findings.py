@@ -1,4 +1,4 @@
-"""Measures what may be wrong with the cluster: brokers and their groups, proxies, the log of changes."""
+"""Measurements that show problems of the cluster: brokers and their groups, proxies, the change log."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from popwheel_controller.cluster.processes import Processes
 
 
 class Findings:
-    """Findings that the rules judge.
+    """Source of the findings that the rules judge.
 
     Args:
-        book: the last samples.
+        book: the latest samples.
         overseer: knows the broker groups.
-        checkpoints: knows how old the progress is that slaves have.
+        checkpoints: knows the age of the checkpoints that slaves have.
         processes: knows the proxies.
-        changes: the log of changes.
+        changes: the change log.
         clock: the time.
     """
 
@@ -55,7 +55,7 @@ class Findings:
         now_s = self._clock.monotonic()
         for name in self._overseer.names():
             state = self._overseer.groups.states.get(name)
-            yield Finding("PopwheelNoMaster", name, bool(trouble(state, self._overseer.sight(name))))
+            yield Finding("PopwheelNoMaster", name, bool(trouble(state, self._overseer.replica_views(name))))
             if state is not None:
                 lacking = len(state.replicas) - len(state.sync_state_set)
                 yield Finding("PopwheelReplicaOutOfSync", name, lacking)
@@ -72,7 +72,7 @@ class Findings:
             yield Finding("PopwheelTransactionsNotEnded", name, totals.transaction_age_ms / 1000)
             yield Finding("PopwheelDiskFull", name, totals.disk_used_share - totals.disk_full_share)
             yield Finding("PopwheelQueueStandsStill", name, totals.damaged)
-            yield Finding("PopwheelMessageSetAside", name, totals.poisoned)
+            yield Finding("PopwheelPoisonMessage", name, totals.poisoned)
             yield Finding("PopwheelQuarantineFull", name, totals.poisoned / max(1, totals.poisoned_max))
 
     def _groups(self) -> Iterator[Finding]:

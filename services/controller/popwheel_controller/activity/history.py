@@ -1,8 +1,8 @@
-"""Numbers of the last hour: of the cluster, and of the topics and groups that were active of late (pure).
+"""History of the last hour: of the cluster, and of recently active topics and groups (pure).
 
-Rows stand in flat arrays of floats, which hold whole numbers up to 2^53. What is not known is NaN there, and None
-outside. A key has rows of those samples alone that say something of it. Of the others the sample tells whether it named
-all that were active: then there was nothing, else nobody knows.
+Rows are flat arrays of floats, exact for whole numbers up to 2^53. An unknown value is NaN there and None outside. A
+key has a row for each sample that names it. A sample that named all active keys means zero for the others; else their
+values are unknown.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 SAMPLES_MAX: Final = 360
 INTERVAL_MS: Final = 10_000
 KEYS_MAX: Final = 1_000
-"""Limit of topics, and of groups; the least recently active one is dropped."""
+"""Limit of topics, and of groups; the least recently active one is evicted."""
 _SLACK: Final = 40
 
 Kind = Literal["topic", "group"]
@@ -27,8 +27,8 @@ class Values(NamedTuple):
         in_rate, out_rate: messages per second.
         lag: messages not acknowledged.
         lag_ms: age of the oldest of these.
-        held: messages delivered.
-        delayed: messages that wait for their time.
+        held: messages in flight.
+        delayed: messages that are not due yet.
     """
 
     in_rate: float | None = None
@@ -62,7 +62,7 @@ class _Rows:
         self._data = array("d")
 
     def add(self, number: int, values: Values) -> None:
-        """A sample says something; numbers grow."""
+        """Append a row; sample numbers grow."""
         self._data.append(number)
         self._data.extend(nan if (each := getattr(values, name)) is None else each for name in self._columns)
         size = len(self._columns) + 1
@@ -70,7 +70,7 @@ class _Rows:
             del self._data[: _SLACK * size]
 
     def since(self, first: int) -> dict[int, Values]:
-        """Return the rows from a number on."""
+        """Return the rows from a sample number on."""
         size = len(self._columns) + 1
         found: dict[int, Values] = {}
         for start in range(0, len(self._data), size):
@@ -94,10 +94,10 @@ class Past(NamedTuple):
 
 
 class History:
-    """The last hour.
+    """Rolling history of one hour.
 
     Args:
-        keys_max: topics, and groups, of which there are rows.
+        keys_max: limit of topics, and of groups.
     """
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
@@ -107,10 +107,10 @@ class History:
         self._cluster = _Rows(_COLUMNS["cluster"])
         self._keys: dict[Kind, dict[str, _Rows]] = {"topic": {}, "group": {}}
         self._whole: dict[Kind, dict[int, None]] = {"topic": {}, "group": {}}
-        """Numbers of samples that named all that were active."""
+        """Numbers of the samples that named all active keys."""
 
     def __len__(self) -> int:
-        """Number of the topics and groups of which there are rows."""
+        """Number of topics and groups with rows."""
         return sum(map(len, self._keys.values()))
 
     @property
@@ -119,15 +119,15 @@ class History:
         return self._last >= 0
 
     def begin(self, now_ms: int, values: Values, *, all_topics: bool, all_groups: bool) -> bool:
-        """A sample was taken.
+        """Begin a new sample.
 
         Args:
             now_ms: the wall clock.
             values: of the cluster.
-            all_topics, all_groups: all that were active are going to be added.
+            all_topics, all_groups: whether all active ones will be added.
 
         Returns:
-            False if it belongs to the interval of the sample before, or to one that is over: nothing is to be added.
+            False if it belongs to the interval of the previous sample, or to an earlier one: add nothing.
         """
         if self._last < 0:
             self._began_ms = now_ms
@@ -146,7 +146,7 @@ class History:
         return True
 
     def add(self, kind: Kind, name: str, values: Values) -> None:
-        """The sample says something of a topic or group."""
+        """Add the sample's values of a topic or group."""
         keys = self._keys[kind]
         rows = keys.pop(name, None)
         if rows is None:
@@ -156,21 +156,21 @@ class History:
         keys[name] = rows
         rows.add(self._last, values)
 
-    def keep(self, kind: Kind, known: Container[str]) -> None:
-        """Drop topics, or groups, that are not there any more."""
+    def retain(self, kind: Kind, known: Container[str]) -> None:
+        """Drop topics, or groups, that no longer exist."""
         keys = self._keys[kind]
         for name in [each for each in keys if each not in known]:
             del keys[name]
 
     def of_cluster(self) -> Past:
-        """The cluster's numbers."""
+        """Values of the cluster."""
         return self._past(self._cluster, lambda number: UNKNOWN)
 
     def of(self, kind: Kind, name: str) -> Past:
         """Return the rows of a topic or group."""
         whole = self._whole[kind]
         rows = self._keys[kind].get(name) or _Rows(_COLUMNS[kind])
-        # One that was dropped had rows that are gone: a key without rows is not known to have done nothing.
+        # An evicted key has lost its rows: a key without rows may have been active.
         is_known = name in self._keys[kind] or len(self._keys[kind]) < self._keys_max
         return self._past(rows, lambda number: _NOTHING[kind] if is_known and number in whole else UNKNOWN)
 

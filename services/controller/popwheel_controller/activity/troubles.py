@@ -1,7 +1,7 @@
-"""Problems of the cluster as they are now, by the thresholds of the alerts of Prometheus (pure).
+"""Current problems of the cluster, by the thresholds of the Prometheus alerts (pure).
 
-`helm/popwheel/rules/popwheel.yaml` has the alerts. Each rule here goes by the name of one, with its threshold and time;
-a test compares both. Rules without an alert of that name are of what only the controller sees.
+`helm/popwheel/rules/popwheel.yaml` has the alerts. Each rule here has the name, threshold and duration of one; a test
+compares them. Rules without an alert are about what only the controller sees.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 Severity = Literal["warning", "critical"]
 
 PROBLEMS_MAX: Final = 1_000
-"""Problems that are remembered, and shown."""
+"""Limit of problems that are stored and shown."""
 _OPERATIONS: Final = "docs/operate/alerts.md#{}"
 _ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 
@@ -23,8 +23,8 @@ class Rule:
     Args:
         id: name of the alert.
         severity: how bad it is.
-        above: a number beyond this is a problem.
-        for_s: the alert fires when it has lasted for so long.
+        above: a greater value is a problem.
+        for_s: how long the problem lasts before the alert fires, in seconds.
         what: a sentence with `{object}` and `{value}`.
         what_to_do: a sentence.
         has_alert: Prometheus has an alert of this name.
@@ -40,7 +40,7 @@ class Rule:
 
     @property
     def link(self) -> str:
-        """The section of the documents that says more."""
+        """Link to the section of the documentation about this problem."""
         return _OPERATIONS.format(self.id.lower()) if self.has_alert else _ACTIVITY
 
 
@@ -61,23 +61,23 @@ RULES: Final = {
             3600e3,
             300,
             "The oldest message that the group {object} has not acknowledged is {value} ms old.",
-            "See who holds it, and why its consumer does not get done with it.",
+            "See which client has it, and why it does not acknowledge it.",
         ),
         Rule(
             "PopwheelMessageGroupStuck",
             "warning",
             0,
             600,
-            "The broker {object} reads no further for {value} pair(s) of a FIFO group and a topic.",
-            "Find the message at the head of the message group, and have it acknowledged or moved away.",
+            "The broker {object} has stopped reading {value} pair(s) of a FIFO group and a topic.",
+            "Find the message at the head of the message group, and have it acknowledged or released.",
         ),
         Rule(
             "PopwheelReviveBehind",
             "critical",
             10e3,
             120,
-            "The broker {object} brings messages back {value} ms too late.",
-            "Look at the load and the disk of the broker.",
+            "The broker {object} redelivers messages {value} ms too late.",
+            "Check the load and the disk of the broker.",
         ),
         Rule(
             "PopwheelTimersBehind",
@@ -85,14 +85,14 @@ RULES: Final = {
             5e3,
             120,
             "Delayed messages of the broker {object} come {value} ms late.",
-            "Look at the load and the disk of the broker.",
+            "Check the load and the disk of the broker.",
         ),
         Rule(
             "PopwheelTimersFull",
             "warning",
             0.9,
             300,
-            "Of the delayed messages that the broker {object} may have, it has a share of {value:.2f}.",
+            "The broker {object} has used a share of {value:.2f} of its limit of delayed messages.",
             "Raise broker.timer.timers_max, or send fewer delayed messages.",
         ),
         Rule(
@@ -101,7 +101,7 @@ RULES: Final = {
             180,
             120,
             "The oldest transaction of the broker {object} has been open for {value:.0f} s.",
-            "See whether its producers run and answer when they are asked.",
+            "Check that its producers run and answer transaction checks.",
         ),
         Rule(
             "PopwheelNoMaster",
@@ -124,8 +124,8 @@ RULES: Final = {
             "warning",
             15,
             60,
-            "The slaves of {object} hold progress that is {value:.0f} s old.",
-            "See in the controller's log why the progress of the master does not reach them.",
+            "The slaves of {object} have a checkpoint that is {value:.0f} s old.",
+            "See in the controller's log why the master's checkpoint does not reach them.",
         ),
         Rule(
             "PopwheelNoProxy",
@@ -152,28 +152,28 @@ RULES: Final = {
             "Start a replica that has the record, or restore the segment from a backup.",
         ),
         Rule(
-            "PopwheelMessageSetAside",
+            "PopwheelPoisonMessage",
             "warning",
             0,
             0,
-            "The broker {object} has set {value} message(s) aside that fail by themselves.",
-            "Look at them with `popwheel admin quarantine list`; try them again, or drop them.",
+            "The broker {object} has {value} poison message(s) in its quarantine.",
+            "See `popwheel admin quarantine list`; retry or drop each of them.",
         ),
         Rule(
             "PopwheelQuarantineFull",
             "critical",
             0.4,
             0,
-            "Of the messages that the broker {object} may set aside, it has set aside a share of {value:.2f}.",
-            "Try them again or drop them, before a failing message holds up others.",
+            "The quarantine of the broker {object} is full to a share of {value:.2f}.",
+            "Retry or drop its messages, before a poison message blocks others.",
         ),
         Rule(
             "ChangeLogFails",
             "warning",
             0,
             0,
-            "{value} line(s) of the log of changes are not stored yet.",
-            "See to the store; the process's log has the lines meanwhile.",
+            "{value} line(s) of the change log are not stored yet.",
+            "Check the store; the log of the process has the lines meanwhile.",
             has_alert=False,
         ),
         Rule(
@@ -202,9 +202,9 @@ class Finding(NamedTuple):
     """Measurement that a rule judges.
 
     Args:
-        rule: by which it is judged.
-        object: of what.
-        value: the number.
+        rule: id of the rule.
+        object: name of what was measured.
+        value: measured value.
     """
 
     rule: str
@@ -216,11 +216,11 @@ class Problem(NamedTuple):
     """Problem of the cluster that needs an operator.
 
     Args:
-        rule: says what to do.
-        object: with what.
-        value: the number.
-        since_ms: since when this is seen, wall clock.
-        fires: it has lasted for as long as the alert asks for.
+        rule: that was violated; it has the advice.
+        object: name of what has the problem.
+        value: measured value.
+        since_ms: when it was first seen, wall clock.
+        fires: whether it has lasted for the duration of the alert.
     """
 
     rule: Rule
@@ -237,7 +237,7 @@ class Problem(NamedTuple):
 
 
 class Troubles:
-    """Problems, and since when there are any."""
+    """Current problems, each with the time when it was first seen."""
 
     def __init__(self) -> None:
         self._since_ms: dict[tuple[str, str], int] = {}
@@ -246,7 +246,7 @@ class Troubles:
         return len(self._since_ms)
 
     def judged(self, findings: Iterable[Finding], now_ms: int) -> list[Problem]:
-        """The problems among what was measured now, critical ones first; what is well again is forgotten."""
+        """Return the problems among the findings, critical ones first; drop those that are solved."""
         since_ms: dict[tuple[str, str], int] = {}
         problems: list[Problem] = []
         for finding in findings:
@@ -259,5 +259,5 @@ class Troubles:
         return sorted(problems, key=lambda each: (each.rule.severity != "critical", each.since_ms))
 
     def clear(self) -> None:
-        """Clear the problems: this controller leads no more."""
+        """Drop all problems: this controller no longer leads."""
         self._since_ms = {}

@@ -1,7 +1,7 @@
-"""The state of one broker group, and which changes of it are legal (pure; DESIGN 6, docs/internals/replication.md).
+"""State of one broker group, and its legal changes (pure; DESIGN 6, docs/internals/replication.md).
 
-A change makes the next value; `follow_up` counts its version on and refuses what must never be stored, whoever decided
-it. The store takes it only in place of the version that it was made from (C1).
+A change makes a new value; `follow_up` increments its version and refuses illegal values, whoever decided them. The
+store accepts it only as the successor of the version that it was made from (C1).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,17 +16,17 @@ NO_MASTER = -1
 
 
 class IllegalStepError(Exception):
-    """A change that would break what must always hold of a broker group; it was not made. The sentence says which."""
+    """Change that would violate an invariant of a broker group; it was not made. The message names the invariant."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """One replica, as it is stored.
+    """Stored record of one replica.
 
     Args:
         number: within its group.
-        address: host:port at which it was last.
-        identity: drawn when its data folder was made; another one means that its data is gone. Empty: not known.
+        address: its latest host:port.
+        identity: random id of its data folder; another id means that its data is gone. Empty: not known.
     """
 
     number: int
@@ -36,15 +36,15 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A broker group at one version. Never changed; each change makes the next value.
+    """Immutable state of a broker group at one version.
 
     Args:
         name: of the group.
         version: counts every change.
         epoch: of the latest master.
         master: its number, or `NO_MASTER`.
-        sync_state_set: who has every acknowledged message; never empty, holds the master.
-        replicas: all that ever registered, by number, but for those that an operator had forgotten.
+        sync_state_set: the replicas with every acknowledged message; never empty, includes the master.
+        replicas: all that ever registered, by number, except those that an operator removed.
     """
 
     name: str
@@ -55,10 +55,10 @@ class GroupState:
     replicas: Mapping[int, ReplicaRecord]
 
     def with_replica(self, record: ReplicaRecord) -> "GroupState":
-        """Take in a replica that has registered: a new one, one at a new address, or one whose volume was wiped.
+        """Add or update a registered replica: new, at a new address, or with a wiped volume.
 
-        A wiped one leaves the sync-state set: what it acknowledged is gone. If it was all of the set, the old record
-        stays, so that nobody is taken for a member until that volume, or an operator, says so.
+        A wiped one leaves the sync-state set: what it acknowledged is gone. If it was the only member, the old record
+        stays: no replica counts as a member until that volume returns or an operator decides.
         """
         known = self.replicas.get(record.number)
         if known == record:
@@ -72,42 +72,42 @@ class GroupState:
         return replace(self, master=master, sync_state_set=remaining, replicas={**self.replicas, record.number: record})
 
     def elected(self, number: int) -> "GroupState":
-        """Begin the next epoch with a member of the sync-state set as its master, and alone in the set."""
+        """Begin the next epoch with a member of the sync-state set as master and only member."""
         return replace(self, epoch=self.epoch + 1, master=number, sync_state_set=frozenset((number,)))
 
-    def elected_unclean(self, record: ReplicaRecord, epoch_heard: int, version_heard: int) -> "GroupState":
-        """Begin a new epoch with any replica as its master, by an operator's word: what it lacks is lost.
+    def elected_unclean(self, record: ReplicaRecord, seen_epoch: int, seen_version: int) -> "GroupState":
+        """Begin a new epoch with any replica as master, by an operator's confirmation: messages that it lacks are lost.
 
         Args:
-            record: the replica, as it is now.
-            epoch_heard: the latest epoch that this replica has seen, which may be unknown here.
-            version_heard: the same for the version.
+            record: current record of the replica.
+            seen_epoch: the latest epoch that this replica has seen; it may be unknown here.
+            seen_version: likewise the latest version.
         """
         return replace(
             self,
-            version=max(self.version, version_heard),
-            epoch=max(self.epoch, epoch_heard) + 1,
+            version=max(self.version, seen_version),
+            epoch=max(self.epoch, seen_epoch) + 1,
             master=record.number,
             sync_state_set=frozenset((record.number,)),
             replicas={**self.replicas, record.number: record},
         )
 
     def resigned(self) -> "GroupState":
-        """Return the state without a master; the set stays, so that its members may lead later."""
+        """Return the state without a master; the members of the set may lead later."""
         return replace(self, master=NO_MASTER)
 
     def without_replica(self, number: int) -> "GroupState":
-        """Forget a replica that will not come back; if it does, it is a new one."""
+        """Remove a replica; if it returns, it counts as a new one."""
         return replace(self, replicas={n: record for n, record in self.replicas.items() if n != number})
 
     def with_sync_state_set(self, epoch: int, master: int, version: int, members: Iterable[int]) -> "GroupState":
-        """Give the master the set it asks for.
+        """Set the sync-state set that the master requests.
 
         Args:
-            epoch: in which the asker leads.
-            master: number of the asker.
-            version: of the state that it knows.
-            members: the set it wants.
+            epoch: epoch of the requesting master.
+            master: its number.
+            version: version of the state that it has seen.
+            members: the new set.
 
         Raises:
             StatusError: PRECONDITION_FAILED if it is not the master, or does not know the latest state; BAD_REQUEST for
@@ -131,15 +131,15 @@ class GroupState:
         return replace(self, sync_state_set=wanted)
 
     def is_wiped(self, number: int, identity: bytes) -> bool:
-        """Return whether a replica of this identity has lost the data that this number had."""
+        """Return whether the replica of this number has lost its data, given its identity."""
         known = self.replicas.get(number)
         return known is not None and is_wiped(known, identity)
 
     def message(self, living: Collection[int] = ()) -> BrokerGroup:
-        """Return the state as it is sent to replicas.
+        """Return the message that replicas get.
 
         Args:
-            living: the numbers of those that are not dead and have not said that they leave.
+            living: numbers of the replicas that are neither dead nor about to leave.
         """
         return BrokerGroup(
             name=self.name,
@@ -158,34 +158,34 @@ class GroupState:
 
 
 def unknown_group(name: str) -> StatusError:
-    """Return the error for an operator who asks for an unknown group."""
+    """Return the error for an unknown group."""
     return StatusError(Code.NOT_FOUND, f"there is no broker group {name}")
 
 
 def is_wiped(known: ReplicaRecord, identity: bytes) -> bool:
-    """Return whether another identity means that this is not the volume that was recorded."""
+    """Return whether the identity differs from that of the recorded volume."""
     return bool(known.identity) and known.identity != identity
 
 
 def in_short(state: GroupState) -> str:
-    """A broker group in some words, as the log of changes shows it."""
+    """Summarize a broker group for the change log."""
     master = "no master" if state.master == NO_MASTER else f"master {state.master}"
     members, replicas = (", ".join(map(str, sorted(each))) for each in (state.sync_state_set, state.replicas))
     return f"{master}, epoch {state.epoch}, in sync {members}, replicas {replicas}"
 
 
 def follow_up(old: GroupState | None, new: GroupState, *, forced: bool = False, removes: bool = False) -> GroupState:
-    """The new state with the version that follows.
+    """Return the new state with the next version.
 
     Args:
-        old: what is stored; None if nothing is.
-        new: what is to be stored in its place; of the same version, or of a larger one that replicas have heard of
-            though this store has not: then it was made from what they know.
-        forced: whether an operator asked for a master from outside the set.
-        removes: whether an operator asked for a replica to be forgotten.
+        old: the stored state; None if there is none.
+        new: its successor, still of the same version; or of a higher version, which replicas have seen and this store
+            has not: then it was made from their reports.
+        forced: whether an operator chose a master from outside the set.
+        removes: whether an operator removes a replica.
 
     Raises:
-        IllegalStepError: this must never be stored in place of the old one.
+        IllegalStepError: the new state must never follow the old one.
     """
     known = new.version if old is None else old.version
     forced = forced or new.version > known
@@ -212,7 +212,7 @@ def check_state(state: GroupState) -> None:
     """Check the invariants of a state.
 
     Raises:
-        IllegalStepError: it does not.
+        IllegalStepError: an invariant is violated.
     """
     _require(state.version >= 1 and state.epoch >= 1, "versions and epochs begin with 1")
     _require(bool(state.sync_state_set), "the set is never empty")
@@ -222,7 +222,7 @@ def check_state(state: GroupState) -> None:
 
 
 def group_document(state: GroupState) -> Document:
-    """A broker group as it is stored."""
+    """Return the document that stores a broker group."""
     return {
         "name": state.name,
         "version": state.version,
@@ -237,10 +237,10 @@ def group_document(state: GroupState) -> Document:
 
 
 def group_of(document: Document, source: str) -> GroupState:
-    """Read a broker group back; `source` is where it was found.
+    """Read a broker group from its document; `source` names the place for errors.
 
     Raises:
-        CorruptDataError: it is none, or one that must never be.
+        CorruptDataError: it is not a broker group, or an illegal one.
     """
     try:
         records = [

@@ -1,4 +1,4 @@
-"""Carries the progress of masters to their slaves: the waiting part of checkpoint sync."""
+"""Copies checkpoints from masters to their slaves: the I/O of checkpoint sync."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -27,8 +27,8 @@ class CheckpointMetrics(Collector):
     """Metrics of checkpoint sync.
 
     Args:
-        registry: where it is shown.
-        sync: decides, and knows how fresh what slaves hold is.
+        registry: to register with.
+        sync: knows the age of the slaves' checkpoints.
         clock: the time.
     """
 
@@ -37,13 +37,13 @@ class CheckpointMetrics(Collector):
         self._clock = clock
         self.durations = Histogram(
             "popwheel_controller_checkpoint_sync_seconds",
-            "How long it took to bring a master's progress to a slave's disk",
+            "Time from the request to a master until its checkpoint was on a slave's disk",
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
             registry=registry,
         )
         self.failures = Counter(
             "popwheel_controller_checkpoint_failures",
-            "Masters that did not tell their progress, slaves that did not store it, or refused it",
+            "Checkpoints that a master did not send, or that a slave did not store or refused",
             ["step"],
             registry=registry,
         )
@@ -51,17 +51,17 @@ class CheckpointMetrics(Collector):
             self.failures.labels(step)
         self._fetched = Counter(
             "popwheel_controller_checkpoint_fetches",
-            "Answers of masters: all of their progress, or what has changed",
+            "Checkpoints received from masters, by kind: whole or difference",
             ["kind"],
             registry=registry,
         )
         self._bytes = Counter(
-            "popwheel_controller_checkpoint_fetched_bytes", "Size of these answers", ["kind"], registry=registry
+            "popwheel_controller_checkpoint_fetched_bytes", "Bytes of these checkpoints", ["kind"], registry=registry
         )
         registry.register(self)
 
     def fetched(self, size_bytes: int, *, whole: bool) -> None:
-        """A master has reported its progress."""
+        """Count a checkpoint that a master has sent."""
         kind = "whole" if whole else "difference"
         self._fetched.labels(kind).inc()
         self._bytes.labels(kind).inc(size_bytes)
@@ -70,7 +70,7 @@ class CheckpointMetrics(Collector):
         """Yield the age of the slaves' checkpoints."""
         ages = GaugeMetricFamily(
             "popwheel_controller_checkpoint_age_seconds",
-            "How old the progress of its master is that a living slave holds on its disk",
+            "Age of the checkpoint that a living slave has on its disk",
             labels=("broker", "replica"),
         )
         now_s = self._clock.monotonic()
@@ -81,14 +81,14 @@ class CheckpointMetrics(Collector):
 
 
 class CheckpointCarrier:
-    """Asks masters and gives to slaves, as `CheckpointSync` decides.
+    """Fetches from masters and sends to slaves what `CheckpointSync` decides.
 
     Args:
-        sync: decides.
-        roles: who is master and who slave, and the ways to them.
+        sync: decides who is asked and what is sent.
+        roles: the masters and slaves, with channels to them.
         clock: the time.
-        interval_s: how often slaves are given their master's progress, in seconds.
-        metrics: what is counted.
+        interval_s: interval of the rounds, in seconds.
+        metrics: of checkpoint sync.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class CheckpointCarrier:
         roles.subscribe(self._roles_changed)
 
     def start(self) -> None:
-        """Begin; while no group has roles there is nothing to do."""
+        """Start the rounds; they are idle until a group has roles."""
         self._running = asyncio.create_task(self._run(), name="checkpoint-sync")
 
     async def stop(self) -> None:
-        """End; what is under way is given up."""
+        """Stop; calls that are under way are cancelled."""
         tasks = [*self._tasks, *([] if self._running is None else [self._running])]
         for task in tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class CheckpointCarrier:
             now_s = self._clock.monotonic()
             self._act(self._sync.time_passed(now_s))
             next_s = self._sync.next_time_s()
-            # What is due and was not begun waits for something that is under way.
+            # A round that is due and was not begun waits for a call that is under way.
             wait_s = None if next_s is None or next_s <= now_s else next_s - now_s
             try:
                 async with asyncio.timeout(wait_s):
@@ -177,11 +177,11 @@ class CheckpointCarrier:
         self._changed.set()
 
     def _fails(self, step: str, group: str, replica: int, error: StatusError | RpcError) -> None:
-        """Count it, and say it once until it goes well again."""
+        """Count a failure, and log only the first one until the next success."""
         self._metrics.failures.labels(step).inc()
         if (step, group) not in self._failing:
             self._failing.add((step, group))
-            # One that was chosen a moment ago does not lead yet; if it never does, the group's other lines say so.
+            # A master that was just elected does not lead yet; if it never does, other lines of the group's log say so.
             is_early = step == "fetch" and isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
             log = _logger.info if is_early else _logger.warning
             log("checkpoint sync fails", step=step, group=group, replica=replica, reason=str(error))

@@ -1,9 +1,8 @@
-"""Checkpoint sync: which master is asked for its progress when, and which slave is given what (DESIGN 4).
+"""Checkpoint sync: when each master is asked for its checkpoint, and what each slave is sent (DESIGN 4).
 
-Pure: it is passed roles, answers and the time, and returns what is to be asked and given. Each slave goes its own way:
-a difference is asked for those who know the same version, and whoever is slow or away keeps nobody waiting. Epochs
-and, within one, versions that a slave is known to hold never go back (C4); nothing of an epoch that is over goes to
-anybody.
+Pure: it is passed roles, answers and the time, and returns the calls to make. Slaves advance independently: a
+difference is fetched for those with the same version, so a slow or absent slave delays no other. The known epoch and,
+within it, version of a slave never decrease (C4); checkpoints of an epoch that is over are sent to nobody.
 """
 
 from collections.abc import Iterator
@@ -16,17 +15,17 @@ from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A master is to be asked for its progress.
+    """Request to a master for its checkpoint.
 
     Args:
         number: distinguishes it from others.
         group: name of the broker group.
         epoch: of its master.
-        master: whom to ask.
-        known_version: that a difference may go onto; 0 for none.
-        slaves: for whom.
-        asked_s: when, monotonic clock.
-        begun_s: when the first part of it was asked for.
+        master: the replica to ask.
+        known_version: base of the difference; 0 for the whole checkpoint.
+        slaves: that get the answer.
+        asked_s: time of the request, monotonic clock.
+        begun_s: time of the request for its first part.
     """
 
     number: int
@@ -41,13 +40,13 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """A slave is to be given its master's progress.
+    """Checkpoint to send to a slave.
 
     Args:
         group: name of the broker group.
-        slave: whom.
-        checkpoint: what.
-        begun_s: when it was asked for, monotonic clock: its data is not older.
+        slave: the receiver.
+        checkpoint: its master's.
+        begun_s: time when it was requested, monotonic clock: its data is not older.
     """
 
     group: str
@@ -64,14 +63,14 @@ class _Slave:
     """State of a slave.
 
     Args:
-        place: where it is.
+        place: its number and address.
         since_s: when it was first seen.
-        epoch: of what it holds; 0 if that is not known.
-        version: of what it holds.
-        known_version: what had changed up to here it holds.
-        taken_s: when that was asked of the master; None before the first one is complete.
-        took_s: how long it took from then until it was stored.
-        is_busy: something is under way for it.
+        epoch: of its checkpoint; 0 if that is not known.
+        version: of its checkpoint.
+        known_version: base that a difference for it starts from.
+        taken_s: when that checkpoint was requested; None before the first one is complete.
+        took_s: time from then until it was stored.
+        is_busy: whether a call for it is under way.
     """
 
     place: ReplicaPlace
@@ -89,9 +88,9 @@ class _Group:
     """A broker group with a master and slaves.
 
     Args:
-        roles: as they are now.
-        next_s: when its next round begins.
-        slaves: by number; those that are away are remembered, as they may come back.
+        roles: the current ones.
+        next_s: start of the next round.
+        slaves: by number; absent ones stay listed, as they may return.
         fetches: that are under way, by number.
     """
 
@@ -101,19 +100,19 @@ class _Group:
     fetches: dict[int, Fetch] = field(default_factory=dict)
 
     def present(self) -> Iterator[_Slave]:
-        """The slaves that live."""
+        """Yield the living slaves."""
         return (self.slaves[place.number] for place in self.roles.slaves)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAge:
-    """Age of the progress that a slave has stored.
+    """Age of a slave's checkpoint.
 
     Args:
         replica: its number.
-        version: of what it holds; 0 if that is not known.
-        age_s: since it was asked of the master, or since the slave was first seen if it has none.
-        took_s: how long it took to bring it there; None if it has none.
+        version: of its checkpoint; 0 if that is not known.
+        age_s: time since it was requested, or since the slave was first seen if it has none.
+        took_s: time from the request until it was stored; None if it has none.
     """
 
     replica: int
@@ -123,11 +122,11 @@ class CheckpointAge:
 
 
 class CheckpointSync:
-    """Decides.
+    """Scheduler of checkpoint sync.
 
     Args:
-        interval_s: how often each slave is given its master's progress, in seconds.
-        fetches_max: how many masters are asked at a time, at the most.
+        interval_s: interval of the rounds, in seconds.
+        fetches_max: limit of masters that are asked at the same time.
     """
 
     def __init__(self, interval_s: float, fetches_max: int) -> None:
@@ -136,12 +135,12 @@ class CheckpointSync:
         self._groups: dict[str, _Group] = {}
         self._numbers = count(1)
         self._under_way: set[int] = set()
-        """Numbers of the fetches that have not come back, also of groups that were forgotten."""
+        """Numbers of the unanswered fetches, also of removed groups."""
 
     # What is reported
 
     def roles(self, roles: GroupRoles, now_s: float) -> None:
-        """The roles of a group are these now."""
+        """Record the current roles of a group."""
         group = self._groups.get(roles.group)
         if group is None:
             group = self._groups[roles.group] = _Group(roles, now_s)
@@ -161,11 +160,11 @@ class CheckpointSync:
                 group.next_s = now_s
 
     def forget(self, name: str) -> None:
-        """A group is gone, or is not this controller's any more."""
+        """Drop a group that was removed, or that another controller manages now."""
         self._groups.pop(name, None)
 
     def time_passed(self, now_s: float) -> list[Action]:
-        """Rounds that are due."""
+        """Return the calls of the rounds that are due."""
         actions: list[Action] = []
         due = [group for group in self._groups.values() if group.next_s <= now_s and _can_sync(group)]
         for group in sorted(due, key=lambda each: each.next_s):
@@ -175,7 +174,7 @@ class CheckpointSync:
                     known = slave.known_version if slave.epoch == group.roles.epoch else 0
                     by_version.setdefault(known, []).append(slave)
             if len(self._under_way) + len(by_version) > max(self._fetches_max, len(by_version)):
-                break  # the others have their turn when some of those under way are back
+                break  # the others follow when some of these have answered
             group.next_s = now_s + self._interval_s
             actions += [self._fetch(group, known, slaves, now_s, now_s) for known, slaves in by_version.items()]
         return actions
@@ -183,7 +182,7 @@ class CheckpointSync:
     def _fetch(self, group: _Group, known: int, slaves: list[_Slave], now_s: float, begun_s: float) -> Fetch:
         roles = group.roles
         assert roles.master is not None, "nobody is there to be asked"
-        assert slaves and not any(slave.is_busy for slave in slaves), "a slave is given two checkpoints at a time"
+        assert slaves and not any(slave.is_busy for slave in slaves), "two checkpoints are under way to one slave"
         for slave in slaves:
             slave.is_busy = True
         numbers = tuple(slave.place.number for slave in slaves)
@@ -193,11 +192,11 @@ class CheckpointSync:
         return fetch
 
     def next_time_s(self) -> float | None:
-        """Return when the next step is due; None if there is none. A time in the past means that an answer has come."""
+        """Return when the next step is due; None if there is none; a past time means that an answer has arrived."""
         return min((group.next_s for group in self._groups.values() if _can_sync(group)), default=None)
 
     def fetched(self, fetch: Fetch, checkpoint: ReplicaCheckpoint) -> list[Action]:
-        """A master has answered. Nothing is given of an epoch that is over, or that was not asked for."""
+        """Process a master's answer; drop it if its epoch is over or if it was not requested."""
         group = self._ended(fetch)
         if group is None:
             return []
@@ -221,7 +220,7 @@ class CheckpointSync:
         return actions
 
     def not_fetched(self, fetch: Fetch) -> None:
-        """A master has not answered, or refused."""
+        """Record that a master did not answer, or refused."""
         group = self._ended(fetch)
         if group is not None:
             for number in fetch.slaves:
@@ -233,7 +232,7 @@ class CheckpointSync:
         return None if group is None or group.fetches.pop(fetch.number, None) is None else group
 
     def stored(self, give: Give, now_s: float) -> list[Action]:
-        """A slave has stored what it was given."""
+        """Record that a slave has stored its checkpoint."""
         found = self._receiver(give)
         if found is None:
             return []
@@ -252,7 +251,7 @@ class CheckpointSync:
         return [self._fetch(group, slave.known_version, [slave], now_s, give.begun_s)]
 
     def not_stored(self, give: Give, *, refused: bool) -> None:
-        """A slave has not answered, or refused: then it is not known what it holds, and it is given all."""
+        """Record that a slave did not answer, or refused: of unknown version, it gets a whole checkpoint next."""
         found = self._receiver(give)
         if found is not None:
             _, slave = found
@@ -261,7 +260,7 @@ class CheckpointSync:
                 slave.epoch = slave.version = slave.known_version = 0
 
     def _receiver(self, give: Give) -> tuple[_Group, _Slave] | None:
-        """Return the slave that was sent the checkpoint, unless it is another process by now."""
+        """Return the slave that the checkpoint was sent to, unless another process has replaced it."""
         group = self._groups.get(give.group)
         slave = None if group is None else group.slaves.get(give.slave.number)
         return None if group is None or slave is None or slave.place != give.slave else (group, slave)
@@ -284,7 +283,7 @@ class CheckpointSync:
         ]
 
     def names(self) -> list[str]:
-        """The groups that are known."""
+        """Return the names of all known groups."""
         return list(self._groups)
 
 

@@ -1,4 +1,4 @@
-"""Cost of an operation that may lose messages, as an operator is shown it before (pure)."""
+"""Cost of an operation that may lose messages, shown to the operator before (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A loss that may come of what was asked for.
+    """Possible loss of a requested operation.
 
     Args:
-        replicas: numbers of those that would be forgotten, or of the one that would become the master.
-        sentence: says what may be lost.
-        word: an operator says it to show that this is known.
+        replicas: numbers of those that would be removed, or of the one that would become the master.
+        sentence: description of the possible loss.
+        word: that the operator types as confirmation.
     """
 
     replicas: Sequence[int]

@@ -1,4 +1,4 @@
-"""Removes replicas and broker groups that are gone for good, by an operator's word: nothing else ever does."""
+"""Removal of replicas and broker groups that are gone for good; only an operator may ask for it."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.broker_groups.broker_group import GroupState, unknown_group
 from popwheel_controller.broker_groups.cost import Cost
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -17,11 +17,11 @@ _logger = structlog.get_logger()
 
 
 class Decommission:
-    """Takes what is gone out of what the controller keeps and shows.
+    """Removes replicas and groups from the state and the metrics of the controller.
 
     Args:
         overseer: watches over the groups.
-        roles: who is where.
+        roles: the masters and slaves.
         metrics: of groups.
     """
 
@@ -31,12 +31,12 @@ class Decommission:
         self._metrics = metrics
 
     async def of_replica(self, group: str, number: int, *, dry_run: bool = False) -> GroupState:
-        """Forget a replica that has nothing that others lack; the group then. If it comes back, it is a new one.
+        """Remove a replica outside the sync-state set; return the group. A replica that returns counts as a new one.
 
         Args:
             group: its name.
             number: the replica's.
-            dry_run: change nothing, say how the group would be.
+            dry_run: only return the group as it would be.
 
         Raises:
             StatusError: NOT_FOUND for a group or replica that is not known; PRECONDITION_FAILED if the replica lives or
@@ -62,7 +62,7 @@ class Decommission:
         state = await self._overseer.groups.change(group, decide, removes=True)
         assert state is not None, "the decision was of a known group"
         self._overseer.replicas.forget((group, number))
-        self._overseer.look_at(group)
+        self._overseer.check_soon(group)
         _logger.warning("replica forgotten", group=group, replica=number, left=sorted(state.replicas))
         return state
 
@@ -76,23 +76,23 @@ class Decommission:
         state = self._overseer.groups.states.get(group)
         if state is None:
             raise unknown_group(group)
-        return self._cost(state, {*state.replicas, *self._overseer.sight(group)})
+        return self._cost(state, {*state.replicas, *self._overseer.replica_views(group)})
 
     async def of_group(self, group: str, word: str) -> None:
-        """Forget a whole group: it is in no route any more, nor in any status.
+        """Remove a whole group from routes and status.
 
         Args:
             group: its name.
-            word: says that the operator knows what may be lost.
+            word: the operator's confirmation.
 
         Raises:
             StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if one of its replicas lives or
-                may live; BAD_REQUEST for another word, with what may be lost and the right one.
+                may live; BAD_REQUEST for a wrong word, with the cost and the right word.
         """
         gone: set[int] = set()
 
         def check(now: GroupState) -> None:
-            gone.update(now.replicas, self._overseer.sight(group))
+            gone.update(now.replicas, self._overseer.replica_views(group))
             cost = self._cost(now, gone)
             if word != cost.word:
                 raise StatusError(
@@ -104,7 +104,7 @@ class Decommission:
             self._overseer.replicas.forget((group, number))
         self._roles.forget(group)
         self._metrics.forget(group)
-        self._overseer.look_at(group)  # notify those who may still have it in their routes
+        self._overseer.check_soon(group)  # notify proxies that may still route to it
         _logger.warning("broker group forgotten", group=group)
 
     def _cost(self, now: GroupState, gone: Iterable[int]) -> Cost:
@@ -119,12 +119,12 @@ class Decommission:
         )
 
     def _check_gone(self, group: str, numbers: Iterable[int]) -> None:
-        """Check that none of some replicas lives, or may live."""
-        sight = self._overseer.sight(group)
-        there = {n for n in numbers if n in sight and sight[n].standing is not Standing.DEAD}
+        """Check that none of these replicas lives, or may live."""
+        views = self._overseer.replica_views(group)
+        there = {n for n in numbers if n in views and views[n].liveness is not Liveness.DEAD}
         if not there:
             return
-        unsure = {n for n in there if sight[n].standing is Standing.UNSURE}
+        unsure = {n for n in there if views[n].liveness is Liveness.UNSURE}
         raise StatusError(
             Code.PRECONDITION_FAILED,
             f"replica {_list(unsure)} of {group} may live: it has been away for too short a time to be given up; ask "

@@ -1,7 +1,7 @@
 """Election of a master (pure): of the candidates, the one with the most complete log.
 
-A group that the store knows takes its master from the sync-state set. One that it does not know, because it is new or
-because the store has lost it, is made anew from what its replicas say of themselves.
+A stored group takes its master from the sync-state set. A group that is not stored, because it is new or because the
+store has lost it, is rebuilt from the reports of its replicas.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
 
 Reports = Mapping[int, ReplicaReport]
-"""Last reports of the living replicas of one group, by number."""
+"""Latest reports of the living replicas of one group, by number."""
 
 
 def most_complete(reports: Reports) -> int | None:
@@ -21,21 +21,21 @@ def most_complete(reports: Reports) -> int | None:
 
 
 def elect(state: GroupState, reports: Reports) -> int | None:
-    """The next master, from the living members of the sync-state set; None if there is none.
+    """Return the next master, from the living members of the sync-state set; None if there is none.
 
-    A wiped member is none, and one that is about to stop is not chosen. A suspect one may lack what was acknowledged,
-    and what others have may have grown since they said so: so it is chosen only when all of the set are there and all
-    are in doubt. Whoever has everything has said so since it started then, and nobody is chosen who said less.
+    Wiped members do not count, and one that is about to stop is not elected. A suspect one may lack acknowledged
+    messages, and the logs of others may have grown since their reports. So it is elected only when all members are
+    present and suspect: then each has reported since its start, and the longest log has everything.
     """
     may = candidates(state, reports)
-    certain = {number: report for number, report in may.items() if not report.doubtful}
+    certain = {number: report for number, report in may.items() if not report.suspect}
     if certain:
         return most_complete(certain)
     return most_complete(may) if may.keys() == state.sync_state_set else None
 
 
 def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
-    """Return the members of the sync-state set that still have their data, and do not leave."""
+    """Return the members of the sync-state set that have their data and do not leave."""
     return {
         number: report
         for number, report in reports.items()
@@ -44,14 +44,14 @@ def candidates(state: GroupState, reports: Reports) -> dict[int, ReplicaReport]:
 
 
 def found(name: str, reports: Reports) -> GroupState | None:
-    """The state of a group that the store does not know; None as long as it is not known who may lead.
+    """Return the state of a group that is not stored; None while it is unknown which replica may lead.
 
     Its version is the highest that any replica has seen.
 
-    If no replica holds anything, the group is new. Otherwise the store has lost it (or it is of a release without
-    replicas): then all members of the latest sync-state set that anybody has seen have to be there, because the set may
-    have become smaller since, and only its last members know. An empty log is never taken for a member's.
-    A suspect one is chosen only if all members are.
+    If all logs are empty, the group is new. Otherwise the store has lost it (or it is of a release without replicas):
+    then all members of the latest sync-state set that any replica has seen must be present, because the set may have
+    shrunk since, and only its last members know. An empty log never counts as a member's.
+    A suspect one is elected only if all members are suspect.
     """
     holders = {number: report for number, report in reports.items() if _holds_something(report)}
     if not holders:
@@ -61,21 +61,21 @@ def found(name: str, reports: Reports) -> GroupState | None:
     if not members <= holders.keys():
         return None
     version = max(report.version for report in holders.values())
-    certain = {number: holders[number] for number in members if not holders[number].doubtful}
+    certain = {number: holders[number] for number in members if not holders[number].suspect}
     master = most_complete(certain or {number: holders[number] for number in members} or holders)
-    assert master is not None, "nobody of those that hold something is the most complete"
+    assert master is not None, "no replica has the most complete log"
     epoch = max(max(report.epoch, report.last_epoch) for report in holders.values()) + 1
     return _state(name, version, epoch, master, reports)
 
 
 def alone(report: ReplicaReport) -> GroupState:
-    """A group that the store does not know, made of one replica, whatever others may have: by an operator's word."""
+    """Return a new group state of one replica, whatever others may have: an operator has confirmed the loss."""
     epoch = max(report.epoch, report.last_epoch) + 1
     return _state(report.group, report.version, epoch, report.replica, {report.replica: report})
 
 
 def latest_set(reports: Reports) -> frozenset[int]:
-    """The sync-state set of the highest version that any of these has seen; empty if none has."""
+    """Return the sync-state set of the highest version that any of these has seen; empty if none has."""
     version = max((report.version for report in reports.values()), default=0)
     return frozenset(
         number
@@ -86,13 +86,13 @@ def latest_set(reports: Reports) -> frozenset[int]:
 
 
 def missing_members(reports: Reports) -> frozenset[int]:
-    """Return the replicas that must report before a group that the store does not know can get a master."""
+    """Return the replicas that must report before a group that is not stored can get a master."""
     holders = {number for number, report in reports.items() if _holds_something(report)}
     return latest_set(reports) - holders
 
 
 def record_of(report: ReplicaReport) -> ReplicaRecord:
-    """Return the record that is stored of a replica with this report."""
+    """Return the record to store of a replica with this report."""
     return ReplicaRecord(report.replica, report.address, report.identity)
 
 

@@ -1,4 +1,4 @@
-"""The latest changes of each broker group, as an operator reads them after a failover."""
+"""History of each broker group, for operators after a failover."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from popwheel_common.clock import Clock
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 
 CHANGES_MAX: Final = 100
-"""Limit of changes of each group; the oldest is dropped."""
+"""Limit of changes per group; the oldest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """One change.
+    """Change of a broker group.
 
     Args:
         time_ms: when it was stored, or found stored.
-        version, epoch, master, sync_state_set: after it.
-        what: became different, in a few words each.
+        version, epoch, master, sync_state_set: after the change.
+        what: the differences, in a few words each.
     """
 
     time_ms: int
@@ -31,11 +31,11 @@ class GroupChange:
 
 @dataclass(slots=True)
 class LatestChanges:
-    """The latest changes of one group.
+    """Latest changes of one group.
 
     Args:
         changes: the oldest first.
-        dropped: how many older ones are not there any more.
+        dropped: number of older changes that were dropped.
     """
 
     changes: deque[GroupChange] = field(default_factory=deque)
@@ -64,17 +64,17 @@ def differences(old: GroupState | None, new: GroupState) -> tuple[str, ...]:
         elif after is None:
             found.append(f"replica {number} is forgotten")
         elif after.identity != known.identity:
-            found.append(f"replica {number} came back without what it held")
+            found.append(f"replica {number} came back with an empty volume")
         elif after.address != known.address:
             found.append(f"replica {number} is at {after.address}")
     return tuple(found) or ("nothing that is decided here",)
 
 
 class GroupHistory:
-    """Takes in changes of all groups, from the moment on at which this controller leads.
+    """Recorder of the changes of all groups, since this controller began to lead.
 
     Args:
-        groups_max: of so many groups, those that have changed last.
+        groups_max: limit of groups; the one that changed longest ago is dropped.
         clock: the time.
     """
 
@@ -98,10 +98,10 @@ class GroupHistory:
             latest.dropped += 1
 
     def of(self, group: str) -> LatestChanges:
-        """The changes of a group."""
+        """Return the changes of a group."""
         return self._by_group.get(group) or LatestChanges()
 
     def begin(self) -> None:
-        """Forget all: this controller leads from now on."""
+        """Clear the history: this controller leads from now on."""
         self._by_group.clear()
         self.since_ms = self._clock.wall_ms()

@@ -1,5 +1,6 @@
-"""The only place where the states of broker groups change: each by compare-and-swap on what is stored, one after the
-other, and nobody is notified of a change before it is stored.
+"""Changes of broker groups, all made here: by compare-and-swap on the stored state, one at a time per group.
+
+Listeners are notified only after the new state is stored.
 """
 
 import asyncio
@@ -37,12 +38,12 @@ _logger = structlog.get_logger()
 
 
 class GroupKeeper:
-    """Cache of the states of all broker groups, as the store had them last; it also changes them.
+    """Cache of the stored states of all broker groups, and the only writer of them.
 
     Args:
-        store: where they are kept.
-        groups_max: how many there may be.
-        conflicted: called whenever somebody else was first.
+        store: of the states.
+        groups_max: limit of groups.
+        conflicted: called whenever another controller wrote first.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class GroupKeeper:
         self._versions: dict[str, str] = {}
         self._outcome_unknown: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Each is there while somebody holds it or waits for it: anybody may make up names."""
+        """Weak, so that a lock exists only while it is in use: clients may send any number of names."""
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def subscribe(self, listener: Listener) -> None:
-        """Notify `listener` of each state after it was stored, or found stored by another controller."""
+        """Notify `listener` of each state after it was stored, or found to be stored by another controller."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -77,7 +78,7 @@ class GroupKeeper:
         strange = [group for group in groups if not is_broker_group(group)]
         if strange:
             few = [shown(name) for name in strange[:_SHOWN_MAX]]
-            _logger.warning("documents of broker groups that can't be, left as they are", count=len(strange), names=few)
+            _logger.warning("documents of broker groups with invalid names are ignored", count=len(strange), names=few)
         unread = iter(filter(is_broker_group, groups))
 
         async def read_on() -> None:
@@ -98,8 +99,8 @@ class GroupKeeper:
         self._outcome_unknown.clear()
 
     async def refresh(self, name: str) -> None:
-        """Read a group anew; whoever is told of changes hears of it if it has changed. One that somebody has deleted is
-        stored as it was: its replicas go on by what they know of it. Done to its end as `change` is.
+        """Reread a group; notify listeners if it has changed. A deleted one is stored again as it was, because its
+        replicas still use that state. Shielded from cancellation, as `change` is.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
@@ -108,16 +109,16 @@ class GroupKeeper:
 
     async def _refresh(self, name: str) -> None:
         async with self._lock(name):
-            await self._read_and_tell(name)
+            await self._read_and_notify(name)
             known = self.states.get(name)
             if known is not None and name not in self._versions:
                 try:
                     await self._write(known)
                 except ConflictError:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
 
-    async def look_for_changes(self, versions: Mapping[str, str]) -> None:
-        """Read anew what others seem to have changed, or deleted.
+    async def poll_store(self, versions: Mapping[str, str]) -> None:
+        """Reread the groups that others have changed or deleted.
 
         Args:
             versions: of the store's documents, as `StateStore.versions` gives them.
@@ -129,36 +130,36 @@ class GroupKeeper:
         for group in dict.fromkeys((*stored, *self.states)):
             if group is None or not is_broker_group(group):
                 continue
-            deleted = group in self.states and group not in self._versions  # and could not be stored again yet
+            deleted = group in self.states and group not in self._versions  # and not restored yet
             if deleted or self._versions.get(group) != stored.get(group):
                 await self.refresh(group)
 
     async def change(
         self, name: str, decision: Decision, *, forced: bool = False, removes: bool = False
     ) -> GroupState | None:
-        """Change a group; its state afterwards, which is the one before if there was nothing to change.
+        """Change a group; return its state, which is the old one if there was nothing to change.
 
-        A caller that is cancelled does not get the outcome, but the change goes on.
+        If the caller is cancelled, the change continues and its outcome is dropped.
 
         Args:
             name: of the group.
-            decision: asked again if somebody else was first.
-            forced: whether an operator asked for what may lose messages.
-            removes: whether an operator asked for a replica to be forgotten.
+            decision: called again if another controller wrote first.
+            forced: whether an operator accepts a loss of messages.
+            removes: whether an operator removes a replica.
 
         Raises:
-            StatusError: what the decision raised; INTERNAL_SERVER_ERROR if it could not be stored, HA_NOT_AVAILABLE if
-                others were first again and again, TOO_MANY_REQUESTS for a group too many.
+            StatusError: raised by the decision; INTERNAL_SERVER_ERROR if it could not be stored, HA_NOT_AVAILABLE if
+                others wrote first at every try, TOO_MANY_REQUESTS at the limit of groups.
             IllegalStepError: the decision was wrong; nothing was stored.
         """
         return await self._see_through(self._change(name, decision, forced, removes), name)
 
     async def delete(self, name: str, check: Callable[[GroupState], None]) -> None:
-        """Forget a group; done to its end as `change` is.
+        """Remove a group; shielded from cancellation, as `change` is.
 
         Args:
             name: of the group.
-            check: raises StatusError if it is to stay; asked again if somebody else was first.
+            check: raises StatusError if the group must stay; called again if another controller wrote first.
 
         Raises:
             StatusError: as `change`; NOT_FOUND if it is not known.
@@ -184,7 +185,7 @@ class GroupKeeper:
         async with self._lock(name):
             try:
                 if name in self._outcome_unknown:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
                 for _ in range(_TRIES_MAX):
                     old = self.states.get(name)
                     wanted = decision(old)
@@ -195,15 +196,15 @@ class GroupKeeper:
                     try:
                         await self._write(new)
                     except ConflictError:
-                        await self._read_and_tell(name)
-                        if self.states.get(name) == new:  # its own write, which something on the way made twice
+                        await self._read_and_notify(name)
+                        if self.states.get(name) == new:  # its own write, duplicated on the way
                             return new
-                        if self.states.get(name) == old:  # what was changed is nothing that is decided
+                        if self.states.get(name) == old:  # a change of other fields of the document
                             continue
                         self._conflicted()
                         _logger.warning("another controller has changed this broker group", group=name)
                         continue
-                    self._tell(old, new)
+                    self._notify(old, new)
                     return new
             except OSError as error:
                 raise _not_stored(name, error) from error
@@ -213,19 +214,19 @@ class GroupKeeper:
         async with self._lock(name):
             try:
                 if name in self._outcome_unknown:
-                    await self._read_and_tell(name)
+                    await self._read_and_notify(name)
                 for _ in range(_TRIES_MAX):
                     state = self.states.get(name)
                     if state is None:
                         raise unknown_group(name)
                     check(state)
-                    version = self._versions.get(name)  # None: somebody has deleted it already
+                    version = self._versions.get(name)  # None: it was deleted already
                     if version is not None:
                         self._outcome_unknown.add(name)
                         try:
                             await self._store.delete(group_document_name(name), version)
                         except ConflictError:
-                            await self._read_and_tell(name)
+                            await self._read_and_notify(name)
                             continue
                         self._outcome_unknown.discard(name)
                         del self._versions[name]
@@ -248,19 +249,19 @@ class GroupKeeper:
         self._outcome_unknown.discard(name)
         if stored is None:
             if self._versions.pop(name, None) is not None:
-                _logger.error("somebody has deleted the state of a broker group", group=name)
+                _logger.error("the state of a broker group was deleted from the store", group=name)
         else:
             self._versions[name] = stored.version
             self.states[name] = group_of(stored.document, self._store.where(group_document_name(name)))
 
-    async def _read_and_tell(self, name: str) -> None:
+    async def _read_and_notify(self, name: str) -> None:
         old = self.states.get(name)
         await self._read(name)
         new = self.states.get(name)
         if new is not None and new != old:
-            self._tell(old, new)
+            self._notify(old, new)
 
-    def _tell(self, old: GroupState | None, new: GroupState) -> None:
+    def _notify(self, old: GroupState | None, new: GroupState) -> None:
         for listener in self._listeners:
             listener(old, new)
 
@@ -272,14 +273,16 @@ class GroupKeeper:
             )
 
     def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())  # who enters it keeps it
+        return self._locks.setdefault(name, asyncio.Lock())  # the task that enters it keeps it alive
 
 
 def _take_error(task: "asyncio.Task[Any]") -> None:
-    """Take the error of a change that nobody waits for any more; those of the store are logged where they happen."""
+    """Consume the error of a change whose caller was cancelled; the store logs its own errors."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OSError):
-        _logger.warning("the store was away for a look at a broker group", change=task.get_name(), reason=str(error))
+        _logger.warning(
+            "the store was unavailable for a change of a broker group", change=task.get_name(), reason=str(error)
+        )
     elif error is not None and not isinstance(error, StatusError):
         _logger.error("a change of a broker group failed", change=task.get_name(), exc_info=error)
 

@@ -1,7 +1,7 @@
-"""Rules for the next state of a broker group, given what is known of its replicas (pure).
+"""Rules for the next state of a broker group, given the reports of its replicas (pure).
 
-`next_state` is asked again after each report, and after each missing one; it looks at how things are, not at
-what happened, so nothing is lost if two things happen at once or the change that it made could not be stored.
+`next_state` is called after each report, and after each missing one. It depends on the current situation, not on
+events, so nothing is lost if two events coincide or if its change could not be stored.
 """
 
 from collections.abc import Mapping
@@ -10,43 +10,43 @@ from dataclasses import dataclass
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 from popwheel_controller.broker_groups.election import Reports, candidates, elect, found, missing_members, record_of
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One replica, as this controller sees it now.
+class ObservedReplica:
+    """Current view of one replica.
 
     Args:
-        standing: whether it lives.
-        report: what it said last; None if it has said nothing yet.
+        liveness: of its process.
+        report: the latest one; None before the first.
         earlier_epoch: the latest epoch that an earlier process of it may have led (`find_earlier_epoch`); None if this
-            one led when it came.
-        asked_in_vain: whether it was to be chosen a short time ago and did not answer at its address.
+            one led when it registered.
+        is_unreachable: whether it was to be elected a short time ago and did not answer at its address.
     """
 
-    standing: Standing
+    liveness: Liveness
     report: ReplicaReport | None = None
     earlier_epoch: int | None = None
-    asked_in_vain: bool = False
+    is_unreachable: bool = False
 
 
-_NOT_SEEN = Seen(Standing.DEAD)
+_NOT_SEEN = ObservedReplica(Liveness.DEAD)
 
-Sight = Mapping[int, Seen]
-"""The replicas of one group, by number; those that are left out are dead."""
+ReplicaViews = Mapping[int, ObservedReplica]
+"""Views of one group's replicas, by number; a missing replica is dead."""
 
 
-def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState | None:
+def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> GroupState | None:
     """Return the group's next state; None for no change.
 
     Args:
         name: of the group.
-        state: what is stored; None if nothing is.
-        sight: its replicas.
+        state: the stored one; None if there is none.
+        views: of its replicas.
     """
-    reports = _living(sight)
+    reports = _living(views)
     if state is None:
         return found(name, reports)
     strange = strangers(state, reports)
@@ -56,14 +56,14 @@ def next_state(name: str, state: GroupState | None, sight: Sight) -> GroupState 
     after = state
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
-    if master_is_gone(after, sight):
-        may = {number: report for number, report in known.items() if not sight[number].asked_in_vain}
-        # A master that begins anew may have lost what its device had said to be safe, and nothing tells it so: any
-        # other member goes first, however little it said last. But where it alone acknowledges, others may have less.
+    if master_is_gone(after, views):
+        may = {number: report for number, report in known.items() if not views[number].is_unreachable}
+        # A restarted master may have lost records that its device had reported as safe, without a sign of it. So any
+        # other member comes first, whatever its log length. But if the master acknowledges alone, others may have less.
         first = known.get(after.master)
         acks_alone = first is not None and first.acks_alone
         best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
-        if best is None and not _others_may_come(after, sight):
+        if best is None and not _others_may_come(after, views):
             best = elect(after, may)
         if best is not None:
             after = after.elected(best)
@@ -83,59 +83,59 @@ def strangers(state: GroupState, reports: Reports) -> frozenset[int]:
     )
 
 
-def route(name: str, state: GroupState | None, sight: Sight) -> BrokerInfo | None:
+def route(name: str, state: GroupState | None, views: ReplicaViews) -> BrokerInfo | None:
     """Return the group's route for proxies; None if none of the replicas present could become its master."""
     if state is None:
         return None
-    if state.master != NO_MASTER and not master_is_gone(state, sight):
+    if state.master != NO_MASTER and not master_is_gone(state, views):
         return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
-    members = {number: sight.get(number, _NOT_SEEN) for number in state.sync_state_set}
-    one_is_dead = any(seen.standing is Standing.DEAD for seen in members.values())
+    members = {number: views.get(number, _NOT_SEEN) for number in state.sync_state_set}
+    one_is_dead = any(seen.liveness is Liveness.DEAD for seen in members.values())
     for number, seen in members.items():
-        waits = one_is_dead and seen.report is not None and seen.report.doubtful
-        if seen.standing is not Standing.DEAD and not waits and _may_come_back(state, number, seen):
+        waits = one_is_dead and seen.report is not None and seen.report.suspect
+        if seen.liveness is not Liveness.DEAD and not waits and _may_come_back(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None
 
 
-def roles_of(state: GroupState, sight: Sight) -> GroupRoles:
+def roles_of(state: GroupState, views: ReplicaViews) -> GroupRoles:
     """Return the living replicas and their roles."""
     living = {
         number: ReplicaPlace(number, seen.report.address)
-        for number, seen in sorted(sight.items())
-        if seen.report is not None and number in state.replicas and seen.standing is not Standing.DEAD
+        for number, seen in sorted(views.items())
+        if seen.report is not None and number in state.replicas and seen.liveness is not Liveness.DEAD
     }
     master = living.pop(state.master, None)
-    if master_is_gone(state, sight):
-        master = None  # it has come back as a new process, which does not lead
+    if master_is_gone(state, views):
+        master = None  # it has restarted, and the new process does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
 
 def find_earlier_epoch(state: GroupState | None, report: ReplicaReport) -> int | None:
-    """The latest epoch that an earlier process of a replica may have led, given a first report; None if this leads.
+    """Return the latest epoch that an earlier process of a replica may have led; None if this process leads.
 
-    What that had received but not synced may be gone, so the epoch must not go on: in place of what it lost there would
-    be other records of the same epoch.
+    Records that the earlier process had received but not synced may be gone. So that epoch must end: else other records
+    of the same epoch would take their positions.
     """
     if report.leading:
         return None
     return max(0 if state is None else state.epoch, report.epoch, report.last_epoch)
 
 
-def may_hear(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
+def may_receive_state(state: GroupState | None, number: int, report: ReplicaReport, earlier_epoch: int | None) -> bool:
     """Return whether a replica is sent the group's current state.
 
-    One that has to stay out hears nothing, and a recorded master that began anew hears nothing before the next epoch:
-    it would lead the old one again, in which others may have of its records what it has lost.
+    A replica that must stay out gets nothing. A restarted master gets nothing before the next epoch: it would lead the
+    old one again, in which others may have records that it has lost.
     """
     if state is None or strangers(state, {number: report}) or state.is_wiped(number, report.identity):
         return False
     return state.master != number or not _epoch_is_over(earlier_epoch, state)
 
 
-def trouble(state: GroupState | None, sight: Sight) -> str:
+def trouble(state: GroupState | None, views: ReplicaViews) -> str:
     """Return why the group has no living master, in a sentence for an operator; empty if it has one."""
-    reports = {n: seen.report for n, seen in sight.items() if seen.standing is not Standing.DEAD and seen.report}
+    reports = {n: seen.report for n, seen in views.items() if seen.liveness is not Liveness.DEAD and seen.report}
     if state is None:
         missing = missing_members(reports)
         return (
@@ -146,14 +146,14 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
     strange = strangers(state, reports)
     if strange:
         return (
-            f"{_replicas(strange)} must stay out: it has heard of epochs or versions that this store does not know "
+            f"{_replicas(strange)} must stay out: it has seen epochs or versions that this store does not know "
             "(another cluster's folder, or a store that was set back)"
         )
-    if not master_is_gone(state, sight):
+    if not master_is_gone(state, views):
         return ""
-    if why := held_up(state, sight):
+    if why := election_delay(state, views):
         return why
-    if vain := [n for n in sorted(reports) if sight[n].asked_in_vain]:
+    if vain := [n for n in sorted(reports) if views[n].is_unreachable]:
         return f"{_replicas(vain)} has registered, but does not answer at its address: the controller must reach it"
     wiped = [n for n, report in sorted(reports.items()) if state.is_wiped(n, report.identity)]
     if state.sync_state_set <= frozenset(wiped):
@@ -165,10 +165,10 @@ def trouble(state: GroupState | None, sight: Sight) -> str:
     return f"waits for {_replicas(away)}: nobody else has every acknowledged message" if away else ""
 
 
-def held_up(state: GroupState, sight: Sight) -> str:
-    """Return which suspect replica delays an election, and who is waited for, in a sentence; empty if none does."""
-    may = candidates(state, _living(sight))
-    if not may or not master_is_gone(state, sight) or elect(state, may) is not None:
+def election_delay(state: GroupState, views: ReplicaViews) -> str:
+    """Return why a suspect replica delays an election, in a sentence for an operator; empty if none does."""
+    may = candidates(state, _living(views))
+    if not may or not master_is_gone(state, views) or elect(state, may) is not None:
         return ""
     return (
         f"{_replicas(sorted(may))} had to cut off the end of the log at a start when not every other replica could be "
@@ -176,16 +176,16 @@ def held_up(state: GroupState, sight: Sight) -> str:
     )
 
 
-def _living(sight: Sight) -> dict[int, ReplicaReport]:
+def _living(views: ReplicaViews) -> dict[int, ReplicaReport]:
     return {
         number: seen.report
-        for number, seen in sight.items()
-        if seen.standing is Standing.LIVING and seen.report is not None
+        for number, seen in views.items()
+        if seen.liveness is Liveness.LIVING and seen.report is not None
     }
 
 
 def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> GroupState | None:
-    """The store was set back: all of the stored set have gone on without it. Go on from what they know."""
+    """Rebuild the state after a restore of an older store: all members have advanced beyond it."""
     ahead = {number: reports[number] for number in strange if not state.is_wiped(number, reports[number].identity)}
     anew = found(state.name, ahead)
     if anew is None:
@@ -194,28 +194,28 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
     return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
 
 
-def master_is_gone(state: GroupState, sight: Sight) -> bool:
-    """Return whether the group has no leader, as far as can be seen."""
+def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
+    """Return whether the group has no master, by the current views."""
     if state.master == NO_MASTER:
         return True
-    seen = sight.get(state.master, _NOT_SEEN)
-    return seen.standing is Standing.DEAD or _epoch_is_over(seen.earlier_epoch, state)
+    seen = views.get(state.master, _NOT_SEEN)
+    return seen.liveness is Liveness.DEAD or _epoch_is_over(seen.earlier_epoch, state)
 
 
-def _others_may_come(state: GroupState, sight: Sight) -> bool:
+def _others_may_come(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether other members of the set may still connect.
 
-    These have not come since this controller began to lead, and are not given up.
+    They have not connected since this controller began to lead, and are not dead yet.
     """
-    others = (sight.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
-    return any(seen.standing is Standing.UNSURE and seen.report is None and not seen.asked_in_vain for seen in others)
+    others = (views.get(number, _NOT_SEEN) for number in state.sync_state_set - {state.master})
+    return any(seen.liveness is Liveness.UNSURE and seen.report is None and not seen.is_unreachable for seen in others)
 
 
 def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:
     return epoch is not None and epoch >= state.epoch
 
 
-def _may_come_back(state: GroupState, number: int, seen: Seen) -> bool:
+def _may_come_back(state: GroupState, number: int, seen: ObservedReplica) -> bool:
     return seen.report is None or not (state.is_wiped(number, seen.report.identity) or seen.report.leaving)
 
 

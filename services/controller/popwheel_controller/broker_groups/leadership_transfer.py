@@ -1,4 +1,4 @@
-"""Leadership transfers: by request, because a master wants to stop, or to whom an operator says."""
+"""Leadership transfers: for an operator, or because a master is about to stop; also unclean elections."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState, unknown_group
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.election import Reports, alone, elect, latest_set, most_complete, record_of
-from popwheel_controller.broker_groups.failure_detector import Standing
-from popwheel_controller.broker_groups.group_policy import Sight, master_is_gone, strangers
+from popwheel_controller.broker_groups.failure_detector import Liveness
+from popwheel_controller.broker_groups.group_policy import ReplicaViews, master_is_gone, strangers
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -22,24 +22,23 @@ from popwheel_rpc.methods import HAND_OVER
 from popwheel_rpc.status import GrpcStatus, RpcError
 
 _LEAVING_WAIT_S = 2.0
-_LEAVING_LOOK_S = 0.05
+_LEAVING_POLL_S = 0.05
 
 _logger = structlog.get_logger()
 
 _SILENT = (
-    "A master that is silent may not be dead, and that can't be told from here: one that hangs or is cut off goes on "
-    "acknowledging to proxies that reach it, until it hears of its successor, and that is lost, too. End its process "
-    "first."
+    "A silent master need not be dead: one that hangs or is cut off goes on acknowledging to proxies that reach it, "
+    "until it learns of its successor, and those messages are lost, too. End its process first."
 )
 
 
 class LeadershipTransfers:
-    """Changes of masters that somebody asks for.
+    """Requested changes of masters.
 
     Args:
         overseer: watches over the groups.
-        roles: who is where, and channels to them.
-        timeout_s: how long a master may take to see that its successor has everything.
+        roles: the masters and slaves, with channels to them.
+        timeout_s: how long a master may wait for its successor to have everything.
         clock: the time.
         metrics: of groups.
     """
@@ -55,11 +54,11 @@ class LeadershipTransfers:
         self._refused: list[Callable[[str, StatusError], None]] = []
 
     def subscribe(self, refused: Callable[[str, StatusError], None]) -> None:
-        """Call `refused` with the group and the reason whenever a switchover that was asked for is refused."""
+        """Call `refused` with the group and the reason of each switchover that is refused."""
         self._refused.append(refused)
 
     async def switch(self, group: str, to: int | None) -> GroupState:
-        """Transfer leadership to another member of the sync-state set; return the group when that is stored.
+        """Transfer leadership to another member of the sync-state set; return the stored state of the group.
 
         Args:
             group: its name.
@@ -67,7 +66,7 @@ class LeadershipTransfers:
 
         Raises:
             StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if it cannot be done now;
-                HA_NOT_AVAILABLE or PROXY_TIMEOUT if the master did not answer, and then it stays the master.
+                HA_NOT_AVAILABLE or PROXY_TIMEOUT if the master did not answer; then it stays the master.
         """
         if group in self._under_way:
             raise StatusError(Code.PRECONDITION_FAILED, f"{group} is changing its master already; ask again")
@@ -86,17 +85,17 @@ class LeadershipTransfers:
         return state
 
     async def elect_unclean(self, group: str, replica: int | None, word: str) -> GroupState:
-        """Make a master of a living replica from outside the sync-state set, by an operator's word; the group then.
+        """Elect a living replica from outside the sync-state set, with an operator's confirmation; return the group.
 
         Args:
             group: its name.
             replica: its number; None for the one with the most complete log.
-            word: says that the operator knows what may be lost.
+            word: the operator's confirmation.
 
         Raises:
             StatusError: NOT_FOUND for a group that is not known; PRECONDITION_FAILED if it has a master, or may have
-                one, or needs no such thing, or nobody is there; BAD_REQUEST for another word, with what may be lost and
-                the right one.
+                one, or needs no such election, or has no living replica; BAD_REQUEST for a wrong word, with the cost
+                and the right word.
         """
         state, report, cost = self._unclean(group, replica)
         if word != cost.word:
@@ -122,18 +121,18 @@ class LeadershipTransfers:
         return await self._overseer.change(group, decide, forced=True)
 
     def cost_of_unclean(self, group: str, replica: int | None) -> Cost:
-        """Return the possible cost of `elect_unclean`; it raises as that does."""
+        """Return the possible cost of `elect_unclean`; raise as that does."""
         return self._unclean(group, replica)[2]
 
     def _unclean(self, group: str, replica: int | None) -> tuple[GroupState | None, ReplicaReport, Cost]:
-        """The group as it is, who of it would lead, and what that may cost."""
+        """Return the group, the report of its next master, and the possible cost."""
         state = self._overseer.groups.states.get(group)
-        sight = self._overseer.sight(group)
-        reports = {n: s.report for n, s in sight.items() if s.standing is not Standing.DEAD and s.report is not None}
+        views = self._overseer.replica_views(group)
+        reports = {n: s.report for n, s in views.items() if s.liveness is not Liveness.DEAD and s.report is not None}
         if state is None and not reports:
             raise unknown_group(group)
         if state is not None:
-            _check_need(state, reports, sight)
+            _check_need(state, reports, views)
         chosen = most_complete(reports) if replica is None else replica
         if chosen is None or chosen not in reports:
             there = _list(reports) or "none"
@@ -142,8 +141,8 @@ class LeadershipTransfers:
             )
         report = reports[chosen]
         members = latest_set(reports) if state is None else state.sync_state_set
-        if report.doubtful and chosen in members:
-            sentence = _what_doubt_may_cost(report, members - {chosen})
+        if report.suspect and chosen in members:
+            sentence = _cost_of_a_suspect(report, members - {chosen})
         else:
             sentence = (
                 f"only replica {_list(members) or '(not known which)'} of {group} has every acknowledged message. "
@@ -154,13 +153,13 @@ class LeadershipTransfers:
         return state, report, Cost([chosen], sentence, f"lose-messages-of-{group}")
 
     def master_leaves(self, group: str) -> None:
-        """The master of a group wants to stop: have another one lead, or nobody."""
+        """Transfer the leadership of a master that is about to stop; without a successor, let it resign."""
         if group not in self._leaving:
             self._leaving.add(group)
             self._overseer.run(self._let_go(group), f"leadership-transfer-of-{group}")
 
     async def _let_go(self, group: str) -> None:
-        """Hand over to whoever may lead; if there is nobody, wait a moment for one that catches up, then let it go."""
+        """Transfer to a successor; without one, wait a moment until a slave catches up, then let the master resign."""
         try:
             await self._transfer_or_resign(group)
         finally:
@@ -171,14 +170,16 @@ class LeadershipTransfers:
         leaving, epoch = state.master, state.epoch
         give_up_at = self._clock.monotonic() + _LEAVING_WAIT_S
         while (self._known(group).master, self._known(group).epoch) == (leaving, epoch):
-            others = [n for n, seen in self._overseer.sight(group).items() if _may_follow(n, leaving, seen.standing)]
+            others = [
+                n for n, seen in self._overseer.replica_views(group).items() if _may_follow(n, leaving, seen.liveness)
+            ]
             try:
                 await self.switch(group, None)
                 return
             except StatusError:
                 if not others or self._clock.monotonic() >= give_up_at:
                     break
-            await asyncio.sleep(_LEAVING_LOOK_S)
+            await asyncio.sleep(_LEAVING_POLL_S)
 
         def decide(now: GroupState | None) -> GroupState | None:
             return now.resigned() if now is not None and (now.master, now.epoch) == (leaving, epoch) else None
@@ -187,7 +188,7 @@ class LeadershipTransfers:
             await self._overseer.groups.change(group, decide)
         except StatusError as error:
             _logger.warning("a master that leaves could not be let go", group=group, reason=error.message)
-        self._overseer.look_at(group)
+        self._overseer.check_soon(group)
 
     async def _switch(self, state: GroupState, to: int | None) -> GroupState:
         group, master = state.name, state.master
@@ -198,11 +199,11 @@ class LeadershipTransfers:
             raise StatusError(Code.PRECONDITION_FAILED, f"replica {to} is the master of {group} already")
         if to is not None and to not in state.replicas:
             raise StatusError(Code.NOT_FOUND, f"{group} has no replica {to}; it has {_list(state.replicas)}")
-        sight = self._overseer.sight(group)
+        views = self._overseer.replica_views(group)
         reports = {
             number: seen.report
-            for number, seen in sight.items()
-            if number != master and seen.standing is Standing.LIVING and seen.report is not None
+            for number, seen in views.items()
+            if number != master and seen.liveness is Liveness.LIVING and seen.report is not None
         }
         successor = elect(state, {n: report for n, report in reports.items() if to in (None, n)})
         if successor is None:
@@ -247,10 +248,10 @@ class LeadershipTransfers:
 
     def _why_nobody(self, state: GroupState, to: int | None, reports: Reports) -> str:
         others = sorted(state.sync_state_set - {state.master})
-        doubtful = [n for n in others if to in (None, n) and n in reports and reports[n].doubtful]
-        if doubtful:
+        suspects = [n for n in others if to in (None, n) and n in reports and reports[n].suspect]
+        if suspects:
             return (
-                f"replica {_list(doubtful)} of {state.name} had to cut off the end of its log when it started, and has "
+                f"replica {_list(suspects)} of {state.name} had to cut off the end of its log when it started, and has "
                 "not caught up with its master yet; ask again"
             )
         if to is not None and to in state.sync_state_set:
@@ -262,20 +263,20 @@ class LeadershipTransfers:
         return f"no other replica of {state.name} has everything, so its master must stay"
 
 
-def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
+def _check_need(state: GroupState, reports: Reports, views: ReplicaViews) -> None:
     """Check that a group cannot recover by itself.
 
     Raises:
-        StatusError: PRECONDITION_FAILED, with what it has, or will have, or may have.
+        StatusError: PRECONDITION_FAILED, with the master that it has, will have, or may have.
     """
     strange = strangers(state, reports)
     ours = {number: report for number, report in reports.items() if number not in strange}
     is_there = state.master in ours and not state.is_wiped(state.master, ours[state.master].identity)
-    if is_there and not master_is_gone(state, sight):
+    if is_there and not master_is_gone(state, views):
         raise StatusError(
             Code.PRECONDITION_FAILED, f"{state.name} has a master, replica {state.master}; there is nothing to choose"
         )
-    unsure = [n for n in sorted(state.sync_state_set) if n in sight and sight[n].standing is Standing.UNSURE]
+    unsure = [n for n in sorted(state.sync_state_set) if n in views and views[n].liveness is Liveness.UNSURE]
     if unsure:
         raise StatusError(
             Code.PRECONDITION_FAILED,
@@ -290,7 +291,7 @@ def _check_need(state: GroupState, reports: Reports, sight: Sight) -> None:
         )
 
 
-def _what_doubt_may_cost(report: ReplicaReport, others: frozenset[int]) -> str:
+def _cost_of_a_suspect(report: ReplicaReport, others: frozenset[int]) -> str:
     return (
         f"replica {report.replica} of {report.group} had to cut off the end of its log at a start when not every other "
         f"replica could be asked for it; it ends at {report.end_position} of epoch {report.last_epoch} now. Replica "
@@ -299,8 +300,8 @@ def _what_doubt_may_cost(report: ReplicaReport, others: frozenset[int]) -> str:
     )
 
 
-def _may_follow(number: int, leaving: int, standing: Standing) -> bool:
-    return number != leaving and standing in (Standing.LIVING, Standing.SILENT)
+def _may_follow(number: int, leaving: int, liveness: Liveness) -> bool:
+    return number != leaving and liveness in (Liveness.LIVING, Liveness.SILENT)
 
 
 def _list(numbers: Iterable[int]) -> str:

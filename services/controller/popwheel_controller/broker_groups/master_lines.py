@@ -1,4 +1,4 @@
-"""Leaves a line in the log of changes whenever a broker group has a new master, or none any more."""
+"""Lines of the change log for each new master of a broker group, and for each loss of one."""
 
 from collections.abc import Callable
 
@@ -7,16 +7,16 @@ from popwheel_controller.cluster.change_log import ChangeLog
 
 
 def master_lines(changes: ChangeLog, leads: Callable[[], bool]) -> Callable[[GroupState | None, GroupState], None]:
-    """A listener for `GroupKeeper.subscribe`. What an operator asked for has a line of its own before it.
+    """Return a listener for `GroupKeeper.subscribe`; an operator's request has a line of its own before it.
 
     Args:
-        changes: takes the lines.
-        leads: says whether this controller leads: another one's choices are its own to tell.
+        changes: the change log.
+        leads: returns whether this controller leads; a leader records its own elections.
     """
 
     def changed(old: GroupState | None, new: GroupState) -> None:
         known = NO_MASTER if old is None else old.master
         if leads() and (new.master != known or (old is not None and new.epoch > old.epoch)):
-            changes.note_soon("broker elect", new.name, "" if old is None else in_short(old), in_short(new))
+            changes.record_soon("broker elect", new.name, "" if old is None else in_short(old), in_short(new))
 
     return changed

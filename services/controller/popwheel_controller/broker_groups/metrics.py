@@ -9,44 +9,47 @@ class GroupMetrics:
     """Metrics of broker groups.
 
     Args:
-        registry: where it is shown.
+        registry: to register with.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.elections = Counter(
-            "popwheel_controller_elections", "New masters of broker groups, for whatever reason", registry=registry
+            "popwheel_controller_elections", "Elections of masters of broker groups, for any reason", registry=registry
         )
         self.unclean_elections = Counter(
             "popwheel_controller_unclean_elections",
-            "Masters that an operator chose although they may lack acknowledged messages",
+            "Unclean elections: masters that an operator chose although they may lack acknowledged messages",
             registry=registry,
         )
         self.conflicts = Counter(
             "popwheel_controller_store_conflicts",
-            "Changes that had to be decided anew because another controller had changed the same",
+            "Changes that were decided anew because another controller had changed the same broker group",
             registry=registry,
         )
         self.transfers = Counter(
-            "popwheel_controller_hand_overs", "Masters that passed on their role", ["outcome"], registry=registry
+            "popwheel_controller_hand_overs",
+            "Requested leadership transfers, by outcome",
+            ["outcome"],
+            registry=registry,
         )
         for outcome in ("done", "refused"):
-            self.transfers.labels(outcome)  # shown from the start: Prometheus sees no rise to what it first sees
+            self.transfers.labels(outcome)  # exposed from the start: Prometheus sees no increase in a first sample
         self._epoch = Gauge("popwheel_controller_group_epoch", "Epoch of a broker group", ["broker"], registry=registry)
         self._members = Gauge(
             "popwheel_controller_group_sync_state_set_size",
-            "Replicas that have every acknowledged message of a broker group",
+            "Replicas in the sync-state set of a broker group",
             ["broker"],
             registry=registry,
         )
         self._replicas = Gauge(
             "popwheel_controller_group_replicas",
-            "Replicas that a broker group has, whether they live or not",
+            "Replicas of a broker group, living or not",
             ["broker"],
             registry=registry,
         )
         self._masterless = Gauge(
             "popwheel_controller_groups_without_master",
-            "Broker groups that have no living master now",
+            "Broker groups without a living master",
             registry=registry,
         )
         self._without_master = Gauge(
@@ -59,7 +62,7 @@ class GroupMetrics:
         self._masterless.set_function(lambda: len(self._without))
 
     def show(self, state: GroupState, *, has_master: bool) -> None:
-        """Show a group as it is now."""
+        """Set the gauges of a group."""
         self._epoch.labels(state.name).set(state.epoch)
         self._members.labels(state.name).set(len(state.sync_state_set))
         self._replicas.labels(state.name).set(len(state.replicas))
@@ -70,7 +73,7 @@ class GroupMetrics:
             self._without.add(state.name)
 
     def forget(self, group: str) -> None:
-        """Show a group no more."""
+        """Remove the gauges of a group."""
         self._without.discard(group)
         self._epoch.remove(group)
         self._members.remove(group)
@@ -78,7 +81,7 @@ class GroupMetrics:
         self._without_master.remove(group)
 
     def clear(self) -> None:
-        """Show no groups: this controller does not lead."""
+        """Remove the gauges of all groups: this controller does not lead."""
         self._without.clear()
         self._epoch.clear()
         self._members.clear()

@@ -1,4 +1,4 @@
-"""Watches over the broker groups: receives their reports, has the policy decide, stores, and lets everyone know."""
+"""Supervision of broker groups: receives reports, lets the policy decide, stores the result, notifies all."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,14 +10,14 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, IllegalStepError
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
-    Seen,
-    Sight,
+    ObservedReplica,
+    ReplicaViews,
+    election_delay,
     find_earlier_epoch,
-    held_up,
-    may_hear,
+    may_receive_state,
     next_state,
     roles_of,
     route,
@@ -30,20 +30,20 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.state_keeper import StateKeeper
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _logger = structlog.get_logger()
 
 
 class Overseer:
-    """The broker groups of a controller that leads; between `end` and `begin` it does nothing.
+    """Supervisor of the broker groups of a leading controller; idle between `end` and `begin`.
 
     Args:
         context: of the controller.
-        groups: holds and changes the groups' states.
-        routes: takes the routes, for those who watch the cluster.
-        roles: takes who is master and slave.
-        probe: asks at the addresses of replicas.
+        groups: reads and changes the states of the groups.
+        routes: publishes the routes to watchers of the cluster.
+        roles: publishes the masters and slaves.
+        probe: checks the processes at the addresses of replicas.
         metrics: of groups.
     """
 
@@ -71,16 +71,16 @@ class Overseer:
         self._to_retry: dict[str, None] = {}
         self._seen: dict[str, object] = {}
         self._shown: dict[str, tuple[BrokerInfo | None, bool]] = {}
-        """The route of each group, and whether it is known, as proxies were told."""
-        self._held_up: dict[str, str] = {}
+        """Route of each group as proxies got it last, and whether the group is known."""
+        self._election_delays: dict[str, str] = {}
         self._reconciling: dict[str, asyncio.Task[None]] = {}
-        self._in_vain: dict[Key, float] = {}
+        self._unreachable_until: dict[Key, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
 
     async def begin(self) -> Mapping[str, BrokerInfo | None]:
-        """Read the groups and begin to watch over them: this controller leads now. The route of each group as it is,
-        None of those that are in no route.
+        """Read the groups and begin to supervise them: this controller leads now. Return the route of each group; None
+        for a group without one.
 
         Raises:
             OSError, CorruptDataError, UnknownFormatError: as `StateStore.read`.
@@ -90,7 +90,7 @@ class Overseer:
         for state in self.groups.states.values():
             self.replicas.expect(state, now)
         self._leads = True
-        routes = {name: route(name, state, self.sight(name)) for name, state in self.groups.states.items()}
+        routes = {name: route(name, state, self.replica_views(name)) for name, state in self.groups.states.items()}
         self._shown.update({name: (info, True) for name, info in routes.items()})
         for name in routes:
             self._show(name)
@@ -98,7 +98,7 @@ class Overseer:
         return routes
 
     async def end(self, refusal: StatusError) -> None:
-        """Stop watching, and end the streams of all replicas: this controller does not lead any more."""
+        """Stop supervising, and end the streams of all replicas: this controller no longer leads."""
         self._leads = False
         for session in self.replicas.all_sessions():
             session.end(refusal)
@@ -108,20 +108,27 @@ class Overseer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.groups.finish()
         self._watching = None
-        for each in (self._dirty, self._to_retry, self._seen, self._shown, self._held_up, self._in_vain):
+        for each in (
+            self._dirty,
+            self._to_retry,
+            self._seen,
+            self._shown,
+            self._election_delays,
+            self._unreachable_until,
+        ):
             each.clear()
         self.replicas.forget_all()
         self.groups.forget()
         self._roles.clear()
         self._metrics.clear()
 
-    # What replicas say.
+    # Reports of replicas.
 
     def came(self, report: ReplicaReport, wake: Callable[[], None]) -> Session:
-        """A replica registers: its session. An older one of the same number is ended.
+        """Register a replica and return its session; end an older session of the same number.
 
         Raises:
-            StatusError: BAD_REQUEST for a report that cannot be.
+            StatusError: BAD_REQUEST for an invalid report.
         """
         check_report(report)
         earlier_epoch = find_earlier_epoch(self.groups.states.get(report.group), report)
@@ -143,16 +150,16 @@ class Overseer:
             epoch=report.epoch,
             end_position=report.end_position,
         )
-        self.look_at(report.group)
+        self.check_soon(report.group)
         return session
 
     def reported(self, session: Session, report: ReplicaReport) -> None:
-        """A registered replica reports again."""
+        """Process a report of a registered replica."""
         if self.replicas.reported(session, report, self._clock.monotonic()):
-            self.look_at(report.group)
+            self.check_soon(report.group)
 
     def left(self, session: Session) -> None:
-        """The stream of a session is over."""
+        """Process the end of a session's stream."""
         if not self._leads:
             return
         probe = self.replicas.left(session)
@@ -160,90 +167,90 @@ class Overseer:
         _logger.info("replica's stream ended", group=group, replica=number, leaving=session.report.leaving)
         if probe is not None:
             self.run(self._find_out(session.key, session.report.address, probe), f"probe-of-{group}-{number}")
-        self.look_at(group)
+        self.check_soon(group)
 
     def message_for(self, session: Session) -> BrokerGroup | None:
-        """Return the group's current state for a replica; None if it must not have it (`may_hear`)."""
+        """Return the group's state for a replica; None if it must not get it (`may_receive_state`)."""
         group, number = session.key
         state = self.groups.states.get(group)
-        if state is None or not may_hear(state, number, session.report, session.earlier_epoch):
+        if state is None or not may_receive_state(state, number, session.report, session.earlier_epoch):
             return None
         return self.describe(state)
 
     def describe(self, state: GroupState) -> BrokerGroup:
-        """A group, with who of it lives and stays, as far as is known."""
-        sight = self.sight(state.name)
-        return self.message_of(state, [number for number in state.replicas if _stays(sight[number])])
+        """Return the message about a group, with the replicas that live and stay."""
+        views = self.replica_views(state.name)
+        return self.message_of(state, [number for number in state.replicas if _stays(views[number])])
 
     def message_of(self, state: GroupState, living: Collection[int] = ()) -> BrokerGroup:
-        """A group as replicas read it (`GroupState.message`), with the id of its cluster."""
+        """Return the message about a group (`GroupState.message`), with the cluster id."""
         message = state.message(living)
         message.cluster_id = self._routes.state.id
         return message
 
-    # What others ask.
+    # Requests of other parts.
 
     async def change(self, group: str, decision: Decision, *, forced: bool = False) -> GroupState:
-        """Change a group that is known (`GroupKeeper.change`); its state afterwards."""
+        """Change a known group (`GroupKeeper.change`) and return its state."""
         state = await self.groups.change(group, decision, forced=forced)
-        assert state is not None, "the decision was of a known group"
+        assert state is not None, "the decision was about a known group"
         return state
 
-    def sight(self, group: str) -> Sight:
-        """Return the current view of a group's replicas."""
+    def replica_views(self, group: str) -> ReplicaViews:
+        """Return the current views of a group's replicas."""
         state, now = self.groups.states.get(group), self._clock.monotonic()
-        sight = self.replicas.sight(group, () if state is None else state.replicas, now)
+        views = self.replicas.replica_views(group, () if state is None else state.replicas, now)
         return {
-            number: replace(seen, asked_in_vain=now < self._in_vain.get((group, number), now))
-            for number, seen in sight.items()
+            number: replace(seen, is_unreachable=now < self._unreachable_until.get((group, number), now))
+            for number, seen in views.items()
         }
 
     def names(self) -> list[str]:
-        """All groups that are known, or of which a replica is registered."""
+        """Return all groups that are stored or have a registered replica."""
         return sorted({*self.groups.states, *self.replicas.groups()})
 
-    def look_at(self, group: str) -> None:
-        """Schedule a check of a group: something is new."""
+    def check_soon(self, group: str) -> None:
+        """Schedule a check of a group after news of it."""
         self._dirty[group] = None
         if self._leads and group not in self._reconciling:
-            task = self._reconciling[group] = asyncio.create_task(self._reconcile(group), name=f"settling-{group}")
+            task = self._reconciling[group] = asyncio.create_task(self._reconcile(group), name=f"reconcile-{group}")
             task.add_done_callback(lambda _: self._reconciled(group))
 
     def run(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
-        """Run something that ends with this controller's lead."""
+        """Run a task that is cancelled when this controller stops leading."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What it does.
+    # Internals.
 
     async def _watch(self) -> None:
-        """Detect replicas that are silent for too long, and retry what could not be stored."""
+        """Detect replicas that are silent for too long, and retry changes that could not be stored."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             try:
                 await self._roles.forget_channels()
                 names = self.names()
                 self._forget_others(frozenset(names))
                 for group in names:
-                    if group in self._to_retry or self._seen.get(group) != _outline(self.sight(group)):
-                        self.look_at(group)
-            except Exception as error:  # without these looks no silent master would ever be replaced
-                _logger.error("broker groups could not be looked at", exc_info=error)
+                    if group in self._to_retry or self._seen.get(group) != _outline(self.replica_views(group)):
+                        self.check_soon(group)
+            except Exception as error:  # the loop must survive: it replaces silent masters
+                _logger.error("the check of broker groups failed", exc_info=error)
 
     def _forget_others(self, known: frozenset[str]) -> None:
-        """Forget what was noted of groups that are not stored and of which no replica is registered any more."""
+        """Drop the records about groups that are neither stored nor have a registered replica."""
         self.replicas.forget_others(known)
-        for noted in (self._seen, self._to_retry, self._shown, self._held_up):
-            for group in noted.keys() - known:
-                del noted[group]
+        for records in (self._seen, self._to_retry, self._shown, self._election_delays):
+            for group in records.keys() - known:
+                del records[group]
 
     async def _reconcile(self, group: str) -> None:
-        """Make of a group what it should become, until nothing is new."""
+        """Change a group to its target state, until there is no news of it."""
         while group in self._dirty:
             del self._dirty[group]
             self._to_retry.pop(group, None)
-            self._seen[group] = _outline(self.sight(group))
+            self._seen[group] = _outline(self.replica_views(group))
             try:
                 self._check_leads()
                 if self._behind(group):
@@ -251,45 +258,45 @@ class Overseer:
                 await self._decide(group)
             except (StatusError, OSError) as error:
                 self._to_retry[group] = None
-                _logger.warning("broker group stays as it is for now", group=group, reason=str(error))
+                _logger.warning("a change of a broker group failed and will be retried", group=group, reason=str(error))
             except IllegalStepError as error:
-                _logger.error("a change of a broker group was wrong and not made", group=group, rule=str(error))
+                _logger.error("an illegal change of a broker group was refused", group=group, rule=str(error))
             self._show(group)
 
     async def _decide(self, group: str) -> None:
-        """Store what a group should become. Of several who may be master the one that is chosen is asked first: its
-        process may have ended without a word, and what the next one has is not what it said.
+        """Store the next state of a group. An elected replica is probed first, if others could lead: its process may
+        have ended without notice, and its successor may have a shorter log than it reported.
         """
         old = self.groups.states.get(group)
-        new = next_state(group, old, self.sight(group))
+        new = next_state(group, old, self.replica_views(group))
         chosen = None
         if old is not None and new is not None and new.epoch > old.epoch:
             chosen = self.replicas.session(group, new.master)
             sessions = [chosen]
-            if chosen is not None and chosen.report.doubtful:  # it is chosen by what all of them say
+            if chosen is not None and chosen.report.suspect:  # its election depends on all their reports
                 sessions = [self.replicas.session(group, number) for number in sorted(old.sync_state_set)]
             if len(old.sync_state_set) > 1 and not await self._are_there(sessions):
                 return
 
         def decision(state: GroupState | None) -> GroupState | None:
-            after = next_state(group, state, self.sight(group))
+            after = next_state(group, state, self.replica_views(group))
             if state is None or after is None or after.epoch == state.epoch:
                 return after
             if self.replicas.session(group, after.master) is chosen:
                 return after
-            self._dirty[group] = None  # by now it is another one, which is to be asked as well
+            self._dirty[group] = None  # another replica is elected by now, and must be probed as well
             return None
 
         await self.groups.change(group, decision)
 
     def _pass_over(self, key: Key) -> None:
-        """Choose this one no more for the detection time: it may come again and again, and never answer."""
+        """Do not elect this replica for the detection time: it may register over and over, and never answer."""
         now = self._clock.monotonic()
-        self._in_vain = {each: until for each, until in self._in_vain.items() if until > now}
-        self._in_vain[key] = now + self._detection_s
+        self._unreachable_until = {each: until for each, until in self._unreachable_until.items() if until > now}
+        self._unreachable_until[key] = now + self._detection_s
 
     async def _are_there(self, sessions: Iterable[Session | None]) -> bool:
-        """Return whether the registered processes still exist; the session of the first that does not is ended."""
+        """Return whether the registered processes still exist; end the session of the first that does not."""
         for session in sessions:
             if session is None:
                 continue
@@ -299,7 +306,9 @@ class Overseer:
                 group, number = session.key
                 if error.is_late:
                     self._pass_over(session.key)
-                _logger.warning("replica was not chosen for master", group=group, replica=number, why=str(error))
+                _logger.warning(
+                    "replica was not elected: its probe failed", group=group, replica=number, why=str(error)
+                )
                 session.end(StatusError(Code.HA_NOT_AVAILABLE, "this replica's address answers something else"))
                 return False
         return True
@@ -308,9 +317,9 @@ class Overseer:
         task = self._reconciling.pop(group)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._to_retry[group] = None
-            _logger.error("broker group could not be looked at", group=group, exc_info=error)
+            _logger.error("the check of a broker group failed", group=group, exc_info=error)
         elif group in self._dirty:
-            self.look_at(group)
+            self.check_soon(group)
 
     def _behind(self, group: str) -> bool:
         """Return whether a replica has seen states of its group that another controller stored."""
@@ -321,7 +330,7 @@ class Overseer:
         return any(report.version > state.version or report.epoch > state.epoch for report in reports.values())
 
     async def _find_out(self, key: Key, address: str, probe: int) -> None:
-        """Ask at a replica's address whether anybody is there, as its stream has ended."""
+        """Probe a replica's address after its stream has ended."""
         group, number = key
         found = await self._probe.finds(group, number, address)
         if found is None:
@@ -332,10 +341,10 @@ class Overseer:
         else:
             self.replicas.refused(key, probe)
             _logger.warning("replica is gone", group=group, replica=number, address=address)
-        self.look_at(group)
+        self.check_soon(group)
 
     def _changed(self, old: GroupState | None, new: GroupState) -> None:
-        """A state was stored, by this controller or another."""
+        """Publish a state that was stored, by this controller or another."""
         if not self._leads:
             return
         self.replicas.expect(new, self._clock.monotonic())
@@ -346,24 +355,24 @@ class Overseer:
 
     def _show(self, group: str) -> None:
         """Notify proxies, replicas and the rest of this controller of a group's state."""
-        state, sight = self.groups.states.get(group), self.sight(group)
-        info = route(group, state, sight)
+        state, views = self.groups.states.get(group), self.replica_views(group)
+        info = route(group, state, views)
         if self._shown.get(group) != (info, state is not None):
             self._routes.change_brokers(lambda cluster: _routed(cluster, group, info, is_known=state is not None))
             self._shown[group] = info, state is not None
         if state is not None:
-            self._tell_why_held_up(state, sight)
-            self._roles.set(roles_of(state, sight))
+            self._log_election_delay(state, views)
+            self._roles.set(roles_of(state, views))
             self._metrics.show(state, has_master=info is not None and bool(info.address))
         for session in self.replicas.sessions(group):
             session.wake()
 
-    def _tell_why_held_up(self, state: GroupState, sight: Sight) -> None:
-        why = held_up(state, sight)
-        if why != self._held_up.get(state.name, ""):
-            self._held_up[state.name] = why
+    def _log_election_delay(self, state: GroupState, views: ReplicaViews) -> None:
+        why = election_delay(state, views)
+        if why != self._election_delays.get(state.name, ""):
+            self._election_delays[state.name] = why
             if why:
-                _logger.error("no master can be chosen for now", group=state.name, why=why)
+                _logger.error("no master can be elected for now", group=state.name, why=why)
 
 
 def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_known: bool) -> ClusterUpdate | None:
@@ -372,12 +381,12 @@ def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_kn
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
 
 
-def _stays(seen: Seen) -> bool:
-    return seen.standing is not Standing.DEAD and not (seen.report is not None and seen.report.leaving)
+def _stays(seen: ObservedReplica) -> bool:
+    return seen.liveness is not Liveness.DEAD and not (seen.report is not None and seen.report.leaving)
 
 
-def _outline(sight: Sight) -> object:
-    return {number: (seen.standing, seen.asked_in_vain) for number, seen in sight.items()}
+def _outline(views: ReplicaViews) -> object:
+    return {number: (seen.liveness, seen.is_unreachable) for number, seen in views.items()}
 
 
 def _has_new_master(old: GroupState | None, new: GroupState) -> bool:
@@ -387,7 +396,7 @@ def _has_new_master(old: GroupState | None, new: GroupState) -> bool:
 def _log_change(old: GroupState | None, new: GroupState) -> None:
     sync_state_set = sorted(new.sync_state_set)
     if _has_new_master(old, new):
-        # Another replica in a master's place is worth a look; the first one, or the same one again, is a good start.
+        # A new replica as master is worth a warning; the first master, or the same one again, is a normal start.
         is_usual = old is None or old.master in (NO_MASTER, new.master)
         (_logger.info if is_usual else _logger.warning)(
             "broker group has a new master",

@@ -1,4 +1,4 @@
-"""Asks at the address of a replica which process is there."""
+"""Probes of the processes at the addresses of replicas."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from popwheel_rpc.status import GrpcStatus, RpcError
 
 
 class AnotherThereError(Exception):
-    """Error: nobody, or another process, answers at a replica's address; the sentence says which.
+    """Failed probe: no process, or another one, answers at a replica's address.
 
     Args:
-        why: the sentence.
-        is_late: whether nobody answered in time.
+        why: the reason, in a sentence.
+        is_late: whether the probe timed out.
     """
 
     def __init__(self, why: str, *, is_late: bool = False) -> None:
@@ -24,11 +24,11 @@ class AnotherThereError(Exception):
 
 
 class ReplicaProbe:
-    """Asks.
+    """Prober of replicas.
 
     Args:
-        broker_channels: makes a channel to a replica; one for each question.
-        timeout_s: how long an answer may take, in seconds.
+        broker_channels: opens a channel to a replica; one per probe.
+        timeout_s: of a probe, in seconds.
     """
 
     def __init__(self, broker_channels: Callable[[BrokerInfo], Channel], timeout_s: float) -> None:
@@ -36,7 +36,7 @@ class ReplicaProbe:
         self._timeout_s = timeout_s
 
     async def finds(self, group: str, number: int, address: str) -> bool | None:
-        """Probe an address: True if a process answers that may be this replica; None if nobody answers in time.
+        """Probe an address: True if the answer may come from this replica; None without an answer in time.
 
         Args:
             group: name of its group.
@@ -56,23 +56,23 @@ class ReplicaProbe:
         return (answer.group, answer.replica) in ((group, number), ("", 0))
 
     async def check(self, report: ReplicaReport) -> None:
-        """Check that the process that reported this still exists.
+        """Check that the reporting process still exists.
 
         Raises:
-            AnotherThereError: it is not, or does not answer.
+            AnotherThereError: another process answers, or none.
         """
         try:
             answer = await self._ask(report.group, report.address)
         except (StatusError, RpcError) as error:
             is_late = isinstance(error, RpcError) and error.status is GrpcStatus.DEADLINE_EXCEEDED
             raise AnotherThereError(str(error), is_late=is_late) from error
-        same = (answer.group, answer.replica, answer.identity, answer.doubtful) == (
+        same = (answer.group, answer.replica, answer.identity, answer.suspect) == (
             report.group,
             report.replica,
             report.identity,
-            report.doubtful,
+            report.suspect,
         )
-        if report.doubtful:
+        if report.suspect:
             same &= (answer.last_epoch, answer.end_position) == (report.last_epoch, report.end_position)
         if not same:
             raise AnotherThereError("another process is there, or its log has changed")

@@ -1,4 +1,4 @@
-"""The calls of replicas: RegisterBroker, ChangeSyncStateSet and DescribeBrokerGroup."""
+"""Calls of replicas: RegisterBroker, ChangeSyncStateSet and DescribeBrokerGroup."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,10 +31,10 @@ class ReplicaStreams:
 
     Args:
         overseer: watches over the groups.
-        transfers: lets a master go that wants to stop.
+        transfers: replaces a master that is about to stop.
         admission: refuses brokers of another cluster.
         check_leads: raises StatusError while this controller does not lead.
-        service: where the methods are bound.
+        service: that gets the methods.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ReplicaStreams:
         service.unary(DESCRIBE_BROKER_GROUP, self._describe)
 
     async def _register(self, call: Call, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
-        """Take a replica for living while the stream lives; send it the group's state, at once and at each change."""
+        """Register a replica for the life of the stream; send it the group's state, at once and after each change."""
         self._check_leads()
         report = await stream.receive()
         if report is None:
@@ -67,12 +67,12 @@ class ReplicaStreams:
         session = self._overseer.came(report, news.set)
         receiving = asyncio.create_task(self._receive(session, stream), name="replica-reports")
         receiving.add_done_callback(lambda _: news.set())
-        told = 0
+        sent = 0
         try:
             while session.refusal is None and not receiving.done():
                 message = self._overseer.message_for(session)
-                if message is not None and message.version > told:
-                    told = message.version
+                if message is not None and message.version > sent:
+                    sent = message.version
                     await stream.send([message])
                 else:
                     await news.wait()
@@ -88,7 +88,7 @@ class ReplicaStreams:
             self._overseer.left(session)
 
     async def _receive(self, session: Session, stream: Stream[ReplicaReport, BrokerGroup]) -> None:
-        """Take in the reports of a registered replica until there are no more."""
+        """Process the reports of a registered replica until its stream ends."""
         while (report := await stream.receive()) is not None:
             if (report.group, report.replica) != session.key:
                 names.broker_group(report.group)

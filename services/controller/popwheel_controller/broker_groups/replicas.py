@@ -1,4 +1,4 @@
-"""The replicas that are registered now, and what each said last (pure: it is passed the time)."""
+"""Registered replicas and their latest reports (pure: it is passed the time)."""
 
 import re
 from collections.abc import Callable, Container, Iterable
@@ -9,8 +9,8 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import GroupState
-from popwheel_controller.broker_groups.failure_detector import FailureDetector, Standing
-from popwheel_controller.broker_groups.group_policy import Seen, Sight
+from popwheel_controller.broker_groups.failure_detector import FailureDetector, Liveness
+from popwheel_controller.broker_groups.group_policy import ObservedReplica, ReplicaViews
 
 NUMBER_MAX = 63
 _IDENTITY_LENGTH_MAX = 64
@@ -18,19 +18,19 @@ _ADDRESS = re.compile(r"[^\s:]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%a-z]{2,64}\]:[0-
 _ADDRESS_SHOWN = 80
 
 Key = tuple[str, int]
-"""A replica: its group and its number."""
+"""Key of a replica: its group and its number."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One stream on which a replica is registered.
+    """Stream on which a replica is registered.
 
     Args:
-        report: what it said last.
-        since_ms: since when, wall clock.
-        earlier_epoch: as `find_earlier_epoch` said when it came.
-        wake: called when there is something new for it, or it has to end.
-        refusal: why the stream has to end; None while it may go on.
+        report: the latest one.
+        since_ms: start of the stream, wall clock.
+        earlier_epoch: result of `find_earlier_epoch` at registration.
+        wake: called when there is a new state for it, or it has to end.
+        refusal: why the stream has to end; None while it is valid.
     """
 
     report: ReplicaReport
@@ -51,11 +51,11 @@ class Session:
 
 
 class Replicas:
-    """All sessions, and how much is known of each replica's life.
+    """Sessions and liveness of all replicas.
 
     Args:
-        detection_s: how long a silent replica is taken for living, in seconds.
-        silent_s: how long it may be chosen for master.
+        detection_s: silence after which a replica is dead, in seconds.
+        silent_s: silence after which it is not elected.
     """
 
     def __init__(self, detection_s: float, silent_s: float) -> None:
@@ -69,12 +69,12 @@ class Replicas:
             self._detector.expect((state.name, number), now)
 
     def came(self, session: Session, now: float) -> Session | None:
-        """A replica has registered; the older session of the same number, which is over."""
+        """Record a registration; return the older session of the same number, which is over."""
         group, number = session.key
         of_group = self._sessions.setdefault(group, {})
         older = of_group.get(number)
         of_group[number] = self._last[session.key] = session
-        self._detector.heard(session.key, now)
+        self._detector.reported(session.key, now)
         return older
 
     def reported(self, session: Session, report: ReplicaReport, now: float) -> bool:
@@ -82,12 +82,12 @@ class Replicas:
         before, session.report = session.report, report
         if self.session(*session.key) is not session:
             return False
-        was = self._detector.standing(session.key, now)
-        self._detector.heard(session.key, now)
-        return was is not Standing.LIVING or _matters(before) != _matters(report)
+        was = self._detector.liveness(session.key, now)
+        self._detector.reported(session.key, now)
+        return was is not Liveness.LIVING or _matters(before) != _matters(report)
 
     def left(self, session: Session) -> int | None:
-        """Record the end of its stream; return the number of the probe that is due, None if none is needed."""
+        """Record the end of a stream; return the number of the probe that is due, None if none is needed."""
         group, number = session.key
         if self.session(group, number) is not session:
             return None
@@ -100,19 +100,19 @@ class Replicas:
         return self._detector.broke(session.key)
 
     def answered(self, key: Key, probe: int, now: float) -> None:
-        """Record an answer to the probe."""
+        """Record an answer to a probe."""
         self._detector.answered(key, probe, now)
 
     def refused(self, key: Key, probe: int) -> None:
-        """Record that nobody answers the probe."""
+        """Record that a probe was refused."""
         self._detector.refused(key, probe)
 
-    def sight(self, group: str, numbers: Iterable[int], now: float) -> Sight:
-        """Return the current view of a group's replicas; to be called for some group several times a second.
+    def replica_views(self, group: str, numbers: Iterable[int], now: float) -> ReplicaViews:
+        """Return the current views of a group's replicas; to be called for some group several times a second.
 
         Args:
             group: its name.
-            numbers: those that are recorded; the registered ones are looked at as well.
+            numbers: of the recorded replicas; registered ones are added.
             now: the time.
         """
         self._detector.time_passed(now)
@@ -120,27 +120,27 @@ class Replicas:
         return {number: self._seen((group, number), now) for number in wanted}
 
     def session(self, group: str, number: int) -> Session | None:
-        """The stream on which a replica is registered; None if it is not."""
+        """Return the stream on which a replica is registered; None if it is not."""
         return self._sessions.get(group, {}).get(number)
 
     def last(self, group: str, number: int) -> Session | None:
-        """The latest stream on which it was registered, also if it is over."""
+        """Return the latest stream on which it was registered, also if it is over."""
         return self._last.get((group, number))
 
     def sessions(self, group: str) -> list[Session]:
-        """The sessions of a group."""
+        """Return the sessions of a group."""
         return list(self._sessions.get(group, {}).values())
 
     def all_sessions(self) -> list[Session]:
-        """The sessions of all groups."""
+        """Return the sessions of all groups."""
         return [session for of_group in self._sessions.values() for session in of_group.values()]
 
     def groups(self) -> list[str]:
-        """All groups of which a replica is registered."""
+        """Return all groups with a registered replica."""
         return list(self._sessions)
 
     def silent_for_s(self, key: Key, now: float) -> float | None:
-        """Return the seconds since the replica's last sign of life; None if it never came."""
+        """Return the seconds since the replica's last sign of life; None if it never registered."""
         return self._detector.silent_for_s(key, now) if key in self._last else None
 
     def forget(self, key: Key) -> None:
@@ -150,30 +150,30 @@ class Replicas:
             self._detector.forget(key)
 
     def forget_others(self, known: Container[str]) -> None:
-        """Forget the replicas of all other groups, unless one of them is registered: anybody may make up names."""
+        """Forget the replicas of all other groups, unless one is registered: clients may send any name."""
         for key in [key for key in self._last if key[0] not in known and key[0] not in self._sessions]:
             del self._last[key]
             self._detector.forget(key)
 
     def forget_all(self) -> None:
-        """Forget everything: this controller does not lead any more."""
+        """Forget everything: this controller no longer leads."""
         self._sessions.clear()
         self._last.clear()
         self._detector.forget_all()
 
-    def _seen(self, key: Key, now: float) -> Seen:
+    def _seen(self, key: Key, now: float) -> ObservedReplica:
         session = self.session(*key)
-        standing = self._detector.standing(key, now)
+        liveness = self._detector.liveness(key, now)
         if session is None:
-            return Seen(standing)
-        return Seen(standing, session.report, session.earlier_epoch)
+            return ObservedReplica(liveness)
+        return ObservedReplica(liveness, session.report, session.earlier_epoch)
 
 
 def check_report(report: ReplicaReport) -> None:
     """Check that a replica may be registered with this report.
 
     Raises:
-        StatusError: BAD_REQUEST for a name, number, identity or address that cannot be.
+        StatusError: BAD_REQUEST for an invalid name, number, identity or address.
     """
     names.broker_group(report.group)
     if not _ADDRESS.fullmatch(report.address):
@@ -193,5 +193,5 @@ def check_report(report: ReplicaReport) -> None:
 
 
 def _matters(report: ReplicaReport) -> tuple[object, ...]:
-    """Return the fields of a report that decisions depend on, without the log's length, which grows all the time."""
-    return report.address, report.identity, report.leaving, report.epoch, report.version, report.doubtful
+    """Return the fields of a report that matter for decisions; the log's length, which always grows, does not."""
+    return report.address, report.identity, report.leaving, report.epoch, report.version, report.suspect

@@ -9,7 +9,7 @@ from popwheel_rpc.service import Channel
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """A replica that lives, and where.
+    """Number and address of a living replica.
 
     Args:
         number: within its group.
@@ -22,7 +22,7 @@ class ReplicaPlace:
 
 @dataclass(frozen=True, slots=True)
 class GroupRoles:
-    """The roles within one broker group.
+    """Roles within one broker group.
 
     Args:
         group: name of the broker group.
@@ -38,10 +38,10 @@ class GroupRoles:
 
 
 class Roles:
-    """The roles within all groups, as this controller decided them; empty while it does not lead.
+    """Roles within all groups, by this controller's decisions; empty while it does not lead.
 
     Args:
-        broker_channels: makes a channel to a replica.
+        broker_channels: opens a channel to a replica.
     """
 
     def __init__(self, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
@@ -51,11 +51,11 @@ class Roles:
         self._listeners: list[Callable[[str], None]] = []
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with a group's name after its roles have changed, or it has gone."""
+        """Call `listener` with the name of each group whose roles have changed, or that was removed."""
         self._listeners.append(listener)
 
     def channel(self, group: str, place: ReplicaPlace) -> Channel:
-        """A channel to a replica, kept for the next who ask; nobody but `close` closes it."""
+        """Return the shared channel to a replica; only `close` and `forget_channels` close it."""
         channel = self._channels.get(place.address)
         if channel is None:
             info = BrokerInfo(name=group, address=place.address)
@@ -63,36 +63,36 @@ class Roles:
         return channel
 
     def set(self, roles: GroupRoles) -> None:
-        """Take in the roles of a group; listeners are notified if they differ."""
+        """Set the roles of a group; notify listeners if they differ."""
         if self.groups.get(roles.group) != roles:
             self.groups = {**self.groups, roles.group: roles}
-            self._tell(roles.group)
+            self._notify(roles.group)
 
     def forget(self, group: str) -> None:
-        """The group is no more."""
+        """Remove a group."""
         if group in self.groups:
             self.groups = {name: roles for name, roles in self.groups.items() if name != group}
-            self._tell(group)
+            self._notify(group)
 
     def clear(self) -> None:
-        """Forget all: this controller does not lead any more."""
+        """Remove all groups: this controller no longer leads."""
         names = list(self.groups)
         self.groups = {}
         for name in names:
-            self._tell(name)
+            self._notify(name)
 
     async def forget_channels(self) -> None:
-        """Close the channels to places where no replica lives any more."""
+        """Close the channels to addresses without a living replica."""
         places = [place for roles in self.groups.values() for place in (roles.master, *roles.slaves)]
         used = {place.address for place in places if place is not None}
         for address in [address for address in self._channels if address not in used]:
             await self._channels.pop(address).close()
 
     async def close(self) -> None:
-        """Forget all, and close all channels."""
+        """Remove all groups, and close all channels."""
         self.clear()
         await self.forget_channels()
 
-    def _tell(self, group: str) -> None:
+    def _notify(self, group: str) -> None:
         for listener in self._listeners:
             listener(group)

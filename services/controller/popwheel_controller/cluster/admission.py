@@ -1,4 +1,4 @@
-"""Decides who belongs to this cluster: brokers and proxies of another one are refused by name."""
+"""Admission of brokers and proxies: those of another cluster are refused."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from popwheel_controller.cluster.state_keeper import StateKeeper
 
 _LOGGED_MAX = 100
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _logger = structlog.get_logger()
 
 
 class Admission:
-    """Compares the cluster ids of those who come with the cluster's own.
+    """Compares the cluster ids of callers with this cluster's.
 
     Args:
-        keeper: holds the cluster's state.
-        refused: called for each who is refused.
+        keeper: of the cluster's state.
+        refused: called for each refused caller.
         check_leads: raises StatusError while this controller does not lead.
     """
 
@@ -30,20 +30,20 @@ class Admission:
         self._refused = refused
         self._check_leads = check_leads
         self._logged: set[tuple[str, str]] = set()
-        """Callers that were refused: they come again and again, and the log says it once."""
+        """Refused callers: they retry for ever, and each is logged once."""
 
     def check(self, theirs: str, who: str, advice: str) -> None:
-        """Refuse one of another cluster. A cluster without an id may be one whose state was lost: it lets in whoever
-        belongs to a cluster of its name.
+        """Refuse a caller of another cluster. A cluster without an id may have lost its state, so it admits callers of
+        any cluster of its name.
 
         Args:
-            theirs: the id of the cluster that it belongs to; empty if it knows of none.
-            who: is refused, as the sentence begins.
-            advice: what is to be done, as the sentence ends.
+            theirs: id of the caller's cluster; empty if it has none yet.
+            who: the caller, as the error begins.
+            advice: what to do, as the error ends.
 
         Raises:
-            InconsistentClusterIdError: it belongs to another one.
-            StatusError: BAD_REQUEST, that is no id.
+            InconsistentClusterIdError: the caller belongs to another cluster.
+            StatusError: BAD_REQUEST for an invalid id.
         """
         checked_cluster_id(theirs)
         state = self._keeper.state
@@ -58,11 +58,11 @@ class Admission:
                 if len(self._logged) >= _LOGGED_MAX:
                     self._logged.clear()
                 self._logged.add((who, theirs))
-                _logger.error("one of another cluster is refused", reason=error.message)
+                _logger.error("a process of another cluster was refused", reason=error.message)
             raise
 
     async def admit(self, theirs: str, who: str, advice: str) -> None:
-        """Admit a broker. The first one gives a cluster its id, durably, before anything else is done for it.
+        """Admit a broker. The first one gives the cluster its id, which is stored before the broker is served.
 
         Raises:
             InconsistentClusterIdError, StatusError: as `check` says, or the id could not be stored.
@@ -75,13 +75,13 @@ class Admission:
             self.check(theirs, who, advice)  # another one may have been first
 
     async def _identified(self, cluster_id: str) -> ClusterUpdate | None:
-        """Store the cluster's id. A store that hangs holds nobody here who is to look for another controller."""
+        """Store the cluster's id; if the store hangs, release the caller, so that it can try another controller."""
         change = asyncio.ensure_future(self._keeper.change(lambda state: state.identify(cluster_id)))
-        change.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask for it
+        change.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
         try:
             while not change.done():
                 self._check_leads()
-                await asyncio.wait((change,), timeout=_LOOK_S)
+                await asyncio.wait((change,), timeout=_POLL_S)
         finally:
             change.cancel()  # it is carried out all the same, if it has begun
         return change.result()

@@ -1,7 +1,7 @@
-"""Rules for which settings of an existing topic or group may change (pure).
+"""Rules about which settings of an existing topic or group may change (pure).
 
-The rule is one: no change may lose a message, the order of messages, or what clients send already. A refusal says which
-part of that it would break. All of a change is made, or nothing.
+No change may lose a message, break the order of messages, or refuse what clients already send. A refusal names the
+violated part. A change is made as a whole or not at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,24 @@ from popwheel_controller.cluster.cluster_state import (
 from popwheel_controller.options import ControllerOptions
 
 _WIDENED: Final = frozenset((TopicType.NORMAL, TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION))
-"""Types of which MIXED takes all messages."""
+"""Types whose messages all fit into a MIXED topic."""
 _KEPT_QUEUES: Final[Mapping[int, str]] = {
     TopicType.FIFO: "each message group has one of them, and would lose its order if it got another; more would bring "
     "nothing, as message groups do not wait for one another",
     TopicType.LITE: "it has one, and each of its lite topics has one of its own",
     TopicType.PRIORITY: "they are its levels, and what is stored would change its priority",
 }
-"""Types of which topics keep their queues, and why."""
+"""Types whose number of queues is fixed, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Settings wanted of a topic. None: unchanged, or for a new topic the default of the options.
+    """Requested settings of a topic. None: unchanged, or for a new topic the default of the options.
 
     Args:
         type: what kind of messages it takes.
         queues: how many it has.
-        lite_expiration_ms: of one of lite topics: after so long without a message a lite topic ends; 0: never.
+        lite_expiration_ms: idle time after which a lite topic expires; 0: never. Of LITE topics only.
     """
 
     type: TopicType.ValueType | None = None
@@ -48,10 +48,10 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Settings wanted of a group. None: unchanged, or for a new group the default of the options.
+    """Requested settings of a group. None: unchanged, or for a new group the default of the options.
 
     Args:
-        max_attempts: deliveries of a message before it is dead.
+        max_attempts: deliveries of a message before it becomes a dead letter.
         fifo: whether it consumes in order.
         backoff_ms: waits after its 1st, 2nd ... failed attempt.
         exponential: waits that grow, in place of these.
@@ -66,7 +66,7 @@ class GroupSettings:
 def define_topic(
     state: ClusterState, options: ControllerOptions, name: str, wanted: TopicSettings
 ) -> ClusterUpdate | None:
-    """Make a topic, or change the one that is there; None if it is as it is to be.
+    """Create a topic or change it; return None if it has these settings already.
 
     Raises:
         StatusError: as `ClusterState.create_topic` or `alter_topic` does.
@@ -80,7 +80,7 @@ def define_topic(
 def define_group(
     state: ClusterState, options: ControllerOptions, name: str, wanted: GroupSettings
 ) -> ClusterUpdate | None:
-    """Make a group, or change the one that is there; None if it is as it is to be.
+    """Create a group or change it; return None if it has these settings already.
 
     Raises:
         StatusError: as `ClusterState.create_group` or `alter_group` does.
@@ -93,10 +93,10 @@ def define_group(
 
 
 def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> ClusterUpdate | None:
-    """Change a topic; None if it is as it is to be.
+    """Change a topic; return None if it has these settings already.
 
     Raises:
-        StatusError: TOPIC_NOT_FOUND; BAD_REQUEST, no topic can be so; PRECONDITION_FAILED, this one can't become so.
+        StatusError: TOPIC_NOT_FOUND; BAD_REQUEST for invalid settings; PRECONDITION_FAILED for a forbidden change.
     """
     topic = state.topic(name)
     kind = topic.type if wanted.type is None else wanted.type
@@ -113,7 +113,7 @@ def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> Cluste
     altered.CopyFrom(topic)
     altered.type, altered.queues, altered.lite_expiration_ms = kind, queues, expiration_ms
     if queues != topic.queues and topic.type in (TopicType.MIXED, TopicType.FIFO):
-        altered.lane_queues = topic.lane_queues or topic.queues
+        altered.message_group_queues = topic.message_group_queues or topic.queues
     if altered == topic:
         return None
     version = state.version + 1
@@ -121,11 +121,11 @@ def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> Cluste
 
 
 def alter_group(state: ClusterState, name: str, wanted: GroupSettings) -> ClusterUpdate | None:
-    """Change a group; None if it is as it is to be. Whether its order may change now only the brokers know
-    (`popwheel_controller.http.use_checks`).
+    """Change a group; return None if it has these settings already. The brokers are asked whether its order may
+    change now (`popwheel_controller.http.use_checks`).
 
     Raises:
-        StatusError: CONSUMER_GROUP_NOT_FOUND; BAD_REQUEST, no group can be so.
+        StatusError: CONSUMER_GROUP_NOT_FOUND; BAD_REQUEST for invalid settings.
     """
     group = state.group(name)
     check_waits(wanted.backoff_ms, wanted.exponential)

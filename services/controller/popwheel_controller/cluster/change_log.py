@@ -1,7 +1,7 @@
-"""The log of changes: each leaves a line in the process's log and in a list that the store keeps.
+"""Change log: each change writes a line to the process's log and to a list in the store.
 
-A change is not held up by it and does not fail with it: what the store does not take is counted, stays here, and is
-written with the next line (decision 0065).
+The change log neither delays nor fails a change: lines that the store does not accept are counted, buffered here, and
+written with the next line (decision 65).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from popwheel_controller.cluster.changes import LINES_MAX, Change, changes_docum
 from popwheel_controller.store.state_store import CHANGES, ConflictError, StateStore
 
 WAIT_S = 1.0
-"""An answer waits for its line as long at the most."""
+"""Longest time that an answer waits for its line, in seconds."""
 _TRIES_MAX = 4
 _NOT_LOGGED = ("id", "times")
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
@@ -26,12 +26,12 @@ _logger = structlog.get_logger()
 
 
 class ChangeLog:
-    """Keeps the lines. The controller that leads has them all; another one has only lines that it could not write.
+    """Writer of the lines. The leading controller has them all; another one has only those it could not write.
 
     Args:
-        store: where they are kept.
+        store: of the lines.
         clock: the time.
-        registry: where they are counted.
+        registry: for the counters.
         writer: distinguishes the lines of this process from others'.
     """
 
@@ -50,7 +50,7 @@ class ChangeLog:
         self._under_way: set[asyncio.Task[bool]] = set()
         self._lines = Counter(
             "popwheel_controller_changes",
-            "Changes that operators, resources and this controller made, and those that were refused",
+            "Changes made or refused, by operators, resources and this controller",
             ("outcome",),
             registry=registry,
         )
@@ -58,33 +58,33 @@ class ChangeLog:
             self._lines.labels(outcome)
         self._failures = Counter(
             "popwheel_controller_change_line_failures",
-            "How often lines of the log of changes could not be stored in time; the process's log has them",
+            "Lines of the change log that could not be stored in time; the log of the process has them",
             registry=registry,
         )
         Gauge(
             "popwheel_controller_change_lines_unstored",
-            "Lines of the log of changes that the store has not taken yet",
+            "Lines of the change log that are not stored yet",
             registry=registry,
         ).set_function(lambda: len(self._unstored))
 
     @property
     def unstored(self) -> int:
-        """Number of the lines that the store has not taken yet."""
+        """Number of lines that are not stored yet."""
         return len(self._unstored)
 
     def begin(self) -> None:
-        """Forget what was read: another controller may have led meanwhile."""
+        """Drop the cached lines: another controller may have led meanwhile."""
         self._stored, self._version, self._is_known, self._is_outdated = {}, None, False, True
 
     async def end(self) -> None:
-        """Write what is left, if the store takes it soon."""
+        """Write the remaining lines, if the store accepts them soon."""
         if self._unstored:
             await self._written()
 
-    async def note(
+    async def record(
         self, who: str, address: str, verb: str, object_: str, before: str, after: str, outcome: str
     ) -> None:
-        """Leave a line; returns when it is stored, or after a second. It raises nothing.
+        """Write a line; return when it is stored, or after a second. Errors are logged, not raised.
 
         Args:
             who, address, verb, object_, before, after, outcome: as `Change` has them.
@@ -92,18 +92,18 @@ class ChangeLog:
         self._append(who, address, verb, object_, before, after, outcome)
         await self._written()
 
-    def note_soon(self, verb: str, object_: str, before: str, after: str) -> None:
-        """Leave a line of what this controller did by itself; nobody waits for it."""
+    def record_soon(self, verb: str, object_: str, before: str, after: str) -> None:
+        """Write a line about a change of this controller itself, in the background."""
         self._append("controller", "", verb, object_, before, after, "done")
         task = asyncio.create_task(self._written(), name="line-of-a-change")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def latest(self) -> list[Change]:
-        """All lines, the latest first.
+        """Return all lines, the latest first.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE: the store is away, or what it has is damaged.
+            StatusError: HA_NOT_AVAILABLE, the store is unavailable or its lines are damaged.
         """
         if not self._is_known:
             try:
@@ -128,13 +128,13 @@ class ChangeLog:
             del self._unstored[next(iter(self._unstored))]
 
     async def _written(self) -> bool:
-        """Return whether all lines that there are now are stored; it takes a second at the most."""
+        """Wait up to a second until all current lines are stored; return whether they are."""
         try:
             async with asyncio.timeout(WAIT_S):
                 if await self._writes.result():
                     return True
         except TimeoutError:
-            _logger.warning("lines of the log of changes are not stored yet, nobody waits any longer")
+            _logger.warning("lines of the change log are not stored yet; writing goes on in the background")
         self._failures.inc()
         return False
 
@@ -145,24 +145,24 @@ class ChangeLog:
                 for _ in range(_TRIES_MAX):
                     if await self._tried():
                         return True
-            reason = "others write there all the time"
+            reason = "other controllers wrote first at every try"
         except _STORE_ERRORS as error:
             reason = str(error)
         _logger.warning(
-            "lines of the log of changes are not stored; they come with the next one",
+            "lines of the change log are not stored; they will be written with the next one",
             lines=len(self._unstored),
             reason=reason,
         )
         return False
 
     async def _tried(self) -> bool:
-        """Return whether they are stored now; else another controller was first, or this write was made twice."""
+        """Try once to store the lines; False if another controller was first, or if this write was duplicated."""
         if self._is_outdated:
             await self._read()
         taken = dict(self._unstored)
         changes = kept({**self._stored, **taken}.values())
-        self._is_outdated = True  # until the answer is there
-        await asyncio.sleep(0)  # to encode the document takes as long as all this did
+        self._is_outdated = True  # until the answer arrives
+        await asyncio.sleep(0)  # encoding the document takes as long as all of the above
         try:
             self._version = await self._store.write(CHANGES, changes_document(changes), self._version)
         except ConflictError:

@@ -1,4 +1,4 @@
-"""The lines that show who changed what, and the bounded list of them (pure)."""
+"""Lines of the change log, and the bounded list of them (pure)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,28 +9,28 @@ from popwheel_controller.store.state_store import Document, damaged
 
 LINES_MAX: Final = 500
 LINES_BYTES_MAX: Final = 160 * 1024
-"""The limit of all lines together: with it a document stays below 256 KiB in each store."""
+"""Limit of all lines together: with it the document is below 256 KiB in each store."""
 _MERGED_MS: Final = 600_000
 _DONE: Final = "done"
 _BYTES_MAX: Final = {"who": 90, "address": 70, "verb": 50, "object": 260, "outcome": 60, "before": 120, "after": 190}
-"""The limits of a line's texts as JSON, quotes included: a line has less than 1 KiB."""
+"""Limits of a line's texts as JSON, quotes included: a line has less than 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change, or one that was refused.
+    """Change that was made or refused.
 
     Args:
         id: distinguishes it from all others.
         time_ms: when it was answered, in milliseconds since 1970.
         who: a token's name, `resource NAMESPACE/NAME`, `controller`, or an address where no token is demanded.
         address: where it came from; empty for the controller's own.
-        verb: what was asked for, like `topic delete`.
-        object: the name of what it was asked for.
-        before: what there was.
-        after: what there is, or why it was refused.
-        outcome: `done`, `refused CODE`, or `failed CODE` where it may have happened.
-        times: how often it was done one after the other, last at `time_ms`.
+        verb: the request, like `topic delete`.
+        object: name of the changed object.
+        before: state before the change.
+        after: state after the change, or the reason of a refusal.
+        outcome: `done`, `refused CODE`, or `failed CODE` if the outcome is unknown.
+        times: number of equal changes in a row, the last one at `time_ms`.
     """
 
     id: str
@@ -45,12 +45,12 @@ class Change:
     times: int = 1
 
     def cut(self) -> "Change":
-        """The change with each of its texts cut to its limit."""
+        """Return the change with each text cut to its limit."""
         texts: dict[str, Any] = {name: _cut(getattr(self, name), most) for name, most in _BYTES_MAX.items()}
         return replace(self, **texts)
 
     def repeats(self, earlier: "Change") -> bool:
-        """Return whether it says the same as one right before it: a long redrive is many calls, and one line."""
+        """Return whether it equals the change right before it: a long redrive is many calls but one line."""
         same = ("who", "address", "verb", "object", "before", "outcome")
         return (
             not self.before
@@ -59,7 +59,7 @@ class Change:
         )
 
     def merged(self, earlier: "Change") -> "Change":
-        """The line of both."""
+        """Return the line of both."""
         return replace(self, id=earlier.id, times=earlier.times + 1)
 
 
@@ -67,17 +67,17 @@ _NAMES: Final = tuple(field.name for field in fields(Change))
 
 
 def facts_of(change: Change) -> dict[str, Any]:
-    """A change as its document has it; `asdict` would take many times as long for all of them."""
+    """Return a change as its document has it; `asdict` takes many times as long."""
     return {name: getattr(change, name) for name in _NAMES}
 
 
 def refused(code: str, http_status: int) -> str:
-    """The outcome of what was not done, or of which that is not known."""
+    """Return the outcome of a change that was refused, or whose outcome is unknown."""
     return f"{'refused' if http_status < 500 else 'failed'} {code}"
 
 
 def kept(changes: Iterable[Change]) -> list[Change]:
-    """The latest of them that fit into a document; they come and go in their order, the latest last."""
+    """Return the latest changes that fit into a document, in their order."""
     found: list[Change] = []
     left = LINES_BYTES_MAX
     for change in reversed(list(changes)):
@@ -89,19 +89,19 @@ def kept(changes: Iterable[Change]) -> list[Change]:
 
 
 def changes_document(changes: Iterable[Change]) -> Document:
-    """A document of the store that contains them."""
+    """Return the document that stores them."""
     return {"changes": [facts_of(change) for change in changes]}
 
 
 def changes_of(document: Document, source: str) -> list[Change]:
-    """Read them back.
+    """Read changes from their document.
 
     Args:
-        document: what `changes_document` made.
-        source: where it was found, for the error's sentence.
+        document: made by `changes_document`.
+        source: name of its place, for errors.
 
     Raises:
-        CorruptDataError: it is none.
+        CorruptDataError: the document is malformed.
     """
     try:
         return [_change(each) for each in document["changes"]]

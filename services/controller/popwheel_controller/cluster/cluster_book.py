@@ -1,10 +1,10 @@
 """Layout of topics and groups in the store: immutable pages, and a head that names the valid ones (pure).
 
-Topics and groups are written down in the order in which they were made or changed: the latest in the head, and when
-these have become many, as a page. What is deleted out of a page is noted in the head. What is changed is deleted out of
-its page, and stands in the head anew, under the id that it had. When what is deleted has become much, the page that has
-lost most is written anew under another name. So a change costs the head and seldom a page, however many topics there
-are. Whatever becomes of a writer, all that the head names is whole.
+Topics and groups are stored in the order of their creation or change: the latest in the head, which moves many of them
+at once to a new page. The head lists the entries deleted from each page. A changed entry is deleted from its page and
+added to the head under its old id. When many entries are deleted, the page that has lost most is rewritten under a new
+name. So a change writes the head and seldom a page, for any number of topics. Pages that the head names are always
+complete, even if a writer crashes.
 """
 
 import base64
@@ -34,12 +34,12 @@ _NOT_SO: Final = (StatusError, KeyError, TypeError, ValueError, AttributeError)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Topics and groups that are stored in a document of their own.
+    """Page of topics and groups, stored as one document.
 
     Args:
-        name: of the document, given once and never again.
-        entries: those of them that are there still, by id.
-        deleted: ids of those that are not.
+        name: of the document, never reused.
+        entries: those that still exist, by id.
+        deleted: ids of the others.
     """
 
     name: str
@@ -53,18 +53,18 @@ class Page:
         object.__setattr__(self, "topics", count)
 
     def without(self, gone: Iterable[int]) -> "Page":
-        """The page when some of its entries have been deleted."""
+        """Return the page without some of its entries."""
         gone = self.deleted.union(gone)
         return Page(self.name, {id_: entry for id_, entry in self.entries.items() if id_ not in gone}, gone)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterBook:
-    """All topics and groups as they are stored. Never changed; each change makes the next one.
+    """Immutable layout of all stored topics and groups.
 
     Args:
-        pages: in the order in which they were made.
-        recent: what is in no page yet, by id: the head holds it.
+        pages: in the order of their creation.
+        recent: entries in the head, which are in no page yet, by id.
     """
 
     pages: tuple[Page, ...] = ()
@@ -73,13 +73,13 @@ class ClusterBook:
     def changed(
         self, come: Iterable[Entry], gone: Iterable[Entry], page_bytes: int, new_name: Callable[[], str]
     ) -> "ClusterBook":
-        """The book after a change.
+        """Return the book after a change.
 
         Args:
-            come: what was made, or as it is since it was changed.
-            gone: what was deleted, or as it was before it was changed.
-            page_bytes: about so many bytes a page has at the most; what changes in the head is a quarter of that.
-            new_name: gives names that no page ever had.
+            come: created entries, and changed ones as they are now.
+            gone: deleted entries, and changed ones as they were before.
+            page_bytes: approximate size limit of a page; that of the head's entries is a quarter of it.
+            new_name: returns unused names for pages.
         """
         gone_ids = {entry.id for entry in gone}
         recent = {id_: entry for id_, entry in self.recent.items() if id_ not in gone_ids}
@@ -93,14 +93,14 @@ class ClusterBook:
         while sum(len(page.deleted) for page in pages) * _ID_BYTES > page_bytes // _HEAD_SHARE:
             worst = max(range(len(pages)), key=lambda number: len(pages[number].deleted))
             _write_anew(pages, worst, pages.pop(worst).entries, page_bytes, new_name)
-        assert len({page.name for page in pages}) == len(pages), "two pages have one name"
+        assert len({page.name for page in pages}) == len(pages), "two pages have the same name"
         return ClusterBook(tuple(pages), recent)
 
 
 def _write_anew(
     pages: list[Page], place: int, entries: Mapping[int, Entry], page_bytes: int, new_name: Callable[[], str]
 ) -> None:
-    """Put entries into pages at a place, together with those of the page before if both fit into one."""
+    """Put entries into pages at an index, merged with the previous page if both fit into one."""
     if place and _bytes_of(entries) + _bytes_of(pages[place - 1].entries) <= page_bytes:
         place -= 1
         entries = {**pages.pop(place).entries, **entries}
@@ -117,7 +117,7 @@ def _write_anew(
 
 
 def bytes_of(entry: Entry) -> int:
-    """Return the approximate size of an entry in a document, in bytes; rather too large than too small."""
+    """Return an upper estimate of an entry's size in a document, in bytes."""
     if isinstance(entry, Topic):
         return _TOPIC_BYTES + len(entry.name)
     backoff = _EXPONENTIAL_BYTES if entry.HasField("exponential_backoff") else _NUMBER_BYTES * len(entry.backoff_ms)
@@ -129,11 +129,11 @@ def _bytes_of(entries: Mapping[int, Entry]) -> int:
 
 
 def cluster_document(state: ClusterState, book: ClusterBook) -> Document:
-    """The head of the cluster, without its brokers, which register anew. Without pages it is as all releases know it.
+    """Return the head of the cluster, without brokers, which register anew. All releases can read a head without pages.
 
     Args:
         state: the cluster.
-        book: its topics and groups as they are stored.
+        book: layout of its topics and groups.
     """
     document = {
         "name": state.name,
@@ -159,22 +159,22 @@ def cluster_document(state: ClusterState, book: ClusterBook) -> Document:
 
 
 def page_document(page: Page) -> Document:
-    """A page of topics and groups."""
+    """Return the document of a page of topics and groups."""
     return _entries_document(page.entries)
 
 
 def cluster_of(document: Document, source: str) -> tuple[ClusterState, ClusterBook]:
-    """Read the head of a cluster back.
+    """Read the head of a cluster.
 
     Args:
-        document: what `cluster_document` made.
-        source: where it was found, for the error's sentence.
+        document: made by `cluster_document`.
+        source: name of its place, for errors.
 
     Returns:
-        The cluster without topics and groups, and the book, whose pages know only what is deleted out of them.
+        The cluster without topics and groups, and the book, whose pages have only the ids of deleted entries.
 
     Raises:
-        CorruptDataError: it is none.
+        CorruptDataError: the document is malformed.
         UnknownFormatError: it is of a later release.
     """
     if document.get("format", PAGED_FORMAT) != PAGED_FORMAT:
@@ -211,7 +211,7 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
                 "queues": topic.queues,
                 "id": topic.id,
                 **({"lite_expiration_ms": topic.lite_expiration_ms} if topic.lite_expiration_ms else {}),
-                **({"lane_queues": topic.lane_queues} if topic.lane_queues else {}),
+                **({"lane_queues": topic.message_group_queues} if topic.message_group_queues else {}),
                 **({"paused_ms": topic.paused_ms} if topic.paused_ms else {}),
             }
             for topic in topics
@@ -232,7 +232,7 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
 
 
 def _exponential(group: Group) -> dict[str, Any]:
-    """A group's back-off that grows; nothing for the others, which all releases know."""
+    """Return a group's exponential back-off; nothing for other groups, which all releases can read."""
     if not group.HasField("exponential_backoff"):
         return {}
     policy = group.exponential_backoff
@@ -241,14 +241,14 @@ def _exponential(group: Group) -> dict[str, Any]:
 
 
 def entries_of(document: Document, source: str) -> dict[int, Entry]:
-    """Read the topics and groups of a head or page back, in the order of their ids.
+    """Read the topics and groups of a head or page, in the order of their ids.
 
     Args:
-        document: what `cluster_document` or `page_document` made.
-        source: where it was found, for the error's sentence.
+        document: made by `cluster_document` or `page_document`.
+        source: name of its place, for errors.
 
     Raises:
-        CorruptDataError: it is none.
+        CorruptDataError: the document is malformed.
     """
     try:
         topics = [
@@ -258,7 +258,7 @@ def entries_of(document: Document, source: str) -> dict[int, Entry]:
                 queues=topic["queues"],
                 id=topic["id"],
                 lite_expiration_ms=topic.get("lite_expiration_ms", 0),
-                lane_queues=topic.get("lane_queues", 0),
+                message_group_queues=topic.get("lane_queues", 0),
                 paused_ms=topic.get("paused_ms", 0),
             )
             for topic in document["topics"]

@@ -1,7 +1,7 @@
-"""State of the cluster as one value, and the changes of it that are allowed.
+"""State of the cluster as one immutable value, and its legal changes.
 
-A decision looks at the state and returns the change, or raises; it changes nothing itself. `after` gives the state
-that follows. Who saves, publishes and answers is `StateKeeper`.
+A decision reads the state and returns a change, or raises. `after` applies a change. `StateKeeper` saves, publishes and
+answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,22 +45,22 @@ _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Topics, groups and brokers at one version. Never changed; each change makes the next value.
+    """Immutable value of topics, groups and brokers at one version.
 
     Args:
         name: the cluster's name.
         receipt_key: key of the signature in receipt handles, 32 bytes.
-        version: counts every change, also those of brokers.
-        topics: by name; as durable as the store.
-        groups: by name; as durable as the store.
-        brokers: the routes to the masters of broker groups, by name; not stored with the cluster.
-        away: broker groups that are known and in no route; not stored with the cluster.
-        named: version of the last change of topics or groups, never beyond what is stored; one that is read back may
-            have it later, if only routes changed since.
-        id: distinguishes the cluster from others of its name (`popwheel_common.contract.cluster_id`). It is empty until
-            the first broker was registered, so that a state that was lost and made anew takes over that of its brokers.
-        deleted_topics: those that no first use makes anew for a while; as durable as the store.
-        deleted_groups: the same of groups.
+        version: counts every change, including those of brokers.
+        topics: by name; stored.
+        groups: by name; stored.
+        brokers: routes to the masters of broker groups, by name; not stored.
+        away: known broker groups without a route; not stored.
+        named: version of the last change of topics or groups, at most the stored version; a state that is read from
+            the store may have a later one, if only routes changed since.
+        id: distinguishes the cluster from others of its name (`popwheel_common.contract.cluster_id`). Empty until
+            the first broker registers, so that a new state after a loss takes over the id of its brokers.
+        deleted_topics: deleted topics that a first use may not create for a while; stored.
+        deleted_groups: likewise of groups.
     """
 
     name: str
@@ -76,8 +76,8 @@ class ClusterState:
     deleted_groups: DeletedNames = field(default_factory=DeletedNames)
 
     def after(self, update: ClusterUpdate) -> "ClusterState":
-        """The state that a change (one that a decision of this very state returned) leads to. One that is told as a
-        snapshot replaces all topics and groups, and may be of another incarnation (`cluster.recovery`).
+        """Return the state after a change, which a decision about this very state returned. A snapshot replaces all
+        topics and groups, and may have another store id (`cluster.recovery`).
         """
         if update.snapshot:
             return self._replaced(update)
@@ -116,10 +116,10 @@ class ClusterState:
         )
 
     def identify(self, cluster_id: str) -> ClusterUpdate | None:
-        """Give the cluster its id, as a first broker registers; None if it has one.
+        """Give the cluster its id when the first broker registers; return None if it has one.
 
         Args:
-            cluster_id: of the cluster that the broker belongs to; empty if it is of none yet.
+            cluster_id: id of the broker's cluster; empty if it has none yet.
         """
         if self.id:
             return None
@@ -135,19 +135,19 @@ class ClusterState:
         queues: int | None = None,
         lite_expiration_ms: int = 0,
     ) -> ClusterUpdate:
-        """Make a topic.
+        """Create a topic.
 
         Args:
             options: limits and defaults.
-            name: a name clients may use.
-            topic_type: what kind of messages it takes.
-            queues: number of its queues; None for the default of its type. One of lite topics has one, as each of
-                these has.
-            lite_expiration_ms: of one of lite topics: after so long without a message a lite topic ends; 0 for never.
+            name: that clients may use.
+            topic_type: type of its messages.
+            queues: number of its queues; None for the default of its type. A LITE topic has one, as each of its lite
+                topics has.
+            lite_expiration_ms: idle time after which a lite topic expires; 0 for never. Of LITE topics only.
 
         Raises:
             StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type, queues or expiration,
-                PRECONDITION_FAILED if it is there already, TOO_MANY_REQUESTS if the cluster holds as many as it may.
+                PRECONDITION_FAILED if it exists, TOO_MANY_REQUESTS at the limit.
         """
         name = topic_name(options, name)
         if topic_type not in _TOPIC_TYPES:
@@ -173,16 +173,16 @@ class ClusterState:
     def ensure_topic(
         self, options: ControllerOptions, name: str, topic_type: TopicType.ValueType, now_ms: int
     ) -> ClusterUpdate | None:
-        """Make a topic on its first use; None if it is there.
+        """Create a topic on its first use; return None if it exists.
 
         Args:
             options: limits and defaults.
-            name: a name clients may use.
-            topic_type: what kind of messages it takes.
+            name: that clients may use.
+            topic_type: type of its messages.
             now_ms: milliseconds since 1970.
 
         Raises:
-            StatusError: TOPIC_NOT_FOUND, as an operator has deleted it lately; or as `create_topic` does.
+            StatusError: TOPIC_NOT_FOUND if an operator has deleted it recently; else as `create_topic` does.
         """
         if name in self.topics:
             return None
@@ -190,7 +190,7 @@ class ClusterState:
         return self.create_topic(options, name, topic_type)
 
     def check_topic_may_be_made(self, name: str, now_ms: int) -> None:
-        """Refuse the first use of a topic that an operator has deleted lately.
+        """Refuse the first use of a topic that an operator has deleted recently.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND.
@@ -200,12 +200,12 @@ class ClusterState:
             raise StatusError(Code.TOPIC_NOT_FOUND, deletion.sentence(f"topic {name}"))
 
     def delete_topic(self, name: str, now_ms: int = 0, rest_ms: int = 0) -> ClusterUpdate:
-        """Take a topic away.
+        """Delete a topic.
 
         Args:
             name: of the topic.
             now_ms: milliseconds since 1970.
-            rest_ms: for so long no first use makes it anew.
+            rest_ms: how long no first use may create it anew.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND.
@@ -225,15 +225,15 @@ class ClusterState:
         backoff_ms: Sequence[int] | None = None,
         exponential: ExponentialBackoff | None = None,
     ) -> ClusterUpdate:
-        """Make a consumer group.
+        """Create a consumer group.
 
         Args:
             options: limits and defaults.
-            name: a name clients may use.
-            max_attempts: deliveries of a message before it is dead; None for the default.
+            name: that clients may use.
+            max_attempts: deliveries of a message before it becomes a dead letter; None for the default.
             fifo: whether it consumes in order.
             backoff_ms: waits after its 1st, 2nd ... failed attempt; None for the default.
-            exponential: waits that grow; None for those of `backoff_ms`.
+            exponential: growing waits; None for those of `backoff_ms`.
 
         Raises:
             StatusError: ILLEGAL_CONSUMER_GROUP for its name, BAD_REQUEST for another value, PRECONDITION_FAILED if it
@@ -266,15 +266,15 @@ class ClusterState:
         return ClusterUpdate(version=version, groups=[group], named=version)
 
     def ensure_group(self, options: ControllerOptions, name: str, now_ms: int) -> ClusterUpdate | None:
-        """Make a consumer group on its first use; None if it is there.
+        """Create a consumer group on its first use; return None if it exists.
 
         Args:
             options: limits and defaults.
-            name: a name clients may use.
+            name: that clients may use.
             now_ms: milliseconds since 1970.
 
         Raises:
-            StatusError: CONSUMER_GROUP_NOT_FOUND, as an operator has deleted it lately; or as `create_group` does.
+            StatusError: CONSUMER_GROUP_NOT_FOUND if an operator has deleted it recently; else as `create_group` does.
         """
         if name in self.groups:
             return None
@@ -282,7 +282,7 @@ class ClusterState:
         return self.create_group(options, name)
 
     def check_group_may_be_made(self, name: str, now_ms: int) -> None:
-        """Refuse the first use of a consumer group that an operator has deleted lately.
+        """Refuse the first use of a consumer group that an operator has deleted recently.
 
         Raises:
             StatusError: CONSUMER_GROUP_NOT_FOUND.
@@ -292,12 +292,12 @@ class ClusterState:
             raise StatusError(Code.CONSUMER_GROUP_NOT_FOUND, deletion.sentence(f"consumer group {name}"))
 
     def delete_group(self, name: str, now_ms: int = 0, rest_ms: int = 0) -> ClusterUpdate:
-        """Take a consumer group away.
+        """Delete a consumer group.
 
         Args:
             name: of the group.
             now_ms: milliseconds since 1970.
-            rest_ms: for so long no first use makes it anew.
+            rest_ms: how long no first use may create it anew.
 
         Raises:
             StatusError: CONSUMER_GROUP_NOT_FOUND.
@@ -309,15 +309,15 @@ class ClusterState:
         return deleted
 
     def register_broker(self, broker: BrokerInfo) -> ClusterUpdate:
-        """Take a broker group into every route, or give it another master."""
+        """Add a broker group to every route, or change its master."""
         return ClusterUpdate(version=self.version + 1, brokers=[broker], named=self.named)
 
     def dismiss_broker(self, name: str, *, is_known: bool) -> ClusterUpdate | None:
-        """Take a broker group out of every route; None if nothing is new.
+        """Remove a broker group from every route; return None if nothing changes.
 
         Args:
             name: its name.
-            is_known: whether it may come back; else it was forgotten, and others take over its message groups.
+            is_known: whether it may return; else it was removed, and others take over its message groups.
         """
         if name not in self.brokers and (name in self.away) == is_known:
             return None
@@ -325,10 +325,10 @@ class ClusterState:
         return ClusterUpdate(version=self.version + 1, departed_brokers=[name], away_brokers=away, named=self.named)
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name.
+        """Return the topic of that name.
 
         Raises:
-            StatusError: TOPIC_NOT_FOUND, or ILLEGAL_TOPIC if there can be none.
+            StatusError: TOPIC_NOT_FOUND, or ILLEGAL_TOPIC for an invalid name.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -337,10 +337,10 @@ class ClusterState:
         return topic
 
     def group(self, name: str) -> Group:
-        """The consumer group of that name.
+        """Return the consumer group of that name.
 
         Raises:
-            StatusError: CONSUMER_GROUP_NOT_FOUND, or ILLEGAL_CONSUMER_GROUP if there can be none.
+            StatusError: CONSUMER_GROUP_NOT_FOUND, or ILLEGAL_CONSUMER_GROUP for an invalid name.
         """
         group = self.groups.get(name)
         if group is None:
@@ -350,7 +350,7 @@ class ClusterState:
 
 
 def topic_name(options: ControllerOptions, text: str) -> TopicName:
-    """The name of a topic that is to be made.
+    """Return the checked name of a new topic.
 
     Raises:
         StatusError: ILLEGAL_TOPIC.
@@ -366,7 +366,7 @@ def topic_name(options: ControllerOptions, text: str) -> TopicName:
 
 
 def group_name(options: ControllerOptions, text: str) -> GroupName:
-    """The name of a consumer group that is to be made.
+    """Return the checked name of a new consumer group.
 
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP.
@@ -382,7 +382,7 @@ def group_name(options: ControllerOptions, text: str) -> GroupName:
 
 
 def check_queues(queues: int) -> None:
-    """Refuse a number of queues that no topic has.
+    """Refuse an invalid number of queues.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -392,7 +392,7 @@ def check_queues(queues: int) -> None:
 
 
 def check_lite_expiration(topic_type: TopicType.ValueType, expiration_ms: int) -> None:
-    """Refuse a lite expiration that a topic of that type does not have.
+    """Refuse a lite expiration that is invalid for the type of the topic.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -406,7 +406,7 @@ def check_lite_expiration(topic_type: TopicType.ValueType, expiration_ms: int) -
 
 
 def check_attempts(attempts: int) -> None:
-    """Refuse a number of deliveries that no group has.
+    """Refuse an invalid number of deliveries.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -416,7 +416,7 @@ def check_attempts(attempts: int) -> None:
 
 
 def check_waits(backoff_ms: Sequence[int] | None, exponential: ExponentialBackoff | None) -> None:
-    """Refuse waits of a group that cannot be; None is what nobody said.
+    """Refuse invalid back-off waits of a group; None is unset.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -435,7 +435,7 @@ def check_waits(backoff_ms: Sequence[int] | None, exponential: ExponentialBackof
 
 
 def check_exponential(policy: ExponentialBackoff) -> None:
-    """Refuse waits that grow, but not as they may.
+    """Refuse an invalid exponential back-off.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -454,7 +454,7 @@ def check_exponential(policy: ExponentialBackoff) -> None:
 
 
 def topic_type(text: str) -> TopicType.ValueType:
-    """The type of a topic that is to be made, by its name.
+    """Return the type of a new topic, given its name.
 
     Raises:
         StatusError: BAD_REQUEST.

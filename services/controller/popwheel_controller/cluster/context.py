@@ -1,4 +1,4 @@
-"""Parts that nearly all of a controller needs, made once."""
+"""Dependencies that nearly all parts of a controller share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from popwheel_controller.options import ControllerOptions
 
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
-    """One controller's settings and surroundings.
+    """Settings and environment of one controller.
 
     Args:
         options: settings.
         clock: the time.
-        registry: where parts show metrics of their own.
-        changes: takes a line of each change that somebody asks for.
-        check_leads: raises StatusError while this controller may decide nothing.
+        registry: for the metrics of each part.
+        changes: the change log.
+        check_leads: raises StatusError while this controller does not lead.
     """
 
     options: ControllerOptions

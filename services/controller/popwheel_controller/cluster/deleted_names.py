@@ -1,8 +1,8 @@
-"""Names of topics, or of groups, that an operator has deleted: for a while no first use makes them anew (pure).
+"""Deleted names of topics, or of groups, which no first use may create for a while (pure).
 
-Else the next poll of a consumer that goes on would make its group again, and it would get every message once more; and
-the next send would make the topic again, as one of another type. For a day, or longer if it rests longer, a broker that
-was away learns of the deletion, too.
+Otherwise the next poll of a running consumer would create its group again, which would get every message once more; and
+the next send would create the topic again, perhaps with another type. A name stays listed for a day at least, so that
+brokers that were away learn of the deletion.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,21 +10,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 DELETED_BYTES_MAX: Final = 48 * 1024
-"""The limit of the names that are kept, the latest.
+"""Size limit of the stored names; the oldest are dropped.
 
-They stand in the head of the cluster's state, which each change writes.
+They are part of the head of the cluster's state, which each change writes.
 """
 _KEPT_MS: Final = 24 * 3600 * 1000
 _ENTRY_BYTES: Final = 60
-"""The most bytes that stand there beside a name."""
+"""Maximum size of an entry without its name, in bytes."""
 
 
 class Deletion(NamedTuple):
-    """The deletion of a name.
+    """Deletion of a name.
 
     Args:
         at_ms: in milliseconds since 1970.
-        until_ms: no first use makes it before that.
+        until_ms: when a first use may create it again.
         version: of the state without it; 0 if an older release deleted it.
     """
 
@@ -33,10 +33,10 @@ class Deletion(NamedTuple):
     version: int = 0
 
     def sentence(self, what: str) -> str:
-        """The refusal of a first use.
+        """Return the error sentence for a first use.
 
         Args:
-            what: was deleted, `topic orders`.
+            what: the deleted object, `topic orders`.
         """
         return (
             f"the {what} was deleted by an operator at {_moment(self.at_ms)}; create it by hand, or wait: no use makes "
@@ -45,10 +45,10 @@ class Deletion(NamedTuple):
 
 
 class DeletedNames:
-    """Deletions by name, the earliest first. Never changed; each change makes the next one.
+    """Immutable map of deletions by name, the earliest first.
 
     Args:
-        deletions: what it holds.
+        deletions: its entries.
     """
 
     __slots__ = ("_deletions",)
@@ -65,8 +65,8 @@ class DeletedNames:
     __hash__ = None  # type: ignore[assignment]
 
     def resting(self, name: str, now_ms: int) -> Deletion | None:
-        """The deletion of a name that no first use makes now; None if one may. A clock that is set back by much ends
-        it, as it must not last for years.
+        """Return the deletion of a name that no first use may create now; None if one may. It also ends when the clock
+        is set back by much, lest it last for years.
         """
         deletion = self._deletions.get(name)
         if deletion is None or abs(now_ms - deletion.at_ms) >= deletion.until_ms - deletion.at_ms:
@@ -77,9 +77,9 @@ class DeletedNames:
         """Apply a change.
 
         Args:
-            made: names that are there from now on.
+            made: created names.
             deleted: names that were deleted.
-            deletion: when; those that are old and rest no longer by then are dropped.
+            deletion: its times; entries that have expired by then are dropped.
         """
         made, deleted = {*made}, [*deleted]
         if not deleted and not (made & self._deletions.keys()):
@@ -100,11 +100,11 @@ class DeletedNames:
         return DeletedNames(left)
 
     def versions(self) -> dict[str, int]:
-        """The versions of the state in which the names were deleted, as far as they are known."""
+        """Return the versions of the state at which the names were deleted, as far as known."""
         return {name: each.version for name, each in self._deletions.items() if each.version}
 
     def count_resting(self, now_ms: int) -> int:
-        """The number of names that no first use makes now."""
+        """Return the number of names that no first use may create now."""
         return sum(self.resting(name, now_ms) is not None for name in self._deletions)
 
     def document(self) -> dict[str, list[int]]:
@@ -113,7 +113,7 @@ class DeletedNames:
 
     @staticmethod
     def of_document(document: Mapping[str, Any]) -> "DeletedNames":
-        """Read it back, in the order of the deletions; raises what reading another document raises."""
+        """Read the map from its form in the store; raise as reading another document does."""
         found = (
             (str(name), Deletion(int(at_ms), int(until_ms), *map(int, version)))
             for name, (at_ms, until_ms, *version) in document.items()

@@ -1,4 +1,4 @@
-"""The streams on which processes take questions for operators: `Controller.Inspect`."""
+"""Streams on which processes answer operators' questions: `Controller.Inspect`."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,13 +17,13 @@ _PAGES_MAX = 16
 
 
 class InspectionStreams:
-    """Binds the call.
+    """Binds `Controller.Inspect`.
 
     Args:
-        inspections: who takes questions.
+        inspections: registry of the processes.
         admission: refuses processes of another cluster.
         check_leads: raises StatusError while this controller does not lead.
-        service: where the method is bound.
+        service: that gets the method.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class InspectionStreams:
         names.process(first.process.process)
         self._check_leads()
         self._admission.check(first.process.cluster_id, f"the process {first.process.process}", _ADVICE)
-        questions: asyncio.Queue[InspectQuestion | None] = asyncio.Queue()  # `Inspections.ask` lets few be in it
+        questions: asyncio.Queue[InspectQuestion | None] = asyncio.Queue()  # bounded by `Inspections.ask`
         inspected = self._inspections.came(first.process, tuple(first.pages[:_PAGES_MAX]), questions.put_nowait)
         receiving = asyncio.create_task(self._receive(inspected, stream), name="inspect-answers")
         receiving.add_done_callback(lambda _: questions.put_nowait(None))
@@ -51,7 +51,7 @@ class InspectionStreams:
         except StreamClosedError:
             return
         finally:
-            self._inspections.left(inspected)  # first: who cancels this twice does not let it wait
+            self._inspections.left(inspected)  # first, as a second cancellation would skip it
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
 

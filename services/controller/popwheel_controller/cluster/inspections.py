@@ -1,4 +1,4 @@
-"""Processes that take questions for operators, and the questions that are on their way to them."""
+"""Processes that answer operators' questions, and the pending questions."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,23 +10,23 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectAnswer, InspectQuestion, WatchRequest
 
 AT_ONCE_MAX: Final = 4
-"""Questions that one process answers at the same time; further ones wait."""
+"""Limit of questions that one process answers at the same time; further ones wait."""
 _TIMEOUT_S: Final = 3.0
 """Time-out of an inspection, in seconds; less than that of `popwheel admin`."""
 
 
 @dataclass(slots=True, eq=False)
 class Inspected:
-    """A process that takes questions, on one stream.
+    """Stream of a process that answers questions.
 
     Args:
         key: distinguishes it from all others: `proxy/127.0.0.1:8081`, `broker/broker-0/1`.
-        process: what it said of itself.
-        pages: names of the pages that it has.
-        send: hands a question to its stream; None ends that.
-        waiting: questions on their way, by number.
-        room: lets no more than `AT_ONCE_MAX` be on their way.
-        last: number of the latest one.
+        process: its description of itself.
+        pages: names of its debug pages.
+        send: queues a question for its stream; None ends the stream.
+        waiting: pending questions, by number.
+        room: limits pending questions to `AT_ONCE_MAX`.
+        last: number of the latest question.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Inspected:
 
 
 class Inspections:
-    """All that take questions."""
+    """Registry of all processes that answer questions."""
 
     def __init__(self) -> None:
         self._inspected: dict[str, Inspected] = {}
@@ -52,7 +52,7 @@ class Inspections:
     def came(
         self, process: WatchRequest, pages: tuple[str, ...], send: Callable[[InspectQuestion | None], None]
     ) -> Inspected:
-        """A process takes questions from now on, until `left`."""
+        """Register a process, until `left`."""
         name = key = key_of(process)
         number = 1
         while key in self._inspected:
@@ -70,23 +70,23 @@ class Inspections:
         inspected.waiting.clear()
 
     def close(self) -> None:
-        """End all streams: this controller leads no more."""
+        """End all streams: this controller no longer leads."""
         for each in self._inspected.values():
             each.send(None)
 
     def answered(self, inspected: Inspected, answer: InspectAnswer) -> None:
-        """An answer came; one that nobody waits for any more is passed over."""
+        """Process an answer; ignore it if its caller has gone."""
         waiting = inspected.waiting.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     @property
     def all(self) -> list[Inspected]:
-        """All of them, by their keys."""
+        """Return all processes, by key."""
         return [each for _, each in sorted(self._inspected.items())]
 
     def get(self, key: str) -> Inspected | None:
-        """The process of that key."""
+        """Return the process of that key."""
         return self._inspected.get(key)
 
     async def ask(
@@ -95,12 +95,12 @@ class Inspections:
         """Ask a process.
 
         Args:
-            inspected: which.
+            inspected: the process.
             question: its number is set here.
-            timeout_s: for its answer.
+            timeout_s: of its answer.
 
         Raises:
-            StatusError: HA_NOT_AVAILABLE or PROXY_TIMEOUT, it did not answer; or why it can't.
+            StatusError: HA_NOT_AVAILABLE or PROXY_TIMEOUT without an answer; or the error that it answered.
         """
         try:
             async with asyncio.timeout(timeout_s), inspected.room:
@@ -125,7 +125,7 @@ class Inspections:
 
 
 def key_of(process: WatchRequest) -> str:
-    """The name of a process among all others."""
+    """Return the unique key of a process."""
     if process.kind == WatchRequest.BROKER:
         return f"broker/{process.process}/{process.replica}"
     kind = "proxy" if process.kind == WatchRequest.PROXY else "process"

@@ -9,13 +9,13 @@ class ClusterMetrics:
     """Metrics of topics, groups, and their watchers.
 
     Args:
-        registry: where they are shown.
+        registry: to register with.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.saves = Histogram(
             "popwheel_controller_save_seconds",
-            "How long it took to make a change of the cluster's state durable",
+            "Time to store a change of the cluster's state",
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
             registry=registry,
         )
@@ -24,31 +24,31 @@ class ClusterMetrics:
         )
         self.watchers_lagged = Counter(
             "popwheel_controller_watchers_lagged",
-            "How often a watcher fell so far behind that it got the whole state anew",
+            "Watchers that lagged so far that they got the whole state anew",
             registry=registry,
         )
         self.other_clusters_refused = Counter(
             "popwheel_controller_other_clusters_refused",
-            "How often a broker or proxy was refused because it belongs to another cluster",
+            "Brokers and proxies that were refused because they belong to another cluster",
             registry=registry,
         )
         self._gauges = {
             name: Gauge(f"popwheel_controller_{name}", text, registry=registry)
             for name, text in {
-                "topics": "Topics of the cluster, without the system's own",
+                "topics": "Topics of the cluster, without system topics",
                 "groups": "Consumer groups of the cluster",
                 "brokers": "Brokers registered now",
-                "deleted_names": "Topics and groups deleted by hand that no first use makes anew for a while",
-                "watchers": "Processes that follow the cluster's state now",
+                "deleted_names": "Deleted topics and groups that no first use may create for a while",
+                "watchers": "Processes that watch the cluster's state now",
                 "changes_waiting": "Changes that wait to be decided and saved",
                 "state_version": "Version of the cluster's state",
-                "state_pages": "Pages in the store that hold topics and groups, beside the head",
-                "leads": "1 if this controller leads, 0 if another one does or nobody",
+                "state_pages": "Pages of topics and groups in the store, without the head",
+                "leads": "1 if this controller leads, else 0",
             }.items()
         }
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
-        """Take the gauges' values from here whenever they are shown: topics, groups, brokers, deleted_names,
+        """Set the sources of the gauges, read at each scrape: topics, groups, brokers, deleted_names,
         watchers, changes_waiting, state_version, state_pages, leads.
         """
         for name, source in sources.items():

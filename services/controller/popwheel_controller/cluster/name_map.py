@@ -1,7 +1,7 @@
-"""A map by name that never changes: each change makes the next map, which shares with it all but what is touched.
+"""Immutable sorted map by name: a change makes a new map, which shares all untouched parts (pure).
 
-So a change among 100,000 names costs what a change among a few hundred does, and two maps of which one was made from
-the other are compared by what they do not share. It is sorted, so parts of it can be listed (pure).
+So a change among 100,000 names costs as much as one among a few hundred, and a map is compared with its successor by
+the parts that they do not share. It is sorted, so it can be listed in pages.
 """
 
 from bisect import bisect_right
@@ -15,10 +15,10 @@ _PART_MAX: Final = 64
 
 
 class NameMap(Mapping[str, Value], Generic[Value]):
-    """Values by name, in parts of at most 64 names that stand next to one another.
+    """Values by name, in parts of at most 64 adjacent names.
 
     Args:
-        values: what it holds.
+        values: its entries.
     """
 
     __slots__ = ("_firsts", "_length", "_parts")
@@ -29,7 +29,7 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         while part := dict(islice(items, _PART_MAX // 2)):
             self._parts.append(part)
         self._firsts = [next(iter(part)) for part in self._parts]
-        """First names of the parts: none of a part sorts before it; the first part has all before the second's."""
+        """First names of the parts, as lower bounds; the first part has no lower bound."""
         self._length = len(values or ())
 
     def __len__(self) -> int:
@@ -41,11 +41,11 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         return self._parts[self._place(name)][name]
 
     def __iter__(self) -> Iterator[str]:
-        """All names, sorted."""
+        """Yield all names, sorted."""
         return self.after("")
 
     def after(self, name: str) -> Iterator[str]:
-        """The names that come after one, sorted."""
+        """Yield the names after a given one, sorted."""
         first = self._place(name) if self._parts else 0
         for number in range(first, len(self._parts)):
             names = sorted(self._parts[number])
@@ -59,11 +59,11 @@ class NameMap(Mapping[str, Value], Generic[Value]):
         return sum(map(len, self._parts[:place])) + sum(each < name for each in self._parts[place])
 
     def changed(self, come: Mapping[str, Value], gone: Iterable[str]) -> "NameMap[Value]":
-        """The map after a change.
+        """Return the map after a change.
 
         Args:
-            come: what is there from then on, also in place of what had its name.
-            gone: names of what is not; each must be there.
+            come: added entries; they replace those of the same name.
+            gone: removed names; each must exist.
         """
         made = NameMap[Value]()
         made._parts, made._firsts, made._length = self._parts.copy(), self._firsts.copy(), self._length
@@ -107,11 +107,11 @@ class NameMap(Mapping[str, Value], Generic[Value]):
     __hash__ = None  # type: ignore[assignment]
 
     def _place(self, name: str) -> int:
-        """The number of the part that holds a name, or would."""
+        """Return the index of the part for a name."""
         return max(0, bisect_right(self._firsts, name) - 1)
 
     def _part(self, name: str, fresh: set[int]) -> dict[str, Value]:
-        """The part that holds a name, or would, as one that this map alone has."""
+        """Return the part for a name, as a copy that only this map has."""
         if not self._parts:
             self._parts, self._firsts = [{}], [name]
         place = self._place(name)

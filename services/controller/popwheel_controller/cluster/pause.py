@@ -1,16 +1,16 @@
-"""Pauses and resumes topics and groups: what is paused is delivered to nobody, and all else goes on (pure)."""
+"""Pause and resumption of topics and groups: a paused one is not delivered, all other calls work (pure)."""
 
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 from popwheel_controller.cluster.cluster_state import ClusterState
 
 
 def pause_topic(state: ClusterState, name: str, paused_ms: int) -> ClusterUpdate | None:
-    """Pause or resume a topic; None if it is so already.
+    """Pause or resume a topic; return None if nothing changes.
 
     Args:
         state: of the cluster.
         name: of the topic.
-        paused_ms: since when it is paused; 0 resumes it.
+        paused_ms: start of the pause; 0 resumes it.
 
     Raises:
         StatusError: TOPIC_NOT_FOUND.

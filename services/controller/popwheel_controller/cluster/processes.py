@@ -1,7 +1,7 @@
 """List of the registered brokers and proxies for operators: names, addresses, start times (pure).
 
-Kept in memory only: brokers are known by the streams that register them, proxies by the stream on which they watch the
-cluster, so a process that has gone, or hangs, is gone from here when its stream is.
+Kept in memory only: brokers are listed by the streams that register them, proxies by the stream on which they watch the
+cluster. So a process that has ended or hangs is dropped when its stream ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ _EVERYWHERE = ("0.0.0.0", "[::]")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watching:
-    """One stream of somebody who watches the cluster.
+    """Stream of a process that watches the cluster.
 
     Args:
-        request: who it is.
-        peer: where the call comes from, `127.0.0.1:40312`; `local` within one process.
-        since_ms: since when, wall clock.
+        request: with which the process introduced itself.
+        peer: address of the caller, `127.0.0.1:40312`; `local` within one process.
+        since_ms: start of the stream, wall clock.
     """
 
     request: WatchRequest
@@ -36,8 +36,8 @@ class Registration:
         group: name of the broker group.
         replica: its number.
         address: host:port at which it is reached.
-        since_ms: since when, wall clock.
-        role: `master` or `slave`; empty if it was not given one.
+        since_ms: start of the stream, wall clock.
+        role: `master` or `slave`; empty if it has none.
     """
 
     group: str
@@ -54,13 +54,13 @@ class Member:
     Args:
         kind: `broker` or `proxy`.
         name: of the process.
-        address: host:port at which it is reached; empty if it did not say.
+        address: its advertised host:port; empty if it has none.
         pid: its number, if it runs on the controller's machine.
-        since_ms: since when it is registered, wall clock.
+        since_ms: time of its registration, wall clock.
         health: host:port at which it can be asked whether it is ready; empty if it cannot.
-        trouble: what is wrong with it as far as the controller sees; empty if nothing is.
+        trouble: problem that the controller sees; empty if there is none.
         replica: number of a broker within its group, whose name it has; None of a proxy.
-        role: `master` or `slave`; empty of a proxy, and of a broker that was not given one.
+        role: `master` or `slave`; empty of a proxy, and of a broker without a role.
         is_within: whether it runs within the controller's process.
     """
 
@@ -77,7 +77,7 @@ class Member:
 
 
 class Processes:
-    """All that watch."""
+    """Registry of all watching processes."""
 
     def __init__(self) -> None:
         self._watching: dict[Watching, None] = {}
@@ -93,7 +93,7 @@ class Processes:
         self._watching.pop(watching, None)
 
     def members(self, registrations: Iterable[Registration]) -> list[Member]:
-        """All brokers, then all proxies, by name.
+        """Return all brokers, then all proxies, by name.
 
         Args:
             registrations: of all replicas.
@@ -117,7 +117,7 @@ def _broker(key: tuple[str, int], registration: Registration | None, watching: W
         return replace(
             _member("broker", watching, watching.request.address, trouble="it is not registered"), replica=replica
         )
-    if watching is None:  # of an older release, or just between two streams
+    if watching is None:  # of an older release, or between two streams
         member = Member("broker", name, registration.address, None, registration.since_ms, "")
     else:
         member = _member("broker", watching, registration.address, registration.since_ms)
@@ -140,7 +140,7 @@ def _member(kind: str, watching: Watching, address: str, since_ms: int | None = 
 
 
 def _reached(address: str, host: str) -> str:
-    """Return the address for a process that called from a host; one that listens everywhere is reached at that host."""
+    """Return the address of a process; one that listens on all addresses is reached at the host that it called from."""
     listens, _, port = address.rpartition(":")
     return f"{host}:{port}" if host and listens in _EVERYWHERE else address
 

@@ -1,7 +1,7 @@
-"""Recovery of topics and groups of a state that the controllers have lost, from the logs of brokers (pure).
+"""Recovery of the topics and groups of a lost controller store, from the logs of brokers (pure).
 
-A state that is made anew is another incarnation. To recover is to go back to the lost one: topics and groups have their
-ids again, and versions go on behind all that any broker has seen.
+A new store has a new store id, the high part of its versions. Recovery returns to the lost store: topics and groups get
+their former ids, and versions continue after the last one that any broker has seen.
 """
 
 from collections import Counter
@@ -11,11 +11,11 @@ from typing import Final, Generic, Literal
 
 from google.protobuf.message import DecodeError
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from popwheel_common.pb.popwheel.v1.broker_pb2 import HeardState, ListedName
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, SeenStore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
 from popwheel_controller.cluster.name_map import NameMap
@@ -33,21 +33,21 @@ class BrokerNames:
     Args:
         topics: by name.
         groups: likewise.
-        states: that it has seen, the latest last.
+        states: states of the cluster that it has seen, the latest last.
     """
 
     topics: Mapping[str, ListedName] = field(default_factory=dict)
     groups: Mapping[str, ListedName] = field(default_factory=dict)
-    states: Sequence[HeardState] = ()
+    states: Sequence[SeenStore] = ()
 
     def lost(self, ours: int) -> set[int]:
-        """The incarnations that it saw before ours. One that comes back in between was recovered."""
-        heard = list(dict.fromkeys(incarnation_of(state.version) for state in self.states))
-        return {*heard[: heard.index(ours)]} if ours in heard else {*heard}
+        """Return the store ids that it saw before ours. One that reappears in between was recovered."""
+        seen = list(dict.fromkeys(store_id_of(state.version) for state in self.states))
+        return {*seen[: seen.index(ours)]} if ours in seen else {*seen}
 
-    def heard_up_to(self, incarnation: int) -> int:
-        """The version of a state up to which it knows all names; 0 if it saw none."""
-        return max((each.heard for each in self.states if incarnation_of(each.version) == incarnation), default=0)
+    def seen_version_of(self, store_id: int) -> int:
+        """Return the version up to which it knows all names of a store; 0 if it saw none."""
+        return max((each.applied_version for each in self.states if store_id_of(each.version) == store_id), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """Names that would come back.
+    """Topics and groups to restore.
 
     Args:
-        made_of: version of the last change of topics or groups of the state that it was made for.
-        version: of the state that follows; 0 if there is nothing to do.
-        topics: that come back.
+        made_of: version of the last change of topics or groups that it is based on.
+        version: of the restored state; 0 if there is nothing to do.
+        topics: restored ones.
         groups: likewise.
-        kept_topics: that were made since, as they are from then on.
+        kept_topics: those created since, with their new ids.
         kept_groups: likewise.
-        findings: what could not be recovered, or not as it was.
+        findings: what could not be restored, or not as it was.
     """
 
     made_of: int
@@ -88,10 +88,10 @@ class RecoveryPlan:
     findings: Sequence[Finding] = ()
 
     def decide(self, state: ClusterState) -> ClusterUpdate | None:
-        """The change that carries it out, as a whole state; None if there is nothing to do.
+        """Return the change that executes the plan, as a snapshot; None if there is nothing to do.
 
         Raises:
-            StatusError: PRECONDITION_FAILED, topics or groups have changed since it was made.
+            StatusError: PRECONDITION_FAILED, topics or groups have changed since the plan was made.
         """
         if state.named != self.made_of:
             raise StatusError(
@@ -115,22 +115,22 @@ def plan_recovery(
     """Plan the recovery of topics and groups.
 
     Args:
-        state: the cluster as it is now.
-        options: defaults for what nobody knows, and limits.
-        brokers: what each broker group knows, by its name.
-        adopt: topics and groups that were made again under their names keep their settings, and get their former ids.
-            Groups that are as a first use makes them get their former settings, too.
+        state: current state of the cluster.
+        options: defaults for unknown settings, and limits.
+        brokers: names that each broker group knows, by its name.
+        adopt: topics and groups that were created again keep their settings, and get their former ids. Groups with
+            the settings of a first use get their former settings, too.
 
     Raises:
-        StatusError: PRECONDITION_FAILED, topics or groups are there already under other ids; TOO_MANY_REQUESTS, there
-            were more than may be.
+        StatusError: PRECONDITION_FAILED, topics or groups exist under other ids; TOO_MANY_REQUESTS, there were more
+            than the limits allow.
     """
-    ours = incarnation_of(state.named)
+    ours = store_id_of(state.named)
     lost = {broker: known.lost(ours) for broker, known in brokers.items()}
     target = _target(brokers, lost, ours)
     topics = _Kind("topic", state.topics, {name: known.topics for name, known in brokers.items()})
     groups = _Kind("group", state.groups, {name: known.groups for name, known in brokers.items()})
-    world = _World(target, ours, {name: known.heard_up_to(target) for name, known in brokers.items()}, lost)
+    world = _World(target, ours, {name: known.seen_version_of(target) for name, known in brokers.items()}, lost)
     found_topics, found_groups = list(_found(topics, world)), list(_found(groups, world))
     _check_clashes([*found_topics, *found_groups], adopt)
     if all(each.left_out for each in (*found_topics, *found_groups)):
@@ -139,7 +139,7 @@ def plan_recovery(
     version = state.version if target == ours else _last_version(brokers, target) + VERSIONS_LEFT_OUT
     numbers = _Numbers(version)
     findings: list[Finding] = []
-    by_freshness = sorted(brokers, key=lambda name: world.heard[name], reverse=True)
+    by_freshness = sorted(brokers, key=lambda name: world.seen_versions[name], reverse=True)
     back_topics, kept_topics = _entries(
         found_topics,
         state.topics,
@@ -154,7 +154,7 @@ def plan_recovery(
         numbers,
         findings,
         lambda each: _group(each, options, by_freshness, findings),
-        lambda each, held: _kept_group(each, held, options, by_freshness, findings),
+        lambda each, existing: _kept_group(each, existing, options, by_freshness, findings),
     )
     kept_topics += _renumbered(state.topics, {each.name for each in kept_topics}, target, numbers)
     kept_groups += _renumbered(state.groups, {each.name for each in kept_groups}, target, numbers)
@@ -175,7 +175,7 @@ def plan_recovery(
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[Named]):
     kind: str
-    held: NameMap[Named]
+    existing: NameMap[Named]
     by_broker: Mapping[str, Mapping[str, ListedName]]
 
 
@@ -183,22 +183,22 @@ class _Kind(Generic[Named]):
 class _World:
     target: int
     ours: int
-    heard: Mapping[str, int]
+    seen_versions: Mapping[str, int]
     lost: Mapping[str, set[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One name.
+    """Name of a topic or group in a lost state.
 
     Args:
         kind: `topic` or `group`.
         name: the name.
-        id: that it had; 0 if nobody knows it.
-        by_broker: what each broker says of it.
+        id: its former id; 0 if no broker knows it.
+        by_broker: entry of each broker.
         ids: by broker, where they differ.
-        is_held: whether one of that name is there now.
-        left_out: why it does not come back; empty if it does.
+        exists: whether one of that name exists now.
+        left_out: why it is not restored; empty if it is.
     """
 
     kind: str
@@ -206,12 +206,12 @@ class _Found:
     id: int
     by_broker: Mapping[str, ListedName]
     ids: Mapping[str, int]
-    is_held: bool
+    exists: bool
     left_out: str
 
 
 class _Numbers:
-    """Ids for what can't have its own."""
+    """Source of new ids, for entries without a former one."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -222,57 +222,57 @@ class _Numbers:
 
 
 def _target(brokers: Mapping[str, BrokerNames], lost: Mapping[str, set[int]], ours: int) -> int:
-    """The incarnation to go back to: that of which most names are; ours if there is none."""
+    """Return the store id to return to: that of most names; ours if there is none."""
     counts: Counter[int] = Counter()
     for broker, known in brokers.items():
         for each in (*known.topics.values(), *known.groups.values()):
-            before = [
-                incarnation_of(id_) for id_ in each.ids if _is_lost(incarnation_of(id_), lost[broker], known, ours)
-            ]
+            before = [store_id_of(id_) for id_ in each.ids if _is_lost(store_id_of(id_), lost[broker], known, ours)]
             if before:
                 counts[before[-1]] += 1
-    return max(counts, key=lambda incarnation: (counts[incarnation], incarnation), default=ours)
+    return max(counts, key=lambda store_id: (counts[store_id], store_id), default=ours)
 
 
-def _is_lost(incarnation: int, lost: set[int], known: BrokerNames, ours: int) -> bool:
-    """Return whether an incarnation was before ours. An older release did not write down which ones there were."""
-    if incarnation == ours:
+def _is_lost(store_id: int, lost: set[int], known: BrokerNames, ours: int) -> bool:
+    """Return whether a store id was before ours. Logs of older releases do not list the store ids."""
+    if store_id == ours:
         return False
-    return incarnation in lost or all(incarnation_of(state.version) != incarnation for state in known.states)
+    return store_id in lost or all(store_id_of(state.version) != store_id for state in known.states)
 
 
 def _found(kind: "_Kind[Topic] | _Kind[Group]", world: _World) -> Iterator[_Found]:
-    """All names that the brokers know of a state that was lost."""
+    """Yield all names that the brokers know of a lost state."""
     is_legal = is_topic if kind.kind == "topic" else is_group
     for name in sorted({name for names in kind.by_broker.values() for name in names}):
         by_broker = {broker: names[name] for broker, names in kind.by_broker.items() if name in names}
         every = {id_ for each in by_broker.values() for id_ in each.ids}
-        is_held = name in kind.held
+        exists = name in kind.existing
         if world.target == world.ours:
-            if every or is_held:
-                continue  # it is, or was, of this state
-        elif not is_held and any(incarnation_of(id_) == world.ours for id_ in every):
-            continue  # it was made again since, and deleted
+            if every or exists:
+                continue  # it belongs, or belonged, to this state
+        elif not exists and any(store_id_of(id_) == world.ours for id_ in every):
+            continue  # it was created again since, and deleted
         ids = {
             broker: max(of_target)
             for broker, each in by_broker.items()
-            if (of_target := [id_ for id_ in each.ids if incarnation_of(id_) == world.target])
+            if (of_target := [id_ for id_ in each.ids if store_id_of(id_) == world.target])
         }
-        if is_held and not ids:
-            continue  # it was made since
+        if exists and not ids:
+            continue  # it was created since
         id_ = max(ids.values(), default=0)
         left_out = "" if is_legal(name) else "its name can't be used; its messages stay in the log"
-        deleted_at = [broker for broker, heard in world.heard.items() if broker not in by_broker and heard >= id_ > 0]
+        deleted_at = [
+            broker for broker, seen in world.seen_versions.items() if broker not in by_broker and seen >= id_ > 0
+        ]
         if deleted_at:
             left_out = (
-                f"it was deleted: {_some(sorted(deleted_at))} had heard of a later state without it; "
+                f"it was deleted: {_some(sorted(deleted_at))} had seen a later state without it; "
                 f"{_some(sorted(by_broker))} had not"
             )
-        yield _Found(kind.kind, name, id_, by_broker, ids if len({*ids.values()}) > 1 else {}, is_held, left_out)
+        yield _Found(kind.kind, name, id_, by_broker, ids if len({*ids.values()}) > 1 else {}, exists, left_out)
 
 
 def _check_clashes(found: Iterable[_Found], adopt: bool) -> None:
-    clashes = [f"{each.kind} {each.name}" for each in found if each.is_held]
+    clashes = [f"{each.kind} {each.name}" for each in found if each.exists]
     if clashes and not adopt:
         raise StatusError(
             Code.PRECONDITION_FAILED,
@@ -290,12 +290,12 @@ def _last_version(brokers: Mapping[str, BrokerNames], target: int) -> int:
         for each in (*known.topics.values(), *known.groups.values())
         for id_ in each.ids
     ]
-    return max(each for each in (*versions, *ids) if incarnation_of(each) == target)
+    return max(each for each in (*versions, *ids) if store_id_of(each) == target)
 
 
 def _entries(
     found: Iterable[_Found],
-    held: NameMap[Named],
+    existing: NameMap[Named],
     numbers: _Numbers,
     findings: list[Finding],
     remade: Callable[[_Found], Named],
@@ -315,19 +315,19 @@ def _entries(
         if not each.id:
             findings.append(Finding(each.kind, each.name, "nobody knows the id that it had; it gets a new one"))
         id_ = each.id or numbers.next()
-        if each.is_held:
+        if each.exists:
             findings.append(Finding(each.kind, each.name, "it was made again since, and gets its former id"))
-            kept.append(_with_id(adopted(each, held[each.name]), id_))
+            kept.append(_with_id(adopted(each, existing[each.name]), id_))
         else:
             back.append(_with_id(remade(each), id_))
     return back, kept
 
 
-def _renumbered(held: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
-    """Return the entries made since; those with ids of the restored state get new ones."""
+def _renumbered(existing: NameMap[Named], but: set[str], target: int, numbers: _Numbers) -> list[Named]:
+    """Return the entries created since; those with ids of the restored store get new ones."""
     return [
-        each if incarnation_of(each.id) == target else _with_id(each, numbers.next())
-        for name, each in held.items()
+        each if store_id_of(each.id) == target else _with_id(each, numbers.next())
+        for name, each in existing.items()
         if name not in but
     ]
 
@@ -374,52 +374,52 @@ def _group(found: _Found, options: ControllerOptions, brokers: Sequence[str], fi
     return group
 
 
-def _kept_topic(found: _Found, held: Topic) -> Topic:
-    """A topic that was made again: as it is now, with all queues that have messages."""
+def _kept_topic(found: _Found, existing: Topic) -> Topic:
+    """Return a topic that was created again: as it is now, with all queues that have messages."""
     topic = Topic()
-    topic.CopyFrom(held)
+    topic.CopyFrom(existing)
     queues = min(max(each.queues for each in found.by_broker.values()), QUEUES_MAX)
-    if held.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > held.queues:
-        topic.queues, topic.lane_queues = queues, held.lane_queues or held.queues
+    if existing.type not in (TopicType.LITE, TopicType.PRIORITY) and queues > existing.queues:
+        topic.queues, topic.message_group_queues = queues, existing.message_group_queues or existing.queues
     return topic
 
 
 def _kept_group(
-    found: _Found, held: Group, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]
+    found: _Found, existing: Group, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]
 ) -> Group:
-    """A group that was made again: as it is now. If that is as a first use makes it, as it was before; but its order
-    stays, as it may be in use.
+    """Return a group that was created again: as it is now, or as it was before if it has the settings of a first use.
+    Its order stays, as it may be in use.
     """
     group = Group()
     by_first_use = Group(max_attempts=options.group.max_attempts, backoff_ms=options.group.backoff_ms)
-    by_first_use.name, by_first_use.id = held.name, held.id
-    if held != by_first_use or not _read_settings(found, group, brokers, findings, former=True):
-        group.CopyFrom(held)
+    by_first_use.name, by_first_use.id = existing.name, existing.id
+    if existing != by_first_use or not _read_settings(found, group, brokers, findings, former=True):
+        group.CopyFrom(existing)
         return group
-    if group.fifo != held.fifo:
+    if group.fifo != existing.fifo:
         what = "its order was another one, and stays as it is now: popwheel admin group update"
         findings.append(Finding("group", found.name, what))
-        group.fifo = held.fifo
-    group.name = held.name
+        group.fifo = existing.fifo
+    group.name = existing.name
     return group
 
 
 def _read_settings(
     found: _Found, into: Topic | Group, brokers: Sequence[str], findings: list[Finding], *, former: bool = False
 ) -> bool:
-    """Take over the settings of the broker that has heard most, or those before it was made again; whether any has
-    them.
+    """Read the settings of the broker that has seen the latest version, or those of before the entry was created again;
+    return whether any broker has them.
     """
     field_name: Literal["settings", "former_settings"] = "former_settings" if former else "settings"
-    told = [
+    known = [
         (broker, each.former_settings if former else each.settings)
         for broker in brokers
         if (each := found.by_broker.get(broker)) is not None and each.HasField(field_name)
     ]
-    if not told:
+    if not known:
         return False
-    broker, settings = told[0]
-    if any(each != settings for _, each in told):
+    broker, settings = known[0]
+    if any(each != settings for _, each in known):
         findings.append(Finding(found.kind, found.name, f"brokers know other settings of it; those of {broker} count"))
     try:
         into.ParseFromString(settings)

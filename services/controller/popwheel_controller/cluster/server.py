@@ -1,4 +1,4 @@
-"""The controller as brokers and proxies call it: `popwheel.v1.Controller` (replicas: `replica_streams`)."""
+"""Calls of brokers and proxies: `popwheel.v1.Controller` (replicas: `replica_streams`)."""
 
 import asyncio
 import sys
@@ -36,15 +36,15 @@ _ADVICE = (
 
 
 class ControllerServer:
-    """Binds the calls to the state.
+    """Binds the calls of `popwheel.v1.Controller`.
 
     Args:
         context: of the controller.
-        keeper: holds and changes the state.
-        watchers: who gets its changes.
+        keeper: of the cluster's state.
+        watchers: that get its changes.
         admission: refuses processes of another cluster.
-        processes: who is there, for operators.
-        lagged: called whenever a watcher fell too far behind.
+        processes: list of processes, for operators.
+        lagged: called whenever a watcher has lagged too far.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ControllerServer:
         self._lagged = lagged
         self._check_leads = context.check_leads
         self._turn = asyncio.Lock()
-        """One part of a whole state goes out in a turn of the loop, however many wait for theirs."""
+        """Lets one part of a whole state be sent in each turn of the loop, however many watchers wait."""
         self.service = Service()
         self.service.stream(WATCH, self._watch)
         self.service.unary(ENSURE_TOPIC, self._ensure_topic)
@@ -96,7 +96,7 @@ class ControllerServer:
                     self._lagged()
                     _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
                 arrived.clear()
-                if watcher.is_told_all:
+                if watcher.takes_snapshot:
                     async with self._turn:
                         await asyncio.sleep(0)
                 if updates := watcher.take():
@@ -119,7 +119,7 @@ class ControllerServer:
         self._check_leads()
         topic = self._keeper.state.topics.get(request.name)
         if topic is None:
-            # A refusal takes no place among changes: a producer that goes on is refused with each send.
+            # Refusals must not fill the queue of changes: each send of a running producer may be refused.
             self._keeper.state.check_topic_may_be_made(request.name, self._clock.wall_ms())
             update = await self._keeper.change(decide)
             if update is not None:

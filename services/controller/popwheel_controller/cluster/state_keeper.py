@@ -1,6 +1,6 @@
-"""The only place where the cluster's state changes: one change after the other, saved before anyone is notified.
+"""Changes of the cluster's state, all made here: one after the other, saved before watchers are notified.
 
-Decisions that come while a save runs wait and are saved together by the next one.
+Decisions that arrive during a save are saved together by the next one.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
@@ -21,7 +21,7 @@ Decision = Callable[[ClusterState], ClusterUpdate | None]
 
 _TRIES_MAX = 8
 _TOGETHER_MAX = 64
-"""Limit of changes decided and saved together: more would delay others."""
+"""Limit of changes in one save: more would delay others."""
 _STORE_ERRORS = (OSError, CorruptDataError, UnknownFormatError)
 
 _logger = structlog.get_logger()
@@ -38,17 +38,17 @@ _Done = list[tuple[_Waiting, ClusterUpdate | None]]
 
 
 class StateKeeper:
-    """Owner of the current state, which carries out its changes.
+    """Owner of the current state and its changes.
 
     Args:
-        state: the state to begin with.
-        save: makes a state durable in place of the one before, or raises ConflictError if another controller has
-            changed that, or OSError if it is not known whether it was saved.
-        load: gives the state that is stored, or raises OSError, CorruptDataError or UnknownFormatError. What is older
-            than the version given was certainly stored once: it counts only if nothing else is there now.
-        publish: notified of each change right after it has become the current state.
-        renew: notified when the current state was replaced, without a change for it.
-        waiting_max: how many changes may wait.
+        state: the initial one.
+        save: stores a state as the successor of the previous one; raises ConflictError if another controller has
+            changed that, or OSError if the outcome is unknown.
+        load: returns the stored state, or raises OSError, CorruptDataError or UnknownFormatError. Its argument is a
+            version that was certainly stored: an older state counts only if nothing else is stored now.
+        publish: called with each change right after it has become the current state.
+        renew: called when the current state was replaced as a whole.
+        waiting_max: limit of waiting changes.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class StateKeeper:
         return len(self._waiting)
 
     def start(self, state: ClusterState) -> None:
-        """Begin to carry out changes of this state."""
+        """Begin to make changes of this state."""
         self.state = state
         self._stopping = self._outcome_unknown = False
         self._task = asyncio.create_task(self._run(), name="controller-state")
 
     async def stop(self) -> None:
-        """Carry out what waits, then refuse all further changes until it is started again.
+        """Make the waiting changes, then refuse all others until the next start.
 
-        Who is cancelled meanwhile may ask again: what waits is carried out all the same.
+        It may be cancelled and called again: the waiting changes are made anyway.
         """
         self._stopping = True
         self._arrived.set()
@@ -96,7 +96,7 @@ class StateKeeper:
             self._task = None
 
     async def change(self, decision: Decision) -> ClusterUpdate | None:
-        """Change topics or groups; returns when the change is durable, published, and known in all of this process.
+        """Change topics or groups; return when the change is stored, published, and applied in this whole process.
 
         Raises:
             StatusError: as `change_all`.
@@ -105,13 +105,13 @@ class StateKeeper:
         return update
 
     async def change_all(self, decisions: Sequence[Decision]) -> list[ClusterUpdate | None]:
-        """Make several changes, each of which looks at what the one before has made. They are saved together, unless
-        many others wait. The others are made even if one is refused.
+        """Make several changes, each based on the result of the previous one. They are saved together, unless many
+        others wait. If one is refused, the others are still made.
 
         Raises:
-            StatusError: what the decision raised; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
-                if it could not be saved; the sentence says whether it may have happened all the same. What is stored is
-                read before the next change is decided, and is what counts.
+            StatusError: raised by the decision; TOO_MANY_REQUESTS if too many changes wait; INTERNAL_SERVER_ERROR
+                if it could not be saved; the message says whether the outcome is unknown. Then the store is read
+                before the next change is decided.
         """
         if self._stopping:
             raise StatusError(Code.INTERNAL_SERVER_ERROR, "the controller is stopping; ask again in a moment")
@@ -120,18 +120,18 @@ class StateKeeper:
                 Code.TOO_MANY_REQUESTS, f"{len(self._waiting)} changes wait to be saved; ask again in a moment"
             )
         outcomes = [self._append(decision, durable=True) for decision in decisions]
-        updates = await asyncio.gather(*outcomes, return_exceptions=True)  # none of them is left behind
+        updates = await asyncio.gather(*outcomes, return_exceptions=True)  # await all of them
         made: list[ClusterUpdate | None] = []
         for update in updates:
             if isinstance(update, BaseException):
                 raise update
             made.append(update)
-        await asyncio.sleep(0)  # a proxy beside it takes the change in now, before its client can learn of it
+        await asyncio.sleep(0)  # a proxy in this process applies the change before its client learns of it
         return made
 
     def change_brokers(self, decision: Decision) -> "asyncio.Future[ClusterUpdate | None]":
-        """Change the list of brokers, which is never saved: never refused for the number that waits, and dropped while
-        it is stopped. Who likes may wait until it is published.
+        """Change the list of brokers, which is not saved: outside the limit of waiting changes, and dropped while
+        stopped. The future completes when it is published.
         """
         if not self._stopping:
             return self._append(decision, durable=False)
@@ -140,7 +140,7 @@ class StateKeeper:
         return dropped
 
     def refresh_soon(self) -> None:
-        """Read the store before any other change: another controller seems to have changed it."""
+        """Read the store before the next change, as another controller may have changed it."""
         if not self._stopping:
             self._is_outdated = True
             self._arrived.set()
@@ -160,7 +160,7 @@ class StateKeeper:
             batch, self._waiting = self._waiting[:_TOGETHER_MAX], self._waiting[_TOGETHER_MAX:]
             try:
                 await self._carry_out(batch)
-            except Exception as error:  # those that come later must not wait for ever
+            except Exception as error:  # later changes must not wait for ever
                 self._outcome_unknown = True
                 _logger.error("changes of the cluster's state failed", changes=len(batch), exc_info=error)
                 for waiting in batch:
@@ -199,7 +199,7 @@ class StateKeeper:
                 waiting.outcome.set_result(update)
 
     async def _saved(self, state: ClusterState, done: _Done) -> tuple[ClusterState, _Done]:
-        """Save what was decided; if another controller was first, decide anew on what it has made of the cluster."""
+        """Save the decisions; if another controller was first, decide again on its state."""
         for _ in range(_TRIES_MAX):
             self._outcome_unknown = True
             try:
@@ -207,11 +207,9 @@ class StateKeeper:
                 self._outcome_unknown = False
                 return state, done
             except ConflictError:
-                stored = await self._load(self.state.named + 1)  # what this was made from is not there any more
+                stored = await self._load(self.state.named + 1)  # the base of this change was replaced
                 self._outcome_unknown = False
-                if stored == replace(
-                    state, brokers={}, away=frozenset()
-                ):  # its own save, which something on the way made twice
+                if stored == replace(state, brokers={}, away=frozenset()):  # its own save, duplicated on the way
                     return state, done
                 _logger.warning("another controller has changed the cluster's state", version=self.state.version)
                 self._take_in(stored)
@@ -221,7 +219,7 @@ class StateKeeper:
         raise ConflictError("the cluster's state")
 
     async def _cleared_up(self, batch: Sequence[_Waiting]) -> Sequence[_Waiting]:
-        """Read what is stored after a save whose outcome is not known; those who can go on now."""
+        """Read the store after a save of unknown outcome; return the changes that can be made now."""
         try:
             stored = await self._load(self.state.named)
         except _STORE_ERRORS as error:
@@ -234,7 +232,7 @@ class StateKeeper:
     def _take_in(self, stored: ClusterState) -> None:
         """Apply the stored state; watchers are notified if it differs."""
         ours = self.state
-        if incarnation_of(stored.version) != incarnation_of(ours.version):  # its versions say nothing of ours
+        if store_id_of(stored.version) != store_id_of(ours.version):  # versions of another store are not comparable
             self.state = replace(stored, brokers=ours.brokers, away=ours.away)
             self._renew()
             return
@@ -265,7 +263,7 @@ class StateKeeper:
 
 
 def _refuse(batch: Sequence[_Waiting], sentence: str) -> list[_Waiting]:
-    """Refuse what would have to be saved; the others."""
+    """Refuse the changes that need a save; return the others."""
     for waiting in batch:
         if waiting.durable:
             _fail(waiting.outcome, StatusError(Code.INTERNAL_SERVER_ERROR, sentence))

@@ -1,6 +1,4 @@
-"""The documents in the store that hold topics and groups (`cluster_book`): reading them, writing them, and making them
-for a new cluster.
-"""
+"""Storage of topics and groups (`cluster_book`): reads, writes and creates their documents."""
 
 import asyncio
 import math
@@ -13,7 +11,7 @@ from itertools import islice
 import structlog
 
 from popwheel_common.clock import Clock
-from popwheel_common.contract.cluster_view import INCARNATIONS, VERSIONS_PER_INCARNATION
+from popwheel_common.contract.cluster_view import STORE_IDS, VERSIONS_PER_STORE
 from popwheel_common.contract.names import is_group, is_topic, shown
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic
@@ -44,19 +42,19 @@ _logger = structlog.get_logger()
 
 
 class StoredCluster:
-    """One controller's hold on them.
+    """Access of one controller to the documents.
 
-    A change takes place with the write of the head, by compare-and-swap. Pages are written before it, each under a name
-    that no page had before. A page is deleted only after a later write of the head that does not name it: a head that
-    names it would have to be made from an earlier one, and so is refused.
+    A change is committed by the compare-and-swap of the head. Its pages are written before, each under an unused name.
+    A page is deleted only after a later head without it was written: a head that names it would be based on an earlier
+    one, and so is refused.
 
     Args:
-        store: where they are.
-        alone: whether nobody else writes there.
+        store: of the documents.
+        alone: whether this controller is the only writer.
         random_source: draws a new cluster's key, and the names of pages.
         clock: measures how long saves take.
-        metrics: what is counted.
-        page_bytes: about so many bytes a page has at the most.
+        metrics: of the cluster's state.
+        page_bytes: approximate size limit of a page.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class StoredCluster:
         self._state = ClusterState("", b"")
         self._book = ClusterBook()
         self._spare: dict[str, None] = {}
-        """Pages that may be there and that the head does not name: to be deleted after its next write."""
+        """Pages that may exist and that the head does not name: to be deleted after its next write."""
         self.version: str | None = None
         """Version of the head when it was last read or written (`Stored.version`)."""
 
@@ -88,31 +86,30 @@ class StoredCluster:
         return len(self._book.pages)
 
     async def load_or_make(self, name: str) -> ClusterState:
-        """Return the stored cluster, or a new one of that name if none is stored. Raises as `load` does."""
+        """Return the stored cluster, or a new one of that name if none is stored; raise as `load` does."""
         if (await self._store.read(CLUSTER)) is not None:
             state = await self.load(self._known_at_first)
             self._spare.update(dict.fromkeys(await self._store.pages()))
             return state
-        begin = self._random_source.randrange(1, INCARNATIONS) * VERSIONS_PER_INCARNATION
+        begin = self._random_source.randrange(1, STORE_IDS) * VERSIONS_PER_STORE
         state = ClusterState(name, self._random_source.randbytes(_RECEIPT_KEY_BYTES), begin, named=begin)
         try:
             await self._store.write(CLUSTER, cluster_document(state, ClusterBook()), None)
             _logger.info("new cluster", cluster=state.name, place=self._store.where(CLUSTER))
         except ConflictError as conflict:
-            _logger.info("another controller was first to make the cluster", cluster=state.name, reason=str(conflict))
+            _logger.info("another controller has created the cluster", cluster=state.name, reason=str(conflict))
         return await self.load(self._known_at_first)
 
     async def load(self, known: float) -> ClusterState:
         """Load the stored cluster. A read may return an older state, for example from a cache.
 
-        A state older than `known` counts only if it can be written back in its own place. Else deleted topics would
-        come back.
+        A state older than `known` counts only if it can be written back in place. Else deleted topics would reappear.
 
         Args:
-            known: version of the state that was certainly stored.
+            known: version that was certainly stored.
 
         Raises:
-            OSError: the store is away, or gives what is not there any more.
+            OSError: the store is unavailable, or returns outdated documents.
             CorruptDataError, UnknownFormatError: it is damaged, or of another release.
         """
         place = self._store.where(CLUSTER)
@@ -141,14 +138,14 @@ class StoredCluster:
         if missing is not None:
             where = self._store.where(page_document_name(missing))
             raise CorruptDataError(f"{where} is gone, which {place} names; restore both from one backup")
-        raise OSError(f"{place} was read {_READS_MAX} times, and each time it held something else by then")
+        raise OSError(f"{place} was read {_READS_MAX} times, and changed during each read")
 
     async def save(self, state: ClusterState) -> None:
-        """Replace the state that was last read or written.
+        """Replace the state that was read or written last.
 
         Raises:
-            ConflictError: another controller has changed that.
-            OSError: it is not known whether it was saved.
+            ConflictError: another controller has changed it.
+            OSError: the outcome is unknown.
         """
         began = self._clock.monotonic()
         new_topics, gone_topics = state.topics.difference(self._state.topics)
@@ -161,7 +158,7 @@ class StoredCluster:
             lambda: self._random_source.randbytes(_PAGE_NAME_BYTES).hex(),
         )
         there = {page.name for page in self._book.pages}
-        await asyncio.sleep(0)  # to encode a page takes as long as all this did
+        await asyncio.sleep(0)  # encoding a page takes as long as all of the above
         try:
             for page in book.pages:
                 if page.name not in there:
@@ -179,18 +176,18 @@ class StoredCluster:
         await self._delete_spare()
 
     async def _delete_spare(self) -> None:
-        """Delete some of the pages that nothing names any more; those that are left come after later writes."""
+        """Delete some of the unused pages; the others follow after later writes."""
         for name in list(islice(self._spare, _DELETED_AT_ONCE)):
             try:
-                with suppress(ConflictError):  # somebody else was first
+                with suppress(ConflictError):  # another controller was first
                     await self._store.delete(page_document_name(name), None)
             except OSError as error:
-                _logger.warning("a page that is not needed any more could not be deleted", page=name, reason=str(error))
+                _logger.warning("an unused page could not be deleted", page=name, reason=str(error))
                 return
             del self._spare[name]
 
     async def _read_pages(self, pages: Sequence[Page]) -> list[Page | None]:
-        """Read pages, but those that are known; None for one that is not there."""
+        """Read pages, except known ones; None for a missing page."""
         known = {page.name: page for page in self._book.pages}
         found: list[Page | None] = []
         for first in range(0, len(pages), _PAGES_AT_ONCE):
@@ -199,18 +196,18 @@ class StoredCluster:
         return found
 
     async def _page(self, page: Page, known: Page | None) -> Page | None:
-        """A page of which the head says what is deleted."""
+        """Read a page, without the entries that the head lists as deleted."""
         if known is not None and page.deleted >= known.deleted:
             return known if page.deleted == known.deleted else known.without(page.deleted)
         name = page_document_name(page.name)
         stored = await self._store.read(name)
         if stored is None:
             return None
-        await asyncio.sleep(0)  # to take it up takes as long as to read it
+        await asyncio.sleep(0)  # applying it takes as long as reading it
         return Page(page.name, entries_of(stored.document, self._store.where(name))).without(page.deleted)
 
     async def _take_up(self, head: ClusterState, book: ClusterBook) -> None:
-        """Apply what was read: unchanged names share their data with the state before."""
+        """Apply what was read; unchanged names share their data with the previous state."""
         old = {id_: entry for entries in _entries(self._book, book) for id_, entry in entries.items()}
         come: list[Entry] = []
         for some in _entries(book, self._book):
@@ -230,9 +227,9 @@ class StoredCluster:
                 topics = _changed(topics, [entry for entry in part if isinstance(entry, Topic)], there)
                 groups = _changed(groups, [entry for entry in part if isinstance(entry, Group)], there)
                 await asyncio.sleep(0)
-        if strange:  # they stay, so that no broker drops what it holds of them
+        if strange:  # not dropped, as brokers would delete their messages
             few = [shown(name) for name in strange[:_SHOWN_MAX]]
-            _logger.warning("names are stored that can't be used, only deleted", count=len(strange), names=few)
+            _logger.warning("stored names are invalid; they can only be deleted", count=len(strange), names=few)
         self._state = replace(head, topics=topics, groups=groups)
         self._book = book
 
@@ -247,7 +244,7 @@ def _entries(book: ClusterBook, other: ClusterBook) -> Iterator[Mapping[int, Ent
 
 
 def _changed(named: NameMap[Named], entries: Sequence[Named], there: bool) -> NameMap[Named]:
-    """A map after some of its entries have come, or gone."""
+    """Return a map after some of its entries were added or removed."""
     if there:
         return named.changed({entry.name: entry for entry in entries}, ())
     return named.changed({}, [entry.name for entry in entries])

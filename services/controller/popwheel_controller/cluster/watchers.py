@@ -8,15 +8,15 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from popwheel_controller.cluster.cluster_state import ClusterState
 
 _TOGETHER_MAX: Final = 100
-"""Limit of changes taken together: more would delay others."""
+"""Limit of changes in one batch: more would delay other watchers."""
 
 
 class Snapshot:
-    """One state, of which each part is made when the first watcher comes to it, once for all of them.
+    """Whole state in parts; each part is built when the first watcher needs it, and shared by all.
 
     Args:
         state: the state.
-        names_max: so many topics and groups a part has at the most.
+        names_max: limit of topics and groups in a part.
     """
 
     def __init__(self, state: ClusterState, names_max: int) -> None:
@@ -26,7 +26,7 @@ class Snapshot:
         self._parts: list[ClusterUpdate] = []
 
     def parts(self) -> Iterator[ClusterUpdate]:
-        """All parts, in order; `more` is set in all but the last."""
+        """Yield all parts, in order; `more` is set in all but the last."""
         number, more = 0, True
         while more:
             if number == len(self._parts):
@@ -52,15 +52,15 @@ class Snapshot:
 
 
 class Watcher:
-    """One stream of updates: first the whole state, in one part or several, then each change.
+    """Stream of updates: first the whole state, in one part or several, then each change.
 
-    It holds no more than `updates_max` changes. One that lags further loses them all and gets the whole state anew, but
-    not before it has the last part of the one that it is being sent: else it might never have any.
+    It buffers up to `updates_max` changes. A watcher that lags further loses them all and gets the whole state anew,
+    but only after the last part of the state that is being sent: else it might never get a complete one.
 
     Args:
         updates_max: changes that may wait.
-        snapshot: makes the whole state as it is now, in parts.
-        wake: called when there is something to take, or the watcher was closed.
+        snapshot: returns the current state, in parts.
+        wake: called when there is an update, or the watcher was closed.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Watcher:
         self._updates: list[ClusterUpdate] = []
 
     @property
-    def is_told_all(self) -> bool:
-        """True if the next update is not part of a full state."""
+    def takes_snapshot(self) -> bool:
+        """True if the next update is a part of the whole state."""
         return self._parts is not None or self._needs_snapshot
 
     def offer(self, update: ClusterUpdate) -> None:
-        """Take in a change."""
+        """Add a change."""
         if not self._needs_snapshot:
-            assert not self._updates or update.version > self._updates[-1].version, "a change is told out of its turn"
+            assert not self._updates or update.version > self._updates[-1].version, "changes are out of order"
             if len(self._updates) < self._updates_max:
                 self._updates.append(update)
             else:
@@ -92,13 +92,13 @@ class Watcher:
         self._wake()
 
     def renew(self) -> None:
-        """The whole state is to be sent anew."""
+        """Send the whole state anew."""
         self._updates.clear()
         self._needs_snapshot = True
         self._wake()
 
     def close(self) -> None:
-        """End its stream once what waits has been taken."""
+        """End its stream after the pending updates."""
         self.closed = True
         self._wake()
 
@@ -120,7 +120,7 @@ class Watchers:
     """All watchers of the controller."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Watcher, None] = {}  # who came first is notified first
+        self._watchers: dict[Watcher, None] = {}  # in the order of notification
         self._closed = False
         self._snapshots: dict[int, Snapshot] = {}
 
@@ -128,17 +128,17 @@ class Watchers:
         return len(self._watchers)
 
     def add(self, watcher: Watcher) -> None:
-        """Send it all changes from now on."""
+        """Register a watcher; it gets all changes from now on."""
         self._watchers[watcher] = None
         if self._closed:
             watcher.close()
 
     def remove(self, watcher: Watcher) -> None:
-        """Forget it."""
+        """Unregister a watcher."""
         self._watchers.pop(watcher, None)
 
     def publish(self, update: ClusterUpdate) -> None:
-        """Hand a change to everyone; one of everything is sent as the whole state."""
+        """Send a change to all watchers; a snapshot is sent as the whole state."""
         if update.snapshot:
             self.renew()
             return
@@ -153,11 +153,11 @@ class Watchers:
             watcher.renew()
 
     def parts(self, state: ClusterState, names_max: int) -> Iterator[ClusterUpdate]:
-        """The whole state in parts, made once for all who come before it changes: after a restart all come at once.
+        """Return the whole state in parts, shared until it changes: after a restart all processes connect at once.
 
         Args:
             state: as it is now.
-            names_max: so many topics and groups in a part.
+            names_max: limit of topics and groups in a part.
         """
         snapshot = self._snapshots.get(names_max)
         if snapshot is None or snapshot.state is not state:
@@ -169,7 +169,7 @@ class Watchers:
         self._closed = False
 
     def close(self) -> None:
-        """End all their streams, after what waits has been sent; those that come later end after their snapshot."""
+        """End all streams after the pending updates; later ones end after their snapshot."""
         self._closed = True
         for watcher in self._watchers:
             watcher.close()

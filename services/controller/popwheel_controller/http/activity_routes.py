@@ -1,4 +1,4 @@
-"""The admin API's part on what goes through the cluster: `/api/v1/activity/...` (docs/operate/monitor.md)."""
+"""Routes of the admin API about the throughput of the cluster: `/api/v1/activity/...` (docs/operate/monitor.md)."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,10 +18,10 @@ from popwheel_controller.http.pages import After, Prefix, page_of
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DESCRIBE_GROUPS, DESCRIBE_TOPICS, SAMPLE_ACTIVITY
 
-_LISTED_MAX = 100  # of what a broker describes at once
+_LISTED_MAX = 100  # entries that a broker describes in one answer
 _WORST = 10
 
-Limit = Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")]
 Number = TypeVar("Number", int, float)
 
 _RATE = "Messages per second, within the last ten seconds; null if that is not known."
@@ -40,13 +40,15 @@ class GroupActivity(BaseModel):
         description="Age of the oldest of these: lag in time, some seconds old. 0 if there is none; null if that is "
         "not known yet, or others are older."
     )
-    waiting: int | None = Field(description="Messages that it has yet to take, without those that are tried again.")
-    held: int = Field(description="Messages given out and not acknowledged; also those that a back-off hides.")
-    retrying: int | None = Field(description="Messages that have failed, or came back, and wait to be taken again.")
+    waiting: int | None = Field(description="Messages that it has not received yet, without retries.")
+    held: int = Field(
+        description="Messages in flight: delivered and not acknowledged, also those that a back-off hides."
+    )
+    retrying: int | None = Field(description="Messages that wait for a retry.")
     dead_letters: int = Field(description="Its dead letters.")
-    poisoned: int = Field(description="Its messages that were set aside, as they fail by themselves.")
+    poisoned: int = Field(description="Its poison messages in the quarantine.")
     in_rate: float | None = Field(description=f"Into the topics that it reads. {_RATE}")
-    out_rate: float | None = Field(description=f"Given out to it. {_RATE}")
+    out_rate: float | None = Field(description=f"Messages delivered to it. {_RATE}")
     topics: int = Field(description="Topics that it reads, at the broker that knows most.")
 
 
@@ -55,17 +57,17 @@ class Overview(BaseModel):
 
     time_ms: int = Field(description="Of all but the rates, in milliseconds since 1970.")
     in_rate: float | None = Field(description=f"Stored. {_RATE}")
-    out_rate: float | None = Field(description=f"Given out. {_RATE}")
+    out_rate: float | None = Field(description=f"Messages delivered. {_RATE}")
     stored: int | None = Field(
         description="Messages of topics that retention has left. Counted little by little: null until that was done "
         "once; with more than 20,000 queues it is some minutes old."
     )
     lag: int | None = Field(description="Messages that groups have not acknowledged; null if it is not known yet.")
     lag_ms: int | None = Field(description="Age of the oldest of these.")
-    held: int = Field(description="Messages given out and not acknowledged.")
-    delayed: int = Field(description="Messages that wait for their delivery time.")
+    held: int = Field(description="Messages in flight: delivered and not acknowledged.")
+    delayed: int = Field(description="Messages that are not due yet.")
     dead_letters: int | None = Field(description="Dead letters of all groups; as old as `stored`.")
-    poisoned: int = Field(description="Messages set aside.")
+    poisoned: int = Field(description="Poison messages in the quarantine.")
     topics: int
     groups: int
     worst_groups: list[GroupActivity] = Field(description="At most 10, those with the greatest lag in time first.")
@@ -76,8 +78,8 @@ class ActiveGroups(BaseModel):
     """Some consumer groups, by name."""
 
     groups: list[GroupActivity]
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence]
 
 
@@ -91,17 +93,17 @@ class TopicActivity(BaseModel):
         description="Messages that retention has left. Null if a broker has not counted them: too many lite topics."
     )
     in_rate: float | None = Field(description=f"Stored. {_RATE}")
-    out_rate: float | None = Field(description=f"Given out, to all groups. {_RATE}")
+    out_rate: float | None = Field(description=f"Messages delivered, to all groups. {_RATE}")
     groups: int | None = Field(description="Groups that read it, at the broker that knows most; null if none answered.")
-    delayed: int | None = Field(description="Messages that wait for their time; null if no broker answered.")
+    delayed: int | None = Field(description="Messages that are not due yet; null if no broker answered.")
 
 
 class ActiveTopics(BaseModel):
     """Some topics, by name."""
 
     topics: list[TopicActivity]
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence]
 
 
@@ -122,11 +124,11 @@ class ActivityHistory(BaseModel):
     delayed: list[int | None]
 
 
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
 
 
 def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
@@ -162,7 +164,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
             stored=_sum([each.stored if each.HasField("stored") else None for each in totals]),
             lag=_sum([each.lag if each.HasField("lag") else None for each in totals]),
             lag_ms=_max(lags),
-            held=sum(each.held for each in totals),
+            held=sum(each.in_flight for each in totals),
             delayed=sum(each.delayed for each in totals),
             dead_letters=_sum([each.dead_letters if each.HasField("dead_letters") else None for each in totals]),
             poisoned=sum(each.poisoned for each in totals),
@@ -225,7 +227,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
         else:
             past = book.history.of(kind, inquiry.state.group(names.group(name)).name)
         columns = list(zip(*past.values, strict=True)) or [()] * 6
-        in_rate, out_rate, lag, lag_ms, held, delayed = ([*column] for column in columns)
+        in_rate, out_rate, lag, lag_ms, in_flight, delayed = ([*column] for column in columns)
         return ActivityHistory(
             kind=kind,
             name=name if kind != "cluster" else "",
@@ -235,7 +237,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
             out_rate=out_rate,
             lag=lag,
             lag_ms=lag_ms,
-            held=held,
+            held=in_flight,
             delayed=delayed,
         )
 
@@ -247,14 +249,14 @@ def _group(book: ActivityBook, inquiry: Inquiry, name: str, rows: tuple[pb.Group
     values, known = book.group(name), inquiry.state.groups.get(name)
     waiting = _sum([each.waiting if each.HasField("waiting") else None for each in rows])
     retrying = _sum([each.retrying if each.HasField("retrying") else None for each in rows])
-    held = sum(each.held for each in rows)
+    in_flight = sum(each.in_flight for each in rows)
     return GroupActivity(
         name=name,
         fifo=known is not None and known.fifo,
-        lag=None if waiting is None or retrying is None else waiting + retrying + held,
+        lag=None if waiting is None or retrying is None else waiting + retrying + in_flight,
         lag_ms=_max([each.lag_ms if each.HasField("lag_ms") else None for each in rows]),
         waiting=waiting,
-        held=held,
+        held=in_flight,
         retrying=retrying,
         dead_letters=sum(each.dead_letters for each in rows),
         poisoned=sum(each.poisoned for each in rows),
@@ -265,13 +267,13 @@ def _group(book: ActivityBook, inquiry: Inquiry, name: str, rows: tuple[pb.Group
 
 
 def _sum(values: list[int | None]) -> int | None:
-    """The sum, if all are known and there is one."""
+    """Return the sum; None if a value is unknown or there is none."""
     known = [each for each in values if each is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def _max(values: list[int | None]) -> int | None:
-    """The greatest, if all are known and there is one."""
+    """Return the maximum; None if a value is unknown or there is none."""
     known = [each for each in values if each is not None]
     return max(known) if known and len(known) == len(values) else None
 

@@ -1,4 +1,4 @@
-"""Asks each master for a sample of its activity every ten seconds, while this controller leads."""
+"""Sampler of the masters' activity, every ten seconds while this controller leads."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,13 +22,13 @@ _logger = structlog.get_logger()
 
 
 class ActivitySampler:
-    """Fills the book.
+    """Sampler that fills the activity book.
 
     Args:
         inquiry: asks the brokers.
-        book: takes what they say.
+        book: that gets the samples.
         clock: the time.
-        registry: where its work is counted.
+        registry: for its metrics.
         sampled: called after each sample.
     """
 
@@ -47,7 +47,7 @@ class ActivitySampler:
         self._task: asyncio.Task[None] | None = None
         self._unanswered = Counter(
             "popwheel_controller_samples_unanswered",
-            "Samples of activity that a broker did not give in time",
+            "Samples of activity that a broker did not send in time",
             registry=registry,
         )
         Gauge(
@@ -55,16 +55,16 @@ class ActivitySampler:
         ).set_function(lambda: len(book))
         Gauge(
             "popwheel_controller_history_keys",
-            "Topics and groups of which the last hour is kept, of 2,000",
+            "Topics and groups with stored values of the last hour, of at most 2,000",
             registry=registry,
         ).set_function(lambda: len(book.history))
 
     def start(self) -> None:
-        """Begin: this controller leads."""
+        """Start sampling: this controller leads."""
         self._task = asyncio.create_task(self._run(), name="activity-sampler")
 
     async def stop(self) -> None:
-        """End, and forget all: it leads no more."""
+        """Stop, and drop all samples: this controller no longer leads."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -76,7 +76,7 @@ class ActivitySampler:
         while True:
             try:
                 await self.sample()
-            except Exception as error:  # the next one may go well; pages say how old the last one is
+            except Exception as error:  # the next sample may succeed; pages show the age of the last one
                 _logger.error("a sample of the brokers' activity failed, trying again", exc_info=error)
             now_s = self._clock.monotonic()
             due_s = max(now_s, due_s + (INTERVAL_MS / 1000 if self._book.samples else _EARLY_S))
@@ -95,6 +95,6 @@ class ActivitySampler:
         self._unanswered.inc(len(answers.unanswered))
         for _ in self._book.take(self._clock.wall_ms(), asked, answers.given):
             await asyncio.sleep(0)
-        self._book.history.keep("topic", self._inquiry.state.topics)
-        self._book.history.keep("group", self._inquiry.state.groups)
+        self._book.history.retain("topic", self._inquiry.state.topics)
+        self._book.history.retain("group", self._inquiry.state.groups)
         self._sampled()

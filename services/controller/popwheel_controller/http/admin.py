@@ -1,6 +1,6 @@
-"""The admin API: topics, groups and brokers over HTTP, `/api/v1/...`. What `popwheel admin` and the console call.
+"""Admin API of topics, groups and brokers, `/api/v1/...`, for `popwheel admin` and the console.
 
-Refusals travel as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel_common.http` makes them).
+Errors are encoded as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel_common.http` makes them).
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class _Body(BaseModel):
 
 
 class NewTopic(_Body):
-    """A topic to be made."""
+    """Request to create a topic."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
     type: str = Field(default="NORMAL", description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
@@ -50,10 +50,10 @@ class Topic(BaseModel):
     name: str
     type: str
     queues: int
-    id: int = Field(description="Tells it from an earlier topic of the same name.")
+    id: int = Field(description="Id, different from that of an earlier topic of the same name.")
     lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
-        default=None, description="Since when nothing of it is delivered; null if it is not paused."
+        default=None, description="Start of its pause, in milliseconds since 1970; null if not paused."
     )
 
 
@@ -61,12 +61,12 @@ class Topics(BaseModel):
     """Some topics, sorted by name."""
 
     topics: list[Topic]
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class ExponentialBackoff(_Body):
-    """Waits that grow."""
+    """Exponential back-off."""
 
     initial_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="After the 1st failed attempt.")
     max_ms: int = Field(ge=1, le=BACKOFF_MS_MAX, description="The longest wait.")
@@ -74,7 +74,7 @@ class ExponentialBackoff(_Body):
 
 
 class NewGroup(_Body):
-    """A consumer group to be made."""
+    """Request to create a consumer group."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
     max_attempts: int | None = Field(
@@ -85,7 +85,7 @@ class NewGroup(_Body):
         default=None, description="Waits after the 1st, 2nd ... failed attempt; default if left out."
     )
     exponential_backoff: ExponentialBackoff | None = Field(
-        default=None, description="Waits that grow, instead of `backoff_ms`."
+        default=None, description="Growing waits, instead of `backoff_ms`."
     )
 
 
@@ -96,10 +96,10 @@ class Group(BaseModel):
     max_attempts: int
     fifo: bool
     backoff_ms: list[int] = Field(description="Waits after the 1st, 2nd ... failed attempt; empty if they grow.")
-    exponential_backoff: ExponentialBackoff | None = Field(description="Waits that grow; null if they do not.")
-    id: int = Field(description="Tells it from an earlier group of the same name.")
+    exponential_backoff: ExponentialBackoff | None = Field(description="Growing waits; null for `backoff_ms`.")
+    id: int = Field(description="Id, different from that of an earlier group of the same name.")
     paused_since_ms: int | None = Field(
-        default=None, description="Since when nothing is delivered to it; null if it is not paused."
+        default=None, description="Start of its pause, in milliseconds since 1970; null if not paused."
     )
 
 
@@ -107,8 +107,8 @@ class Groups(BaseModel):
     """Some consumer groups, sorted by name."""
 
     groups: list[Group]
-    total: int = Field(description="How many there are whose names begin with the prefix.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    total: int = Field(description="Number of names with the prefix.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class Deleted(BaseModel):
@@ -118,16 +118,16 @@ class Deleted(BaseModel):
 
     name: str
     deleted: bool = Field(default=True, description="False: nothing was deleted, that was a dry run.")
-    unread: int = Field(description="Messages that groups had yet to take, those that waited for a retry as well.")
-    in_flight: int = Field(description="Messages given out and not acknowledged.")
-    delayed: int = Field(description="Of a topic: messages that waited for their time.")
+    unread: int = Field(description="Messages that groups had not received yet, and those that waited for a retry.")
+    in_flight: int = Field(description="Messages in flight: delivered and not acknowledged.")
+    delayed: int = Field(description="Of a topic: messages that were not due yet.")
     half_messages: int = Field(description="Of a topic: messages of transactions that had not ended.")
     dead_letters: int = Field(description="Of a group: its dead letters.")
     used_with: list[str] = Field(description="Groups that read the topic, or topics that the group reads: some names.")
     used_with_total: int = Field(description="How many these are, at the broker that has most.")
     polling_proxies: int = Field(description="Proxies whose clients polled, at the broker that has most.")
-    rests_until_ms: int = Field(description="No first use makes the name again before, in milliseconds since 1970.")
-    unanswered: list[Silence] = Field(description="Brokers that did not answer: what they hold is not counted.")
+    rests_until_ms: int = Field(description="When a first use may create the name again, in milliseconds since 1970.")
+    unanswered: list[Silence] = Field(description="Brokers that did not answer: their messages are not counted.")
 
 
 class Broker(BaseModel):
@@ -142,18 +142,18 @@ class Cluster(BaseModel):
     """The cluster at a glance."""
 
     name: str
-    id: str = Field(description="Tells it from others of its name; empty until its first broker was registered.")
+    id: str = Field(description="Id of the cluster; empty until its first broker has registered.")
     version: int
     topics: int
     groups: int
     brokers: list[Broker]
 
 
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("A value that cannot be."),
-    409: refusal("It is there already."),
-    429: refusal("The cluster holds as many as it may."),
+    400: refusal("Invalid value."),
+    409: refusal("It exists already."),
+    429: refusal("The limit of the cluster is reached."),
 }
 
 
@@ -165,11 +165,11 @@ def admin_router(
     check_leads: Callable[[], None],
     guard: Guard,
 ) -> APIRouter:
-    """The routes of the admin API.
+    """Return the routes of the admin API.
 
     Args:
         options: limits and defaults for what is made.
-        keeper: holds and changes the state.
+        keeper: of the cluster's state.
         inquiry: asks brokers what is deleted.
         clock: when a name was deleted.
         check_leads: raises StatusError while another controller is to be asked.

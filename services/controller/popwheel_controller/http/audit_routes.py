@@ -1,4 +1,4 @@
-"""The admin API's part on deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress`, `/api/v1/messages`
+"""Routes of the admin API about deliveries: `/api/v1/inflight`, `/api/v1/groups/{name}/progress`, `/api/v1/messages`
 and `/api/v1/messages/{id}` (docs/operate/messages.md).
 
 A page is of one broker; the next goes on there, or at the next broker.
@@ -24,18 +24,18 @@ from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import IN_FLIGHT_LIST, LITE_TOPIC_LIST, MESSAGE_LIST, MESSAGE_TRACE, PROGRESS_LIST
 from popwheel_rpc.service import Method
 
-_LIMIT_MAX = 1_000  # of what a broker lists
+_LIMIT_MAX = 1_000  # entries in a broker's answer
 TIME_MS_MAX = 2**62
 _KEY_LENGTH_MAX = 1_000
 _CLIENT_LENGTH_MAX = 4_096
 _TRACES_MAX = 8
-"""Answers of a broker that one page of places is made of."""
+"""Limit of a broker's answers in one page of places."""
 _HOLDINGS = {
     pb.WAITS: "waits",
-    pb.GIVEN_OUT: "given out",
+    pb.DELIVERED: "delivered",
     pb.DONE: "done",
     pb.ENDED: "done",
-    pb.SET_ASIDE: "set aside",
+    pb.POISONED: "quarantined",
 }
 _PLACE_KINDS = {
     pb.STORED: "stored",
@@ -66,9 +66,9 @@ Answer = TypeVar(
 
 After = Annotated[
     str,
-    Query(max_length=400, description="`next` of the page before. A page may be empty and not the last."),
+    Query(max_length=400, description="`next` of the previous page. A page may be empty although more follow."),
 ]
-Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Maximum number of entries.")]
 
 
 class InFlightMessage(BaseModel):
@@ -82,7 +82,7 @@ class InFlightMessage(BaseModel):
     message_id: str = Field(description="Its own, which retries keep; empty if it cannot be read.")
     attempt: int = Field(description="Which delivery this is, from 1; 0 if it cannot be read.")
     popped_ms: int = Field(
-        description="When it was given out, or its invisible duration last changed, in milliseconds since 1970."
+        description="When it was delivered, or its invisible duration last changed, in milliseconds since 1970."
     )
     due_ms: int = Field(description="Until when it is hidden from others of the group, likewise.")
     client_id: str | None = Field(
@@ -99,7 +99,7 @@ class _Page(BaseModel):
     broker: str = Field(description="Of which this page is; empty if there is none.")
     epoch: int = Field(description="Of its master; 0 if it did not answer.")
     unanswered: list[Silence]
-    next: str | None = Field(description="To be given as `after` for what follows; null if nothing does.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class InFlightList(_Page):
@@ -118,11 +118,11 @@ class QueueProgress(BaseModel):
     topic: str = Field(description="The topic, or the group's retry topic of it.")
     broker: str
     queue_id: int
-    min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
+    min_offset: int = Field(description="Of the oldest stored message, as far as the broker knows.")
     next_offset: int = Field(description="Where the group reads on.")
     committed_offset: int | None = Field(description="As GetOffset says it; null if there is none.")
     max_offset: int = Field(description="Of the next message that comes.")
-    in_flight: int = Field(description="Messages given out and not acknowledged.")
+    in_flight: int = Field(description="Messages in flight: delivered and not acknowledged.")
     lag: int = Field(description="Messages not acknowledged: those that wait, and those in flight.")
 
 
@@ -132,7 +132,7 @@ class GroupProgress(_Page):
     group: str
     kind: str = Field(description="pop; or Spark, of a query that shows with it how far it is (its name says so).")
     queues: list[QueueProgress]
-    dead_letters: int = Field(description="Held at this broker in the group's dead letter queue.")
+    dead_letters: int = Field(description="Messages at this broker in the group's dead letter queue.")
 
 
 class LiteTopic(BaseModel):
@@ -140,7 +140,7 @@ class LiteTopic(BaseModel):
 
     lite_topic: str
     broker: str
-    min_offset: int = Field(description="Of the oldest message that is held, as far as the broker has looked.")
+    min_offset: int = Field(description="Of the oldest stored message, as far as the broker knows.")
     max_offset: int = Field(description="Of the next message that comes.")
     last_ms: int | None = Field(description="When its last message was stored, in milliseconds since 1970; or null.")
     waiting: int = Field(description="Messages that the group has yet to take; 0 if none was named.")
@@ -159,12 +159,12 @@ class GroupHolding(BaseModel):
 
     group: str
     holding: str = Field(
-        description="`waits`: it has yet to read it. `given out`. `done`: acknowledged, or passed by (a filter, an "
+        description="`waits`: not read yet. `delivered`: in flight. `done`: acknowledged, or passed by (a filter, an "
         "offset that was set), or it has gone on to a retry or the dead letters, which are places of their own. "
-        "`set aside`: it failed by itself (`/quarantine`)."
+        "`quarantined`: a poison message (`/quarantine`)."
     )
     popped_ms: int | None = Field(
-        description="Of one that is given out: since when, or when its invisible duration last changed; else null."
+        description="Of one in flight: when it was delivered, or its invisible duration last changed; else null."
     )
     due_ms: int | None = Field(description="Until when it is hidden; else null.")
     attempts: int = Field(
@@ -172,8 +172,8 @@ class GroupHolding(BaseModel):
     )
     put_off: bool = Field(
         default=False,
-        description="Of one that is given out: its consumer has changed its invisible duration since: it has failed, "
-        "or needs longer. Unless it is acknowledged before, it comes again at `due_ms`.",
+        description="Of one in flight: its consumer has changed its invisible duration since: it has failed, "
+        "or needs longer. Unless it is acknowledged before, it is redelivered at `due_ms`.",
     )
     ended: bool = Field(
         default=False,
@@ -184,13 +184,11 @@ class GroupHolding(BaseModel):
         default="",
         description="The filter that the group asked with last, if it does not let the message through; else empty.",
     )
-    set_aside: str = Field(default="", description="Its id in `/quarantine`, if it is set aside.")
-    client_id: str | None = Field(
-        default=None, description="Of one that is given out: who has it; null if that is not known."
-    )
+    set_aside: str = Field(default="", description="Its id in `/quarantine`, if it is a poison message.")
+    client_id: str | None = Field(default=None, description="Of one in flight: its client; null if that is not known.")
     fate: str | None = Field(
         default=None,
-        description="What became of it for this group, in a sentence. Null where another place of the page tells it.",
+        description="What became of it for this group, in a sentence. Null where another place of the page has it.",
     )
 
 
@@ -220,8 +218,8 @@ class TracedMessage(ListedMessage):
     kind: str = Field(
         default="stored",
         description="`stored`: in a queue of `topic`. `delayed`: it waits for `due_ms`. `recalled`: the record by "
-        "which a delayed one was taken back. `half`: of a transaction. `rolled back`, `given up`: the record by which "
-        "that ended, the latter because its senders did not tell how.",
+        "which a delayed one was recalled. `half`: of a transaction. `rolled back`, `given up`: the record by which "
+        "the transaction ended, the latter because no producer answered the checks.",
     )
     position: int = Field(default=0, description="In the broker's log: what has a larger one came later.")
     pending: bool = Field(
@@ -230,38 +228,38 @@ class TracedMessage(ListedMessage):
     due_ms: int | None = Field(default=None, description="Of `delayed`: its delivery time.")
     checks: int = Field(default=0, description="Of an open transaction: how often its senders were asked.")
     redriven: bool = Field(default=False, description="An operator gave a dead letter back, and this is it.")
-    set_aside: str = Field(default="", description="Of `delayed`: its id in `/quarantine`, if it is set aside.")
+    set_aside: str = Field(default="", description="Of `delayed`: its id in `/quarantine`, if it is a poison message.")
     groups: list[GroupHolding] = Field(description="Those that read its topic.")
     fate: str | None = Field(
         default=None,
-        description="What became of it, in a sentence, where no group of `groups` tells it: of one that waits before "
+        description="What became of it, in a sentence, where no group of `groups` has it: of one that waits before "
         "its topic, or of a dead letter. Null else.",
     )
 
 
 class MessageList(_Page):
-    """Some messages with a key. A page may be empty and not the last."""
+    """Some messages with a key. A page may be empty although more follow."""
 
     messages: list[ListedMessage]
-    looked_through: int = Field(description="Messages that were looked through for this page.")
+    looked_through: int = Field(description="Number of messages scanned for this page.")
     unreadable: int = Field(description="Those among them that cannot be read, so they may have the key.")
 
 
 class MessageTrace(_Page):
-    """Some places of a message. A page may be empty and not the last."""
+    """Some places of a message. A page may be empty although more follow."""
 
     message_id: str
     places: list[TracedMessage]
     known_since_ms: int | None = Field(default=None, description="As that of `/inflight`.")
     fates: list[Fate] = Field(
-        description="What became of it, told from the places of this page; the sentences stand at the places as well. "
-        "If `next` goes on at the same broker, a place of a later page may tell that it has gone on."
+        description="Its fates, derived from the places of this page; the sentences are repeated at the places. "
+        "If `next` continues at the same broker, a place of a later page may change them."
     )
 
 
 REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("That is no place to go on from."),
-    404: refusal("There is no topic or group of that name."),
+    400: refusal("Invalid `after`."),
+    404: refusal("No such topic or group."),
 }
 
 
@@ -282,7 +280,7 @@ class _Part(NamedTuple, Generic[Answer]):
 
 
 def audit_router(inquiry: Inquiry) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
@@ -293,7 +291,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     async def list_lite_topics(
         name: str = Path(),
         group: str = Query(default="", description="Whose waiting messages are counted."),
-        broker: str = Query(default="", description="Of this broker alone."),
+        broker: str = Query(default="", description="Only of this broker."),
         after: After = "",
         limit: Limit = 100,
     ) -> LiteTopics:
@@ -317,13 +315,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
     @router.get("/inflight", responses=REFUSED)
     async def list_in_flight(
         topic: str = Query(default="", description="That groups receive from; all topics else."),
-        group: str = Query(default="", description="Of this group alone."),
+        group: str = Query(default="", description="Only of this group."),
         client: str = Query(
             default="",
             max_length=_CLIENT_LENGTH_MAX,
             description="Of the client with this id alone, as far as it is known.",
         ),
-        broker: str = Query(default="", description="Of this broker alone."),
+        broker: str = Query(default="", description="Only of this broker."),
         after: After = "",
         limit: Limit = 100,
     ) -> InFlightList:
@@ -350,7 +348,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         topic: str = Query(
             default="", description="The queues of this topic and of its retries; of all that the group has read else."
         ),
-        broker: str = Query(default="", description="Of this broker alone."),
+        broker: str = Query(default="", description="Only of this broker."),
         after: After = "",
         limit: Limit = 100,
     ) -> GroupProgress:
@@ -378,9 +376,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         sees_data: SeesData,
         topic: str = Query(description="That they were sent to."),
         key: str = Query(min_length=1, max_length=_KEY_LENGTH_MAX, description="One of their keys."),
-        since_ms: int = Query(default=0, ge=0, le=TIME_MS_MAX, description="What was stored before is passed over."),
-        until_ms: int = Query(default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what was stored later."),
-        broker: str = Query(default="", description="At this broker alone."),
+        since_ms: int = Query(
+            default=0, ge=0, le=TIME_MS_MAX, description="Only messages stored since then, in milliseconds since 1970."
+        ),
+        until_ms: int = Query(
+            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="Only messages stored up to then."
+        ),
+        broker: str = Query(default="", description="Only at this broker."),
         after: After = "",
         limit: Limit = 100,
     ) -> MessageList:
@@ -410,11 +412,13 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         message_id: str = Path(max_length=255),
         topic: str = Query(description="That it was sent to."),
         group: str = Query(default="", description="What this group has of it alone."),
-        since_ms: int = Query(default=0, ge=0, le=TIME_MS_MAX, description="What was stored before is passed over."),
-        until_ms: int = Query(
-            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what the topic got after that."
+        since_ms: int = Query(
+            default=0, ge=0, le=TIME_MS_MAX, description="Only messages stored since then, in milliseconds since 1970."
         ),
-        broker: str = Query(default="", description="At this broker alone."),
+        until_ms: int = Query(
+            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="Only messages stored up to then."
+        ),
+        broker: str = Query(default="", description="Only at this broker."),
         after: After = "",
     ) -> MessageTrace:
         """Places of a message: in its topic, in retries, among dead letters, and where it waits before. One place alone
@@ -437,7 +441,7 @@ def audit_router(inquiry: Inquiry) -> APIRouter:
         part = await asked(after)
         found = [*part.answer.messages]
         for _ in range(_TRACES_MAX - 1):
-            # What became of it is told from all places of a broker together.
+            # A fate is derived from all places at a broker together.
             if part.next is None or not part.answer.next:
                 break
             part = await asked(part.next)
@@ -592,7 +596,7 @@ def _traced(broker: str, traced: pb.TracedMessage, sees_data: bool) -> TracedMes
             put_off=each.put_off,
             ended=each.holding == pb.ENDED,
             kept_back_by=each.kept_back_by,
-            set_aside=each.set_aside,
+            set_aside=each.quarantine_id,
             client_id=each.client_id or None,
         )
         for each in traced.groups
@@ -604,6 +608,6 @@ def _traced(broker: str, traced: pb.TracedMessage, sees_data: bool) -> TracedMes
         "due_ms": traced.due_ms or None,
         "checks": traced.checks,
         "redriven": traced.redriven,
-        "set_aside": traced.set_aside,
+        "set_aside": traced.quarantine_id,
     }
     return TracedMessage.model_validate(placed(broker, traced, sees_data) | place | {"groups": groups})

@@ -1,4 +1,4 @@
-"""The admin API's part on where a group's messages are: `/api/v1/groups/{name}/balance` (docs/operate/monitor.md)."""
+"""Routes of the admin API about the balance of a group: `/api/v1/groups/{name}/balance` (docs/operate/monitor.md)."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import GROUP_BALANCE
 
 EXPLAINED = (
-    "stored = done + held + waiting + delayed + dead + poisoned + expired, for each topic and broker. "
-    "stored: all that the topic ever got there, and what is to come (delayed). "
-    "waiting: the group has yet to take it, also to try it again. "
-    "held: given out and not acknowledged, also while a back-off hides it. "
-    "dead: dead letters. poisoned: set aside, as it fails by itself. "
-    "expired: removed by retention before the group came to it. "
+    "`stored` = `done` + `held` + `waiting` + `delayed` + `dead` + `poisoned` + `expired`, per topic and broker. "
+    "stored: all messages that the topic ever got there, and delayed ones. "
+    "waiting: not received by the group yet, or waiting for a retry. "
+    "held: in flight, that is delivered and not acknowledged, also while a back-off hides it. "
+    "dead: dead letters. poisoned: poison messages in the quarantine. "
+    "expired: removed by retention before the group read it. "
     "done: what the group is past and what is at no other place: acknowledged; passed by, as a filter, an offset that "
     "was set, or retention has it; dead letters that were purged or have expired. "
     "An offset that was set back gives messages a second life, and what came of the first one counts beside it. "
-    "Null: not known. Dead letters of a group that reads several topics are told apart up to 1,000; lite topics are "
+    "Null: not known. Dead letters of a group that reads several topics are distinguished up to 1,000; lite topics are "
     "read one by one, and have no balance here."
 )
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic or group of that name.")}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("No such topic or group.")}
 
 
 class TopicBalance(BaseModel):
@@ -33,12 +33,12 @@ class TopicBalance(BaseModel):
     broker: str
     stored: int | None = Field(description="All that the topic ever got here, and what is delayed.")
     done: int | None = Field(description="What the group is past and what is at no other place.")
-    held: int | None = Field(description="Given out and not acknowledged.")
-    waiting: int | None = Field(description="What the group has yet to take, also to try it again.")
-    delayed: int | None = Field(description="Waits for its delivery time.")
+    held: int | None = Field(description="In flight: delivered and not acknowledged.")
+    waiting: int | None = Field(description="Not received by the group yet, or waiting for a retry.")
+    delayed: int | None = Field(description="Not due yet.")
     dead: int | None = Field(description="Dead letters of the group from this topic.")
-    poisoned: int | None = Field(description="Set aside, as it fails by itself.")
-    expired: int | None = Field(description="Removed by retention before the group came to it.")
+    poisoned: int | None = Field(description="Poison messages in the quarantine.")
+    expired: int | None = Field(description="Removed by retention before the group read it.")
     difference: int | None = Field(description="`stored` without all the others: 0, else a message is lost or doubled.")
 
 
@@ -52,7 +52,7 @@ class GroupBalance(BaseModel):
 
 
 def balance_router(inquiry: Inquiry) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
         inquiry: asks the brokers.
@@ -80,18 +80,18 @@ def balance_router(inquiry: Inquiry) -> APIRouter:
     return router
 
 
-def _row(broker: str, told: pb.TopicBalance) -> TopicBalance:
-    fields: dict[str, int] = {each.name: value for each, value in told.ListFields() if each.name != "topic"}
+def _row(broker: str, row: pb.TopicBalance) -> TopicBalance:
+    fields: dict[str, int] = {each.name: value for each, value in row.ListFields() if each.name != "topic"}
     places = [fields.get(name) for name in ("done", "held", "waiting", "delayed", "dead", "poisoned", "expired")]
     known = [each for each in places if each is not None]
     stored = fields.get("stored")
     is_known = stored is not None and len(known) == len(places)
     return TopicBalance(
-        topic=told.topic,
+        topic=row.topic,
         broker=broker,
         stored=stored,
         done=fields.get("done"),
-        held=fields.get("held"),
+        held=fields.get("in_flight"),
         waiting=fields.get("waiting"),
         delayed=fields.get("delayed"),
         dead=fields.get("dead"),

@@ -20,7 +20,7 @@ Step = Callable[[str, str], Awaitable[tuple[str, bool]]]
 """Asks a broker by its name, from where its list goes on: where it goes on now, and whether the page is full."""
 
 After = Annotated[
-    str, Query(max_length=400, description="`next` of the page before. A page may be empty and not the last.")
+    str, Query(max_length=400, description="`next` of the previous page. A page may be empty although more follow.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""The admin API's part on what a topic holds: `/api/v1/topics/{name}/browse`. Nothing is taken away by it."""
+"""Routes of the admin API about what a topic holds: `/api/v1/topics/{name}/browse`. Nothing is taken away by it."""
 
 from typing import Annotated, Any, Final
 
@@ -33,27 +33,27 @@ LiteTopic = Annotated[str, Query(max_length=64, description="Of this lite topic 
 
 
 class BrowsedMessages(BaseModel):
-    """Some messages, by broker, queue and offset. A page may be empty and not the last."""
+    """Some messages, by broker, queue and offset. A page may be empty although more follow."""
 
-    messages: list[ListedMessage] = Field(description="Of each body its first KiB.")
-    looked_through: int = Field(description="Messages that were looked through for this page.")
+    messages: list[ListedMessage] = Field(description="With the first KiB of each body.")
+    looked_through: int = Field(description="Number of messages scanned for this page.")
     unreadable: int = Field(description="Those among them that cannot be read.")
     unanswered: list[Silence]
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("That is no place to go on from, or what is asked for makes no sense together."),
-    404: refusal("There is no such topic."),
+    400: refusal("Invalid `after`, or what is asked for makes no sense together."),
+    404: refusal("No such topic."),
 }
 
 
 def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
-        clock: says when a page takes too long.
+        clock: limits the time for a page.
     """
     router = APIRouter(tags=["topics"])
 
@@ -61,7 +61,7 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     async def browse_topic(
         sees_data: SeesData,
         name: str = Path(description="A topic; or `%DLQ%GROUP`, or `%RETRY%GROUP+TOPIC`."),
-        broker: str = Query(default="", description="At this broker alone."),
+        broker: str = Query(default="", description="Only at this broker."),
         queue_id: int | None = Query(default=None, ge=0, le=_QUEUE_ID_MAX, description="In this queue of each broker."),
         offset: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From this offset on in each queue."),
         time_ms: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From those on that were stored then."),
@@ -70,7 +70,7 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         tag: Tag = "",
         lite_topic: LiteTopic = "",
         after: After = "",
-        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> BrowsedMessages:
         """Messages that a topic holds. No group gets or loses any by that."""
         check_topic(inquiry.state, name, lite_topic)

@@ -1,4 +1,4 @@
-"""The admin API's part on who changed what: `/api/v1/changes`."""
+"""Routes of the admin API about who changed what: `/api/v1/changes`."""
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -28,11 +28,11 @@ class ChangeLines(BaseModel):
     """Some changes, the latest first."""
 
     changes: list[ChangeLine]
-    next: str | None = Field(description="To be given as `after` for those before; null if there are none.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 def changes_router(log: ChangeLog) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
         log: has the lines.
@@ -43,8 +43,8 @@ def changes_router(log: ChangeLog) -> APIRouter:
     async def list_changes(
         object: str = Query(default="", max_length=300, description="Of this alone."),  # noqa: A002 - as the field is
         who: str = Query(default="", max_length=300, description="By this one alone."),
-        after: str = Query(default="", max_length=100, description="`next` of the page before."),
-        limit: int = Query(default=100, ge=1, le=LINES_MAX, description="At most so many."),
+        after: str = Query(default="", max_length=100, description="`next` of the previous page."),
+        limit: int = Query(default=100, ge=1, le=LINES_MAX, description="Maximum number of entries."),
     ) -> ChangeLines:
         """List the last few hundred changes with their users, the latest first."""
         lines = _behind(await log.latest(), after)

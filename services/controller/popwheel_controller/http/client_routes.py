@@ -1,5 +1,5 @@
-"""The admin API's part on clients, `/api/v1/clients` and `/api/v1/clients/{id}`: who they are, what they read, what
-they hold. Each proxy knows its own, so all are asked, one after another.
+"""Routes about clients, `/api/v1/clients` and `/api/v1/clients/{id}`: subscriptions and
+messages in flight. Each proxy knows its own clients, so all are asked, one after another.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class Subscription(BaseModel):
     )
 
 
-class HeldMessage(BaseModel):
-    """A message that a client was given and has not acknowledged; its proxy keeps it hidden from others."""
+class MessageInFlight(BaseModel):
+    """Message in flight at a client; its proxy renews its invisible duration."""
 
     group: str
     topic: str
@@ -54,7 +54,7 @@ class HeldMessage(BaseModel):
     queue_id: int
     queue_offset: int = Field(description="In the topic, or in the group's retries of it.")
     is_retry: bool
-    since_ms: int = Field(description="When it was given out, in milliseconds since 1970.")
+    since_ms: int = Field(description="When it was delivered, in milliseconds since 1970.")
 
 
 class Client(BaseModel):
@@ -88,11 +88,11 @@ class Client(BaseModel):
 
 
 class Clients(BaseModel):
-    """Some clients, by proxy and id. A page may be empty and not the last."""
+    """Some clients, by proxy and id. A page may be empty although more follow."""
 
     clients: list[Client]
     unanswered: list[SilentProxy]
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class DescribedClient(BaseModel):
@@ -100,21 +100,21 @@ class DescribedClient(BaseModel):
 
     id: str
     at: list[Client]
-    messages: list[HeldMessage] = Field(description="What it holds: the first 100 at each proxy.")
+    messages: list[MessageInFlight] = Field(description="Its messages in flight: the first 100 at each proxy.")
     unanswered: list[SilentProxy]
 
 
-_BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("That is no place to go on from, or no name.")}
+_BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("No proxy that answers knows such a client.")}
 
 
 def client_router(inspections: Inspections, processes: Processes, clock: Clock) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
-        inspections: the proxies that can be asked.
-        processes: the proxies that there are.
-        clock: says when a page takes too long.
+        inspections: to ask the proxies.
+        processes: list of the proxies.
+        clock: limits the time for a page.
     """
     router = APIRouter(tags=["clients"])
 
@@ -123,8 +123,8 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         group: str = Query(default="", max_length=255, description="Only those that read for this group."),
         topic: str = Query(default="", max_length=255, description="Only those that read this topic or send to it."),
         prefix: str = Query(default="", max_length=_ID_LENGTH_MAX, description="Only those whose ids begin so."),
-        after: str = Query(default="", max_length=8_192, description="`next` of the page before."),
-        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
+        after: str = Query(default="", max_length=8_192, description="`next` of the previous page."),
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> Clients:
         """Clients of all proxies: who polls for what, who sends to what, who holds how much."""
         if group:
@@ -160,7 +160,7 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
     async def describe_client(client_id: str = Path(max_length=_ID_LENGTH_MAX)) -> DescribedClient:
         """A client with what it holds, message by message."""
         at: list[Client] = []
-        messages: list[HeldMessage] = []
+        messages: list[MessageInFlight] = []
         unanswered: list[SilentProxy] = []
         until = clock.monotonic() + _PAGE_S_MAX
         for name, proxy in proxies_of(inspections, processes):
@@ -233,19 +233,19 @@ def _client(proxy: str, info: pb.ClientInfo) -> Client:
         publishes=list(info.publishes),
         publishes_total=info.publishes_total,
         polls=info.polls,
-        held=None if info.held < 0 else info.held,
-        held_since_ms=info.held_since_ms or None,
+        held=None if info.in_flight < 0 else info.in_flight,
+        held_since_ms=info.in_flight_since_ms or None,
         lite_topics=info.lite_topics,
     )
 
 
-def _message(told: pb.HeldMessage) -> HeldMessage:
-    return HeldMessage(
-        group=told.group,
-        topic=told.topic,
-        broker=told.broker,
-        queue_id=told.queue_id,
-        queue_offset=told.queue_offset,
-        is_retry=told.is_retry,
-        since_ms=told.since_ms,
+def _message(message: pb.ClientMessage) -> MessageInFlight:
+    return MessageInFlight(
+        group=message.group,
+        topic=message.topic,
+        broker=message.broker,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        is_retry=message.is_retry,
+        since_ms=message.since_ms,
     )

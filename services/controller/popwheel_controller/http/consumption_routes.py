@@ -1,4 +1,4 @@
-"""The admin API's part on what a group has read: offsets that are reset, and dead letters (docs/use/retries.md)."""
+"""Routes of the admin API about the progress of a group: resets of offsets, and dead letters (docs/use/retries.md)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from popwheel_controller.http.quarantine_routes import BornMs, message_fields, m
 from popwheel_controller.http.refusal import refusal
 from popwheel_rpc.methods import DEAD_LETTER_LIST, DEAD_LETTER_REDRIVE, RESET_OFFSETS
 
-_LIMIT_MAX = 1_000  # of what a broker lists or gives back at once
+_LIMIT_MAX = 1_000  # entries that a broker lists or redrives at once
 _TIME_MS_MAX = 2**62
 _POLICIES = {
     "earliest": pb.BEGINNING,
@@ -29,13 +29,13 @@ _POLICIES = {
     "shift": pb.SHIFT,
 }
 _QUEUE_ID_MAX = 65_535
-_REFUSED: dict[int | str, dict[str, Any]] = {404: refusal("There is no topic or group of that name.")}
+_REFUSED: dict[int | str, dict[str, Any]] = {404: refusal("No such topic or group.")}
 _RESET_REFUSED: dict[int | str, dict[str, Any]] = {
     400: refusal("What is asked for makes no sense together, or the topic has no such queue, or it has lite topics."),
     409: refusal("Consumers of the group are connected, and it was not asked for with `force`. Nothing has changed."),
 }
 
-Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="At most so many.")]
+Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Maximum number of entries.")]
 
 
 class ResetWanted(BaseModel, extra="forbid"):
@@ -60,7 +60,7 @@ class ResetWanted(BaseModel, extra="forbid"):
     broker: str = Field(default="", description="With `queue_id`: that queue of this broker alone.")
     queue_id: int | None = Field(default=None, ge=0, le=_QUEUE_ID_MAX, description="With `broker`.")
     force: bool = Field(default=False, description="Do it although consumers of the group are connected.")
-    dry_run: bool = Field(default=False, description="Change nothing, say what would be changed.")
+    dry_run: bool = Field(default=False, description="Change nothing, only report the changes.")
 
 
 class QueueReset(BaseModel):
@@ -78,7 +78,7 @@ class Reset(BaseModel):
     """Result of a reset, or of its dry run."""
 
     queues: list[QueueReset]
-    in_flight: int = Field(description="Messages that were given out, and are no more.")
+    in_flight: int = Field(description="Messages in flight whose deliveries were revoked.")
     retries: int = Field(description="Messages that waited to be tried again, and are passed over.")
     retries_kept: int = Field(
         description="Messages that wait to be tried again, and still do: nobody knows of which queue they were."
@@ -88,7 +88,7 @@ class Reset(BaseModel):
 
 
 class DeadLetter(ShownBody):
-    """A message that a group has failed on as often as it may."""
+    """Dead letter of a group: all its delivery attempts have failed."""
 
     broker: str
     queue_offset: int = Field(description="In the dead letter queue; names it at its broker.")
@@ -126,14 +126,14 @@ class RedriveWanted(BaseModel, extra="forbid"):
 class Redriven(BaseModel):
     """Result of a redrive."""
 
-    redriven: int = Field(description="Given back to the group.")
+    redriven: int = Field(description="Number of redriven messages.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
 
 
 class PurgeWanted(BaseModel, extra="forbid"):
     """Request to purge dead letters."""
 
-    dry_run: bool = Field(default=False, description="Change nothing, say how many they are.")
+    dry_run: bool = Field(default=False, description="Change nothing, only count them.")
 
 
 class Purged(BaseModel):
@@ -144,7 +144,7 @@ class Purged(BaseModel):
 
 
 def consumption_router(inquiry: Inquiry) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
@@ -174,7 +174,7 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
                 f"consumers of {name} are connected (at least {shown.consumers}, polling {wanted.topic}), so nothing "
-                f"was changed; stop them and ask again {WHILE_S} s later, or ask with force, which takes back what "
+                f"was changed; stop them and ask again {WHILE_S} s later, or ask with force, which revokes what "
                 "they have in hand",
             )
         request.dry_run = False

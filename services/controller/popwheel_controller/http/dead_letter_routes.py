@@ -1,4 +1,4 @@
-"""The admin API's part on the dead letters of a group at all brokers: listed, chosen to come again, exported
+"""Routes of the admin API about the dead letters of a group at all brokers: listed, chosen to come again, exported
 (docs/use/retries.md). What is asked of one broker is in consumption_routes.py.
 """
 
@@ -35,18 +35,18 @@ _TOO_FAR: Final = (
     "a thousand dead letters or more stand before it at its broker: redrive or purge the oldest, or choose among them"
 )
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("That is no place to go on from."),
-    404: refusal("There is no such group."),
+    400: refusal("Invalid `after`."),
+    404: refusal("No such group."),
 }
 
 
 class DeadLetters(BaseModel):
-    """Some dead letters of a group, by broker, the oldest first. A page may be empty and not the last."""
+    """Some dead letters of a group, by broker, the oldest first. A page may be empty although more follow."""
 
-    letters: list[DeadLetter] = Field(description="Of each body its first KiB.")
+    letters: list[DeadLetter] = Field(description="With the first KiB of each body.")
     total: int = Field(description="How many there are at the brokers that answered.")
     unanswered: list[Silence]
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
 class ChosenLetter(BaseModel, extra="forbid"):
@@ -60,7 +60,7 @@ class ChoiceWanted(BaseModel, extra="forbid"):
     """Dead letters that are to come again. Of many, the smallest offsets of each broker go first."""
 
     letters: list[ChosenLetter] = Field(min_length=1, max_length=_CHOSEN_MAX)
-    dry_run: bool = Field(default=False, description="Change nothing, say what would be done.")
+    dry_run: bool = Field(default=False, description="Change nothing, only report the result.")
 
 
 class RefusedLetter(ChosenLetter):
@@ -72,18 +72,18 @@ class RefusedLetter(ChosenLetter):
 class ChosenRedriven(BaseModel):
     """Result of a redrive of chosen messages, or of its dry run."""
 
-    redriven: int = Field(description="Given back to the group.")
+    redriven: int = Field(description="Number of redriven messages.")
     kept: int = Field(description="Still dead letters, at the end: their topic is gone, or they cannot be read.")
     moved: int = Field(description="Others that stood before a chosen one, and stand at the end now, as if new.")
     refused: list[RefusedLetter]
 
 
 def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
-    """The routes. They go before those of one broker, whose name `export` could be.
+    """Return the routes. They go before those of one broker, whose name `export` could be.
 
     Args:
         inquiry: asks the brokers.
-        clock: says when a page takes too long.
+        clock: limits the time for a page.
     """
     router = APIRouter(prefix="/groups/{name}/dead-letters", tags=["groups"])
 
@@ -91,9 +91,9 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     async def list_all_dead_letters(
         sees_data: SeesData,
         name: str = Path(),
-        broker: str = Query(default="", description="At this broker alone."),
+        broker: str = Query(default="", description="Only at this broker."),
         after: After = "",
-        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> DeadLetters:
         """Dead letters of a group at all brokers."""
         inquiry.state.group(name)
@@ -120,9 +120,9 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
     async def export_dead_letters(
         sees_data: SeesData,
         name: str = Path(),
-        broker: str = Query(default="", description="At this broker alone."),
+        broker: str = Query(default="", description="Only at this broker."),
         after: After = "",
-        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED_MAX,
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED_MAX,
     ) -> StreamingResponse:
         """Dead letters with whole bodies, one JSON object a line. The last line is none of them: it has `next`, to be
         given as `after` for those that follow, and `unanswered`.

@@ -1,4 +1,4 @@
-"""The admin API's part for a debug bundle: `/api/v1/debug/processes`, and `/api/v1/debug/page` on each of them:
+"""Routes of the admin API for a debug bundle: `/api/v1/debug/processes`, and `/api/v1/debug/page` on each of them:
 settings in force, last lines of its log, metrics.
 
 No page holds a secret or a message's body. All the same these are for administrators alone.
@@ -59,7 +59,7 @@ def debug_router(
     views: GroupViews,
     own_pages: Mapping[str, Callable[[], Awaitable[bytes]]],
 ) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inspections: processes that can be asked.

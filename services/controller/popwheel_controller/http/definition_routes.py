@@ -10,15 +10,15 @@ from popwheel_controller.http.guard import DryRun
 from popwheel_controller.http.refusal import refusal
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("A value that cannot be."),
+    400: refusal("Invalid value."),
     409: refusal("This one can't become so, or not now; the message says why."),
-    429: refusal("The cluster, or a broker, holds as many as it may."),
+    429: refusal("The limit of the cluster, or of a broker, is reached."),
 }
-_REFUSED_ONE: dict[int | str, dict[str, Any]] = {**_REFUSED, 404: refusal("There is none of that name.")}
+_REFUSED_ONE: dict[int | str, dict[str, Any]] = {**_REFUSED, 404: refusal("It does not exist.")}
 
 
 def definition_router(definitions: Definitions) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         definitions: carries them out.

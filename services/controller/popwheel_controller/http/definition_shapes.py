@@ -47,7 +47,7 @@ class GroupChange(_Body):
     )
     backoff_ms: list[int] | None = Field(default=None, description="Waits after the 1st, 2nd ... failed attempt.")
     exponential_backoff: ExponentialBackoff | None = Field(
-        default=None, description="Waits that grow, instead of `backoff_ms`."
+        default=None, description="Growing waits, instead of `backoff_ms`."
     )
 
     def settings(self) -> GroupSettings:

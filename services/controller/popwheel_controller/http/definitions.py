@@ -81,7 +81,7 @@ class Definitions:
 
     Args:
         options: limits and defaults.
-        keeper: holds and changes the state.
+        keeper: of the cluster's state.
         checks: asks the brokers.
     """
 

@@ -1,4 +1,4 @@
-"""Rights that each admin request demands, and its name in the log of changes (pure).
+"""Rights that each admin request demands, and its name in the change log (pure).
 
 The keys are paths as the OpenAPI document has them, without `/api/v1`. A request that is not here takes who may
 administer, and a test finds it (`tests/unit/controller/test_demands.py`).
@@ -24,7 +24,7 @@ class Demand:
 
     Args:
         role: the least that a caller has to have.
-        verb: what the log of changes says of it; empty if it changes nothing.
+        verb: what the change log says of it; empty if it changes nothing.
         object: of what, with parts of the path or fields of the body in braces.
         dry_run_in_body: the body may say `dry_run`: then it changes nothing.
         body_bytes_max: how long its body may be.

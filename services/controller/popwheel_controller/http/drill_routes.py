@@ -1,4 +1,4 @@
-"""The admin API's part on failures on purpose: `/api/v1/brokers/{group}/kill-master` (docs/operate/failures.md)."""
+"""Routes of the admin API about failure drills: `/api/v1/brokers/{group}/kill-master` (docs/operate/failures.md)."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ class Killed(BaseModel):
 
 
 def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | None) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         views: shows broker groups.

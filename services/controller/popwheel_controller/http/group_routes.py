@@ -1,4 +1,4 @@
-"""The admin API's part on broker groups: `/api/v1/brokers...`."""
+"""Routes of the admin API about broker groups: `/api/v1/brokers...`."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +10,7 @@ from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.decommission import Decommission
-from popwheel_controller.broker_groups.failure_detector import Standing
+from popwheel_controller.broker_groups.failure_detector import Liveness
 from popwheel_controller.broker_groups.group_history import GroupHistory
 from popwheel_controller.broker_groups.group_policy import trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
@@ -29,17 +29,19 @@ class ReplicaView(BaseModel):
     address: str
     alive: bool
     in_sync: bool = Field(description="Whether it has every acknowledged message.")
-    wiped: bool = Field(description="Whether it came without what it held.")
+    wiped: bool = Field(description="Whether its volume was wiped.")
     leaving: bool = Field(description="Whether it wants to stop.")
-    doubtful: bool = Field(description="Whether it cut off the end of its log at a start, and others may have that.")
-    epoch: int = Field(description="The latest one it has heard of.")
+    doubtful: bool = Field(
+        description="Whether it is suspect: it truncated its log at a start, and others may have that end."
+    )
+    epoch: int = Field(description="The latest epoch that it has seen.")
     last_epoch: int = Field(description="Of the last record of its log.")
     end_position: int
     confirmed_position: int
-    lag_bytes: int | None = Field(description="How far it is behind the master, as that says.")
-    lag_ms: int | None = Field(description="The same in time.")
-    heard_ms: int | None = Field(description="How long ago its last report came.")
-    checkpoint_version: int = Field(description="Of the master's progress that it holds.")
+    lag_bytes: int | None = Field(description="How far it is behind the master in bytes, by the master's report.")
+    lag_ms: int | None = Field(description="How far it is behind the master in time.")
+    heard_ms: int | None = Field(description="Age of its last report, in milliseconds.")
+    checkpoint_version: int = Field(description="Version of its checkpoint.")
 
 
 class CheckpointView(BaseModel):
@@ -47,7 +49,7 @@ class CheckpointView(BaseModel):
 
     version: int
     age_ms: int
-    duration_ms: int = Field(description="How long it took to bring it to the slaves.")
+    duration_ms: int = Field(description="How long its transfer to the slaves took, in milliseconds.")
 
 
 class BrokerGroupView(BaseModel):
@@ -79,7 +81,7 @@ class BrokerGroupHistory(BaseModel):
 
     name: str
     since_ms: int = Field(description="Since when changes are known: this controller leads since then.")
-    dropped: int = Field(description="Older changes since then that are not told any more.")
+    dropped: int = Field(description="Number of older changes since then that were dropped.")
     changes: list[GroupChangeView]
 
 
@@ -94,16 +96,16 @@ class Successor(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    to: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The most complete one if left out.")
+    to: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="By default the most complete one.")
 
 
 class UncleanElection(BaseModel):
-    """A master that may lack acknowledged messages."""
+    """Request for an unclean election: the new master may lack acknowledged messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The most complete one if left out.")
-    word: str = Field(default="", description="Says that you know what may be lost; a refusal names it.")
+    replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="By default the most complete one.")
+    word: str = Field(default="", description="Confirmation of the possible loss; a refusal names the word.")
 
 
 class Gone(BaseModel):
@@ -112,32 +114,34 @@ class Gone(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     replica: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="The whole group if left out.")
-    word: str = Field(default="", description="For a whole group: that you know what may be lost; a refusal names it.")
+    word: str = Field(
+        default="", description="For a whole group: confirmation of the possible loss; a refusal names the word."
+    )
 
 
 class Left(BaseModel):
     """State of a broker group after a removal."""
 
     name: str
-    replicas: list[int] = Field(description="The numbers of those that are not forgotten; none if the group is.")
+    replicas: list[int] = Field(description="Numbers of the remaining replicas; none if the group was removed.")
 
 
 class Loss(BaseModel):
     """Possible loss, as a dry run found it; nothing was changed."""
 
     name: str
-    replicas: list[int] = Field(description="Those that would be forgotten, or the one that would lead.")
+    replicas: list[int] = Field(description="Replicas that would be removed, or the one that would lead.")
     loss: str = Field(description="A sentence; empty if nothing may be lost.")
     word: str = Field(description="Says that you know it; empty if none is needed.")
 
 
 class GroupViews:
-    """Shows broker groups to operators.
+    """Views of broker groups for operators.
 
     Args:
-        overseer: watches over them.
-        checkpoints: knows how fresh the progress is that slaves hold.
-        history: knows what has changed.
+        overseer: supervises them.
+        checkpoints: knows the age of the slaves' checkpoints.
+        history: of their changes.
         clock: the time.
     """
 
@@ -157,8 +161,8 @@ class GroupViews:
         Raises:
             StatusError: NOT_FOUND.
         """
-        state, sight = self._overseer.groups.states.get(name), self._overseer.sight(name)
-        if state is None and not sight:
+        state, views = self._overseer.groups.states.get(name), self._overseer.replica_views(name)
+        if state is None and not views:
             raise unknown_group(name)
         lags = self._lags(state)
         return BrokerGroupView(
@@ -167,11 +171,11 @@ class GroupViews:
             epoch=0 if state is None else state.epoch,
             master=None if state is None or state.master == NO_MASTER else state.master,
             sync_state_set=[] if state is None else sorted(state.sync_state_set),
-            trouble=trouble(state, sight),
+            trouble=trouble(state, views),
             checkpoint=self._checkpoint(name),
             replicas=[
-                self._replica(name, number, state, seen.standing, lags.get(number))
-                for number, seen in sorted(sight.items())
+                self._replica(name, number, state, seen.liveness, lags.get(number))
+                for number, seen in sorted(views.items())
             ],
         )
 
@@ -207,12 +211,12 @@ class GroupViews:
         ]
 
     def in_short(self, name: str) -> str:
-        """A group as the log of changes shows it; empty if it is not known."""
+        """Return a group as the change log shows it; empty if it is not known."""
         state = self._overseer.groups.states.get(name)
         return "" if state is None else in_short(state)
 
     def _replica(
-        self, group: str, number: int, state: GroupState | None, standing: Standing, lag: ReplicaLag | None
+        self, group: str, number: int, state: GroupState | None, liveness: Liveness, lag: ReplicaLag | None
     ) -> ReplicaView:
         last = self._overseer.replicas.last(group, number)
         record = None if state is None else state.replicas.get(number)
@@ -222,15 +226,15 @@ class GroupViews:
             number=number,
             role=_role(state, number),
             address=report.address if report is not None else record.address if record is not None else "",
-            alive=standing in (Standing.LIVING, Standing.SILENT),
+            alive=liveness in (Liveness.LIVING, Liveness.SILENT),
             in_sync=state is not None and number in state.sync_state_set,
             wiped=state is not None and report is not None and state.is_wiped(number, report.identity),
             leaving=report is not None and report.leaving,
-            doubtful=report is not None and report.doubtful,
+            doubtful=report is not None and report.suspect,
             epoch=0 if report is None else report.epoch,
             last_epoch=0 if report is None else report.last_epoch,
             end_position=0 if report is None else report.end_position,
-            confirmed_position=0 if report is None else report.confirmed_position,
+            confirmed_position=0 if report is None else report.high_watermark,
             lag_bytes=None if lag is None else lag.behind_bytes,
             lag_ms=None if lag is None else lag.behind_ms,
             heard_ms=None if silent_s is None else round(silent_s * 1000),
@@ -257,7 +261,7 @@ class GroupViews:
 
 
 def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission: Decommission) -> APIRouter:
-    """The routes of the admin API below `/brokers`.
+    """Return the routes of the admin API below `/brokers`.
 
     Args:
         views: shows broker groups.
@@ -275,13 +279,13 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         return views.one(names.broker_group(group))
 
     @router.get("/{group}/history", responses={404: _NOT_FOUND})
-    async def tell_history(group: str) -> BrokerGroupHistory:
+    async def read_history(group: str) -> BrokerGroupHistory:
         """List the changes of a broker group: masters, epochs, in-sync replicas."""
         return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
     async def switch_master(group: str, successor: Successor, note: Note) -> BrokerGroupView:
-        """Pass the role of master on to a replica that has everything."""
+        """Transfer leadership to a replica of the sync-state set."""
         note.before = views.in_short(group)
         await transfers.switch(names.broker_group(group), successor.to)
         note.after = views.in_short(group)
@@ -291,7 +295,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
     async def elect_unclean(
         group: str, election: UncleanElection, note: Note, dry_run: DryRun
     ) -> BrokerGroupView | Loss:
-        """Make a master of a replica that may lack acknowledged messages, because nobody who has them will come."""
+        """Elect a replica that may lack acknowledged messages, because no complete replica will return."""
         if dry_run:
             return _loss(group, transfers.cost_of_unclean(names.broker_group(group), election.replica))
         note.before = views.in_short(group)
@@ -301,7 +305,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 
     @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
     async def forget(group: str, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
-        """Forget a replica, or a whole broker group, that will not come back."""
+        """Remove a replica, or a whole broker group, that will not return."""
         if dry_run and gone.replica is None:
             return _loss(group, decommission.cost_of_group(group))
         if dry_run and gone.replica is not None:
@@ -320,7 +324,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
 _NOT_FOUND = refusal("There is no broker group of that name.")
 _NO_REPLICA = refusal("There is no such broker group or replica.")
 _NOT_NOW = refusal("It cannot be done now; the message says why.")
-_NEEDED = refusal("It lives, or is needed; the message says why.")
+_NEEDED = refusal("It lives or is needed; the message says why.")
 _WORD = refusal("Not the right word; the message says what may be lost.")
 
 

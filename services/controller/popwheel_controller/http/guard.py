@@ -1,4 +1,4 @@
-"""Guard before each route of the admin API: callers need its role, and each change leaves a line."""
+"""Guard before each route of the admin API: checks the caller's role, and logs each change."""
 
 import json
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ from popwheel_controller.http.demands import Demanded, demanded
 
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _READ_BYTES_MAX = 100_000
-"""The limit of an answer that is read for its line: a longer one is told by its beginning alone."""
+"""Limit of an answer that is parsed for its line; of a longer one the line has the beginning only."""
 _SHOWN_BYTES_MAX = 1_000
 
 
 @dataclass(slots=True)
-class ChangeNote:
+class ChangeRecord:
     """Details that a route adds to the change log's line.
 
     Args:
-        before: what there was, in words or as JSON; None: not known.
-        after: what there is; None: what the answer says.
-        is_dry_run: nothing is changed, so no line is left.
+        before: state before the change, in words or as JSON; None: not known.
+        after: state after the change; None: as in the answer.
+        is_dry_run: nothing is changed, so no line is written.
     """
 
     before: object = None
@@ -39,10 +39,10 @@ class ChangeNote:
 
 
 class Guard:
-    """A dependency of all routes.
+    """Dependency of all routes.
 
     Args:
-        changes: takes the lines.
+        changes: the change log.
     """
 
     def __init__(self, changes: ChangeLog) -> None:
@@ -57,7 +57,7 @@ class Guard:
         caller, wanted = caller_in(request.scope.setdefault("state", {})), demanded(request.method, request.url.path)
         if request.method not in _SAFE:
             body = _fields(await request.body())
-            note = note_of(request)
+            note = record_of(request)
             note.is_dry_run = wanted.demand.dry_run_in_body and body.get("dry_run") is True
             before_answer(request.scope["state"], partial(self._answered, caller, wanted, body, note))
         if caller.role < wanted.demand.role:
@@ -68,9 +68,15 @@ class Guard:
             )
 
     async def _answered(
-        self, caller: Caller, wanted: Demanded, body: Mapping[str, object], note: ChangeNote, status: int, answer: bytes
+        self,
+        caller: Caller,
+        wanted: Demanded,
+        body: Mapping[str, object],
+        note: ChangeRecord,
+        status: int,
+        answer: bytes,
     ) -> None:
-        """Leave the line of a change."""
+        """Write the line of a change."""
         if note.is_dry_run:
             return
         outcome, after = "done", _words(note.after)
@@ -79,7 +85,7 @@ class Guard:
             outcome, after = refused(str(said.get("code", status)), status), str(said.get("message", ""))
         elif note.after is None:
             after = answer[:_SHOWN_BYTES_MAX].decode(errors="replace")
-        await self._changes.note(
+        await self._changes.record(
             who=caller.name,
             address=caller.address,
             verb=wanted.demand.verb,
@@ -90,19 +96,19 @@ class Guard:
         )
 
 
-def note_of(request: Request) -> ChangeNote:
-    """The line of a request's change, to be added to."""
+def record_of(request: Request) -> ChangeRecord:
+    """Return the record of a request's change, to be completed by the route."""
     state = request.scope.setdefault("state", {})
-    note = state.setdefault("change_note", ChangeNote())
-    assert isinstance(note, ChangeNote)
+    note = state.setdefault("change_note", ChangeRecord())
+    assert isinstance(note, ChangeRecord)
     return note
 
 
 def _dry_run(
-    request: Request, dry_run: bool = Query(default=False, description="Change nothing, say what would go.")
+    request: Request, dry_run: bool = Query(default=False, description="Change nothing, only report the result.")
 ) -> bool:
     if dry_run:
-        note_of(request).is_dry_run = True
+        record_of(request).is_dry_run = True
     return dry_run
 
 
@@ -110,24 +116,24 @@ def _sees_data(request: Request) -> bool:
     return caller_in(request.scope.setdefault("state", {})).sees_data
 
 
-Note = Annotated[ChangeNote, Depends(note_of)]
-"""The line of this request's change."""
+Note = Annotated[ChangeRecord, Depends(record_of)]
+"""Record of this request's change."""
 DryRun = Annotated[bool, Depends(_dry_run)]
-"""Change nothing, say what would go: `?dry_run=true`."""
+"""Change nothing, only report the result: `?dry_run=true`."""
 SeesData = Annotated[bool, Depends(_sees_data)]
-"""The caller may see bodies and properties."""
+"""True if the caller may see bodies and properties."""
 
 
 def without_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as the API shows one, without what its sender alone may have meant for others to see.
+    """Return a message without body and properties, which the caller may not see.
 
-    Keys and tags stay: by them operators look for messages.
+    Keys and tags stay: operators search by them.
     """
     return {**fields, "properties": {}, "body": "", "hidden": True}
 
 
 def _fields(data: bytes) -> Mapping[str, object]:
-    """The fields of a JSON object; none if it is something else."""
+    """Return the fields of a JSON object; none for other values."""
     if len(data) > _READ_BYTES_MAX:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The admin API's part on those who hold messages: `/api/v1/inflight/summary`, `/api/v1/inflight/release`,
+"""Routes of the admin API about holders of messages in flight: `/api/v1/inflight/summary`, `/api/v1/inflight/release`,
 `/api/v1/messages/{id}/events` (docs/operate/messages.md).
 """
 
@@ -43,22 +43,22 @@ _MADE_OF_IT = frozenset((pb.MESSAGE_REVIVED, pb.MESSAGE_DEAD))
 _TOO_MANY = "it has more messages to look through than one request may take; say since_ms and until_ms"
 
 
-class GroupHeld(BaseModel):
+class HolderGroup(BaseModel):
     """Messages in flight of a group at all brokers."""
 
     group: str
-    held: int = Field(description="Messages that it was given and has not acknowledged.")
-    clients: int = Field(description="Its clients that hold something at the broker where these are the most.")
+    held: int = Field(description="Messages in flight: delivered to it and not acknowledged.")
+    clients: int = Field(description="Its clients with messages in flight, at the broker with most of them.")
     oldest_popped_ms: int | None = Field(
         description="When the oldest of them was delivered, or its invisible duration last changed, in milliseconds "
         "since 1970."
     )
 
 
-class ClientHeld(BaseModel):
+class HolderClient(BaseModel):
     """Messages in flight of one client of a group at all brokers."""
 
-    client_id: str | None = Field(description="Null: all of the group whose client is not known.")
+    client_id: str | None = Field(description="Null: all messages of the group whose client is unknown.")
     group: str
     held: int
     oldest_popped_ms: int | None
@@ -68,9 +68,9 @@ class InFlightSummary(BaseModel):
     """Numbers of messages in flight by group and client."""
 
     total: int
-    groups: list[GroupHeld] = Field(description="The 100 that hold most.")
-    clients: list[ClientHeld] = Field(description="The 100 that hold most.")
-    other_groups: int = Field(description="How many hold something and are not listed, at least.")
+    groups: list[HolderGroup] = Field(description="The 100 groups with most messages in flight.")
+    clients: list[HolderClient] = Field(description="The 100 clients with most messages in flight.")
+    other_groups: int = Field(description="Further groups with messages in flight, at least.")
     other_clients: int = Field(description="Likewise.")
     known_since_ms: int | None = Field(
         description="Since when all brokers that answered know who has what; null if none did."
@@ -88,7 +88,7 @@ class ReleaseWanted(BaseModel):
     topic: str = Field(max_length=1_000, description="In which it has its offset, as `/inflight` says it.")
     queue_id: int = Field(ge=0, le=2**31 - 1)
     queue_offset: int = Field(ge=0, le=TIME_MS_MAX)
-    dry_run: bool = Field(default=False, description="Change nothing, say what would be.")
+    dry_run: bool = Field(default=False, description="Change nothing, only report the result.")
 
 
 class Released(BaseModel):
@@ -140,24 +140,24 @@ class MessageEvents(BaseModel):
 _Key = TypeVar("_Key")
 
 
-class _Held(NamedTuple):
+class _Sums(NamedTuple):
     """Counts of a group or a client at some brokers."""
 
     held: int
     oldest_popped_ms: int
     clients: int = 0
 
-    def and_(self, other: "_Held") -> "_Held":
-        """Both together."""
+    def and_(self, other: "_Sums") -> "_Sums":
+        """Return the sum of both."""
         times = [each for each in (self.oldest_popped_ms, other.oldest_popped_ms) if each]
-        return _Held(self.held + other.held, min(times, default=0), max(self.clients, other.clients))
+        return _Sums(self.held + other.held, min(times, default=0), max(self.clients, other.clients))
 
 
-_NOTHING = _Held(0, 0)
+_NOTHING = _Sums(0, 0)
 
 
 def holder_router(inquiry: Inquiry) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
@@ -166,15 +166,15 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
     @router.get("/inflight/summary")
     async def sum_up_in_flight() -> InFlightSummary:
-        """Each broker names the 1,000 groups and the 1,000 clients that hold most there. What lesser ones hold at a
-        broker is in `total` alone.
+        """Count messages in flight by group and client. Each broker names the 1,000 groups and the 1,000 clients with
+        most of them; those of others are only in `total`.
         """
         answers = await inquiry.of_all(IN_FLIGHT_SUMMARY, pb.InFlightSummaryRequest(limit=_ASKED))
         return _summary(list(answers.given.values()), answers.unanswered)
 
     @router.post("/inflight/release", responses={**REFUSED, 404: refusal("The group does not hold such a message.")})
     async def release(wanted: ReleaseWanted) -> Released:
-        """End one delivery now, as if its time were over: the message is revived, or goes to the dead letters."""
+        """End one delivery now, as if its invisible duration were over: the message is revived, or dead."""
         check_names(inquiry.state, "", wanted.group)
         request = pb.InFlightReleaseRequest(
             group=wanted.group,
@@ -204,7 +204,7 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
             description="What was stored before is passed over; else by its id, or the oldest.",
         ),
         until_ms: int = Query(
-            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="So is what the topic got after that."
+            default=TIME_MS_MAX, ge=0, le=TIME_MS_MAX, description="Only messages stored up to then."
         ),
     ) -> MessageEvents:
         """List the events of a message: its records in the log, and the latest deliveries in brokers' memory. Before
@@ -221,26 +221,28 @@ def holder_router(inquiry: Inquiry) -> APIRouter:
 
 
 def _summary(answers: Sequence[pb.InFlightSummaryResponse], unanswered: list[Silence]) -> InFlightSummary:
-    groups: dict[str, _Held] = {}
-    clients: dict[tuple[str, str], _Held] = {}
+    groups: dict[str, _Sums] = {}
+    clients: dict[tuple[str, str], _Sums] = {}
     for answer in answers:
         for group in answer.groups:
-            more = _Held(group.held, group.oldest_popped_ms, group.clients)
+            more = _Sums(group.in_flight, group.oldest_popped_ms, group.clients)
             groups[group.group] = groups.get(group.group, _NOTHING).and_(more)
         for client in answer.clients:
             key = (client.group, client.client_id)
-            clients[key] = clients.get(key, _NOTHING).and_(_Held(client.held, client.oldest_popped_ms))
+            clients[key] = clients.get(key, _NOTHING).and_(_Sums(client.in_flight, client.oldest_popped_ms))
     return InFlightSummary(
         total=sum(each.total for each in answers),
         groups=[
-            GroupHeld(group=name, held=held.held, clients=held.clients, oldest_popped_ms=held.oldest_popped_ms or None)
-            for name, held in _most(groups)
+            HolderGroup(
+                group=name, held=sums.held, clients=sums.clients, oldest_popped_ms=sums.oldest_popped_ms or None
+            )
+            for name, sums in _most(groups)
         ],
         clients=[
-            ClientHeld(
-                client_id=client_id or None, group=name, held=held.held, oldest_popped_ms=held.oldest_popped_ms or None
+            HolderClient(
+                client_id=client_id or None, group=name, held=sums.held, oldest_popped_ms=sums.oldest_popped_ms or None
             )
-            for (name, client_id), held in _most(clients)
+            for (name, client_id), sums in _most(clients)
         ],
         other_groups=_others(len(groups), [len(each.groups) + each.other_groups for each in answers]),
         other_clients=_others(len(clients), [len(each.clients) + each.other_clients for each in answers]),
@@ -254,8 +256,8 @@ def _others(named: int, of_brokers: Sequence[int]) -> int:
     return max(0, max([named, *of_brokers]) - _LISTED)
 
 
-def _most(held: Mapping[_Key, _Held]) -> list[tuple[_Key, _Held]]:
-    return nlargest(_LISTED, held.items(), key=lambda each: each[1].held)
+def _most(sums: Mapping[_Key, _Sums]) -> list[tuple[_Key, _Sums]]:
+    return nlargest(_LISTED, sums.items(), key=lambda each: each[1].held)
 
 
 async def _events(inquiry: Inquiry, first: pb.MessageEventsRequest) -> MessageEvents:

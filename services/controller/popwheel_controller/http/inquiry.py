@@ -1,4 +1,4 @@
-"""Asks the brokers for the admin API: each knows its own only."""
+"""Calls of the admin API to the brokers; each broker knows only its own data."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,7 +23,7 @@ Response = TypeVar("Response")
 
 
 class Silence(BaseModel):
-    """A broker that did not answer: what it knows is missing."""
+    """Broker that did not answer: its data is missing."""
 
     broker: str
     reason: str
@@ -43,11 +43,11 @@ class Answers(Generic[Response]):
 
 
 class Inquiry:
-    """Questions to brokers.
+    """Client of the brokers.
 
     Args:
-        keeper: knows them.
-        broker_channels: makes a channel to a broker; one for each question, as they are rare.
+        keeper: of the cluster's state.
+        broker_channels: opens a channel to a broker; one per call, as calls are rare.
     """
 
     def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
@@ -56,7 +56,7 @@ class Inquiry:
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as it is now."""
+        """Current state of the cluster."""
         return self._keeper.state
 
     async def of(self, name: str, method: Method[Request, Response], request: Request) -> Response:
@@ -71,11 +71,11 @@ class Inquiry:
         return await self._ask(broker, method, request)
 
     async def of_all(self, method: Method[Request, Response], request: Request) -> Answers[Response]:
-        """Ask all that are registered."""
+        """Ask all registered brokers."""
         return await self.of_each(method, dict.fromkeys(self.state.brokers, request))
 
     async def of_each(self, method: Method[Request, Response], requests: Mapping[str, Request]) -> Answers[Response]:
-        """Ask some brokers at once, each its own question, by name."""
+        """Ask some brokers concurrently, each its own question, by name."""
         asked = sorted(requests)
         results = await asyncio.gather(
             *(self.of(name, method, requests[name]) for name in asked), return_exceptions=True
@@ -102,7 +102,7 @@ class Inquiry:
 
     @asynccontextmanager
     async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
-        """A channel for one question."""
+        """Return a channel for one call."""
         channel = self._broker_channels(broker)
         try:
             yield channel
@@ -110,12 +110,12 @@ class Inquiry:
             await channel.close()
 
     def lasting(self) -> "LastingInquiry":
-        """The same for one who asks again and again."""
+        """Return a client for repeated calls."""
         return LastingInquiry(self._keeper, self._broker_channels)
 
 
 class LastingInquiry(Inquiry):
-    """Questions that are asked again and again, so the channel to a broker is kept until `close`."""
+    """Client for repeated calls: the channel to a broker stays open until `close`."""
 
     def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
         super().__init__(keeper, broker_channels)

@@ -24,11 +24,11 @@ class Fate(BaseModel):
 
     broker: str
     group: str = Field(description="For whom; empty if it has not come into its topic.")
-    topic: str = Field(description="Of the place that tells it.")
+    topic: str = Field(description="Topic of the place that the fate is derived from.")
     position: int = Field(description="Of that place, in the log of the broker.")
     state: str = Field(
         description="`unread`, `in flight`, `put off`, `waits for retry`, `acknowledged`, `done`, `dead letter`, `was "
-        "dead letter`, `set aside`, `delayed`, `due`, `recalled`, `open`, `rolled back` or `ended`."
+        "dead letter`, `quarantined`, `delayed`, `due`, `recalled`, `open`, `rolled back` or `ended`."
     )
     attempts: int = Field(description="Deliveries that are known to have failed.")
     since_ms: int | None = Field(description="Since when it is so; null if that is not known.")
@@ -75,8 +75,8 @@ def _before_its_topic(places: Sequence[Place]) -> list[Fate]:
         words = "its transaction has ended; it is not known any more how, and the message is not in its topic"
         return [_fate(last, "", "ended", 0, None, None, words)]
     if last["set_aside"]:
-        words = f"set aside as {last['set_aside']} of the quarantine"
-        return [_fate(last, "", "set aside", 0, None, None, words)]
+        words = f"quarantined as {last['set_aside']}"
+        return [_fate(last, "", "quarantined", 0, None, None, words)]
     if last["pending"]:
         return [_fate(last, "", "delayed", 0, since_ms, due_ms, f"delayed until {_moment(due_ms)}")]
     words = f"was due at {_moment(due_ms)} and is not in its topic: on its way, or gone with time"
@@ -121,10 +121,10 @@ def _of_holding(group: str, place: Place, holding: Place, topic: str, has_gone_o
     failed = f", {_count(attempts)} failed before" if attempts else ""
     is_retry = place["topic"] != topic
     since_ms, due_ms = holding["popped_ms"], holding["due_ms"]
-    if holding["holding"] == "set aside":
-        words = f"set aside as {holding['set_aside']} of the quarantine{failed}"
-        return _fate(place, group, "set aside", attempts, None, None, words)
-    if holding["holding"] == "given out":
+    if holding["holding"] == "quarantined":
+        words = f"quarantined as {holding['set_aside']}{failed}"
+        return _fate(place, group, "quarantined", attempts, None, None, words)
+    if holding["holding"] == "delivered":
         if holding["put_off"]:
             words = (
                 f"put off by its consumer at {_moment(since_ms)} (failed, or needs longer): attempt {attempts + 2} at "
@@ -133,12 +133,12 @@ def _of_holding(group: str, place: Place, holding: Place, topic: str, has_gone_o
             return _fate(place, group, "put off", attempts, since_ms, due_ms, words)
         whom = f" to {holding['client_id']}" if holding["client_id"] else ""
         words = (
-            f"given out at {_moment(since_ms)}{whom} for attempt {attempts + 1}, hidden until {_moment(due_ms)}{failed}"
+            f"delivered at {_moment(since_ms)}{whom} for attempt {attempts + 1}, hidden until {_moment(due_ms)}{failed}"
         )
         return _fate(place, group, "in flight", attempts, since_ms, due_ms, words)
     if holding["holding"] == "waits":
         if is_retry or attempts:
-            how = "given back by an operator" if place["redriven"] else f"failed {_times(attempts)}"
+            how = "redriven by an operator" if place["redriven"] else f"failed {_times(attempts)}"
             words = f"{how}, waits for attempt {attempts + 1}" + (f" since {_moment(place['stored_ms'])}" * is_retry)
             return _fate(
                 place, group, "waits for retry", attempts, place["stored_ms"] if is_retry else None, None, words

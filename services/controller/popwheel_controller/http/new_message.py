@@ -1,4 +1,4 @@
-"""A message that a caller of the admin API sends, as a client would send it (pure)."""
+"""Messages sent through the admin API, as a client would send them (pure)."""
 
 import binascii
 from base64 import b64decode
@@ -13,9 +13,9 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageTy
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The longest body of a message, where no setting says less."""
+"""Upper limit of a message body; settings may lower it."""
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 4 // 3 + 64 * 1024
-"""The longest request: such a body in base64, and all else."""
+"""Upper limit of a request: such a body in base64, and the other fields."""
 _TIME_MS_MAX: Final = 2**47
 _NAMES_MAX: Final = 1_000
 _PIECE_LENGTH: Final = 128 * 1024
@@ -44,7 +44,7 @@ class NewMessage(BaseModel, extra="forbid"):
 def send_request(
     new: NewMessage, body: bytes, topic: str, message_id: str, now_ms: int, host: str
 ) -> SendMessageRequest:
-    """The request that sends a message.
+    """Return the request that sends a message.
 
     Args:
         new: the message.
@@ -89,7 +89,7 @@ def send_request(
 
 
 def decoded(new: NewMessage) -> Iterator[bytes]:
-    """The body of a message, piece by piece, as a long one takes a while.
+    """Decode the body of a message, piece by piece, as a long one takes a while.
 
     Raises:
         StatusError: BAD_REQUEST: it is no base64, or no text.

@@ -13,19 +13,19 @@ LISTED_MAX: Final = 1_000
 _LAST: Final = chr(0x10FFFF)
 """Character after all characters of names."""
 
-Prefix = Annotated[str, Query(max_length=255, description="Only those whose names begin so.")]
-After = Annotated[str, Query(max_length=255, description="Only those that come after this: `next` of the page before.")]
-Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="At most so many.")]
+Prefix = Annotated[str, Query(max_length=255, description="Only names with this prefix.")]
+After = Annotated[str, Query(max_length=255, description="Only names after this one: `next` of the previous page.")]
+Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="Maximum number of entries.")]
 
 
 def page_of(named: NameMap[Named], prefix: str, after: str, limit: int) -> tuple[list[Named], int, bool]:
-    """Some of what has names with a prefix, how many do, and whether there are more.
+    """Return a page of entries whose names have a prefix, the number of all of these, and whether more follow.
 
     Args:
-        named: all there is.
+        named: all entries.
         prefix: of the names; empty for all.
         after: the last name of the page before; empty for the first page.
-        limit: so many at the most.
+        limit: maximum number.
     """
     end = prefix + _LAST
     names = islice(takewhile(lambda name: name < end, named.after(max(prefix, after))), limit + 1)

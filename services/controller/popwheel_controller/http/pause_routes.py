@@ -1,4 +1,4 @@
-"""The admin API's part on pauses: `/api/v1/topics/{name}/pause`, `/resume`, and the same of groups."""
+"""Routes of the admin API about pauses: `/api/v1/topics/{name}/pause`, `/resume`, and the same of groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +14,17 @@ from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topi
 from popwheel_controller.http.guard import DryRun, Note
 from popwheel_controller.http.refusal import refusal
 
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("There is none of that name.")}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
 
 Pause = Callable[[ClusterState, str, int], ClusterUpdate | None]
 
 
 def pause_router(keeper: StateKeeper, clock: Clock) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
-        keeper: holds and changes the state.
-        clock: since when something is paused.
+        keeper: of the cluster's state.
+        clock: of the pauses.
     """
     router = APIRouter()
 
@@ -42,22 +42,22 @@ def pause_router(keeper: StateKeeper, clock: Clock) -> APIRouter:
 
     @router.post("/topics/{name}/pause", tags=["topics"], responses=_NOT_FOUND)
     async def pause_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
-        """Deliver nothing of a topic to any group, until it is resumed. Sends are stored."""
+        """Pause a topic: deliver none of its messages until it is resumed. Sends are stored."""
         return await set_topic(note, name, clock.wall_ms(), dry_run)
 
     @router.post("/topics/{name}/resume", tags=["topics"], responses=_NOT_FOUND)
     async def resume_this_topic(note: Note, dry_run: DryRun, name: str = Path()) -> Topic:
-        """Deliver a topic's messages again."""
+        """Resume a topic."""
         return await set_topic(note, name, 0, dry_run)
 
     @router.post("/groups/{name}/pause", tags=["groups"], responses=_NOT_FOUND)
     async def pause_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
-        """Deliver nothing to a consumer group, until it is resumed. What it has it may acknowledge."""
+        """Pause a consumer group: deliver nothing to it until it is resumed. It may acknowledge messages in flight."""
         return await set_group(note, name, clock.wall_ms(), dry_run)
 
     @router.post("/groups/{name}/resume", tags=["groups"], responses=_NOT_FOUND)
     async def resume_this_group(note: Note, dry_run: DryRun, name: str = Path()) -> Group:
-        """Deliver messages to a consumer group again."""
+        """Resume a consumer group."""
         return await set_group(note, name, 0, dry_run)
 
     return router

@@ -1,4 +1,4 @@
-"""The admin API's part on polls: `/api/v1/polls` (docs/internals/waiting-polls.md). Each proxy knows its own."""
+"""Routes of the admin API about polls: `/api/v1/polls` (docs/internals/waiting-polls.md). Each proxy knows its own."""
 
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
@@ -45,32 +45,32 @@ class Polls(BaseModel):
 
 
 class PollPage(BaseModel):
-    """Some polls, by proxy, topic and group. A page may be empty and not the last."""
+    """Some polls, by proxy, topic and group. A page may be empty although more follow."""
 
     polls: list[Polls]
     unanswered: list[SilentProxy]
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
 
 
-_BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("That is no place to go on from, or no name.")}
+_BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}
 
 
 def poll_router(inspections: Inspections, processes: Processes, clock: Clock) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
-        inspections: the proxies that can be asked.
-        processes: the proxies that there are.
-        clock: says when a page takes too long.
+        inspections: to ask the proxies.
+        processes: list of the proxies.
+        clock: limits the time for a page.
     """
     router = APIRouter(tags=["clients"])
 
     @router.get("/polls", responses=_BAD_PLACE)
     async def list_polls(
-        group: str = Query(default="", max_length=255, description="Of this group alone."),
-        topic: str = Query(default="", max_length=255, description="For this topic alone."),
-        after: str = Query(default="", max_length=4_096, description="`next` of the page before."),
-        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="At most so many.")] = _LISTED,
+        group: str = Query(default="", max_length=255, description="Only of this group."),
+        topic: str = Query(default="", max_length=255, description="Only for this topic."),
+        after: str = Query(default="", max_length=4_096, description="`next` of the previous page."),
+        limit: Annotated[int, Query(ge=1, le=_LISTED_MAX, description="Maximum number of entries.")] = _LISTED,
     ) -> PollPage:
         """List polls by group and topic: how they wait, and how they ended."""
         if group:
@@ -136,17 +136,17 @@ def _next(proxy: str, topic: str, group: str) -> str:
     return "/".join(quote(each, safe="") for each in (proxy, topic, group))
 
 
-def _polls(proxy: str, told: pb.PollInfo) -> Polls:
+def _polls(proxy: str, poll: pb.PollInfo) -> Polls:
     return Polls(
         proxy=proxy,
-        group=told.group,
-        topic=told.topic,
-        mode=told.mode,
-        polls=told.polls,
-        brokers_waited_at=told.brokers_waited_at,
-        is_long_polling=told.long_polls,
-        is_short_polling_hit=told.short_hits,
-        is_pop_with_notify=told.pops_with_notify,
-        wakeups=told.wakeups,
-        empty_wakeups=told.empty_wakeups,
+        group=poll.group,
+        topic=poll.topic,
+        mode=poll.mode,
+        polls=poll.polls,
+        brokers_waited_at=poll.brokers_waited_at,
+        is_long_polling=poll.long_polls,
+        is_short_polling_hit=poll.short_hits,
+        is_pop_with_notify=poll.pops_with_notify,
+        wakeups=poll.wakeups,
+        empty_wakeups=poll.empty_wakeups,
     )

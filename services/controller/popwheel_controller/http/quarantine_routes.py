@@ -1,4 +1,4 @@
-"""The admin API's part on poison messages: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
+"""Routes of the admin API about poison messages: `/api/v1/quarantine/...` (docs/operate/messages.md)."""
 
 from typing import Annotated, Any
 
@@ -24,26 +24,28 @@ BornMs = Annotated[
 
 
 class QuarantineEntry(BaseModel):
-    """A record that was set aside as poison."""
+    """Poison message in the quarantine."""
 
     broker: str
-    id: str = Field(description="Names it at its broker.")
-    step: str = Field(description="At which it failed.")
+    id: str = Field(description="Id at its broker.")
+    step: str = Field(description="Step at which it failed.")
     reason: str = Field(description="The error.")
-    set_aside_ms: int = Field(description="When that was, in milliseconds since 1970.")
+    set_aside_ms: int = Field(description="When it was quarantined, in milliseconds since 1970.")
     group: str = Field(description="Whose delivery it was; empty for none.")
     topic: str
     queue_id: int
     queue_offset: int
     position: int = Field(description="Of the record that failed, in the commit log.")
-    taken: bool = Field(description="Whether it was taken from its way; else it stays there, and this is a note.")
+    taken: bool = Field(
+        description="Whether it was removed from its place; else it is still there, and this entry only reports it."
+    )
 
 
 class QuarantineList(BaseModel):
     """Poison messages of all brokers that answered, the oldest first."""
 
     entries: list[QuarantineEntry]
-    total: int = Field(description="How many there are, also of those that are not listed.")
+    total: int = Field(description="Number of all, listed or not.")
     unanswered: list[Silence]
 
 
@@ -63,17 +65,17 @@ class QuarantineChange(BaseModel):
 
     broker: str
     id: str
-    changed: bool = Field(description="False: nothing is set aside under that id (any more).")
+    changed: bool = Field(description="False: the quarantine has no such id (any more).")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     400: refusal("That is no id."),
-    500: refusal("It failed again, and stays set aside; or the broker is away."),
+    500: refusal("It failed again, and stays in the quarantine; or the broker is unavailable."),
 }
 
 
 def quarantine_router(inquiry: Inquiry) -> APIRouter:
-    """The routes of the admin API below `/quarantine`.
+    """Return the routes of the admin API below `/quarantine`.
 
     Args:
         inquiry: asks the brokers.
@@ -86,7 +88,7 @@ def quarantine_router(inquiry: Inquiry) -> APIRouter:
     ) -> QuarantineList:
         return _list(await inquiry.of_all(QUARANTINE_LIST, pb.QuarantineListRequest(limit=limit)), limit)
 
-    @router.get("/{broker}/{id}", responses={**_REFUSED, 404: refusal("Nothing is set aside under that id.")})
+    @router.get("/{broker}/{id}", responses={**_REFUSED, 404: refusal("The quarantine has no such id.")})
     async def show_quarantined(
         broker: str,
         id: str,  # noqa: A002 - as the path says it
@@ -126,7 +128,7 @@ def _list(answers: Answers[pb.QuarantineListResponse], limit: int) -> Quarantine
 
 
 async def _is_there(inquiry: Inquiry, broker: str, entry_id: str) -> bool:
-    """Return whether something is set aside under an id."""
+    """Return whether the quarantine has an id."""
     try:
         await inquiry.of(broker, QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry_id))
     except StatusError as error:
@@ -184,7 +186,7 @@ def _fields(broker: str, entry: pb.QuarantineEntry) -> dict[str, Any]:
         "id": entry.id,
         "step": entry.step,
         "reason": entry.reason,
-        "set_aside_ms": entry.set_aside_ms,
+        "set_aside_ms": entry.quarantined_ms,
         "group": entry.group,
         "topic": entry.topic,
         "queue_id": entry.queue_id,

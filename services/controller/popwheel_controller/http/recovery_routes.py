@@ -1,4 +1,4 @@
-"""The admin API's part on a lost store: `/api/v1/cluster/recovery`."""
+"""Routes of the admin API about a lost store: `/api/v1/cluster/recovery`."""
 
 import asyncio
 from dataclasses import asdict
@@ -21,10 +21,10 @@ from popwheel_rpc.methods import NAME_LIST
 
 _PAGE: Final = 1_000
 _SHOWN_MAX: Final = 1_000
-"""Topics, groups and findings that an answer has at the most; of all it has the number."""
+"""Limit of topics, groups and findings in an answer; it has the number of all."""
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
-    409: refusal("Topics or groups are there already under other ids, or were changed meanwhile."),
+    409: refusal("Topics or groups exist under other ids, or were changed meanwhile."),
     429: refusal("There were more than the cluster may hold."),
     500: refusal("A broker group that is registered does not answer (`HA_NOT_AVAILABLE`), or none is registered."),
 }
@@ -37,8 +37,8 @@ class RecoveryWish(BaseModel):
 
     adopt: bool = Field(
         default=False,
-        description="Topics and groups that were made again since keep their settings, and get their former ids. "
-        "Groups that are as a first use makes them get their former settings, too.",
+        description="Topics and groups that were created again keep their settings, and get their former ids. "
+        "Groups with the settings of a first use get their former settings, too.",
     )
 
 
@@ -51,24 +51,24 @@ class RecoveryFinding(BaseModel):
 
 
 class Recovery(BaseModel):
-    """Names that came back, or would come back."""
+    """Topics and groups that were restored, or would be."""
 
     brokers: list[str] = Field(description="The broker groups that were asked.")
-    topics: list[Topic] = Field(description="The first 1,000 of those that came back.")
+    topics: list[Topic] = Field(description="The first 1,000 restored ones.")
     topics_total: int
-    groups: list[Group] = Field(description="The first 1,000 of those that came back.")
+    groups: list[Group] = Field(description="The first 1,000 restored ones.")
     groups_total: int
-    kept_total: int = Field(description="Number of topics and groups that were made since, and stay.")
+    kept_total: int = Field(description="Number of topics and groups that were created since, and stay.")
     findings: list[RecoveryFinding] = Field(description="The first 1,000.")
     findings_total: int
 
 
 def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: Inquiry) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
         options: defaults and limits of topics and groups.
-        keeper: holds and changes the state.
+        keeper: of the cluster's state.
         inquiry: asks the brokers.
     """
     router = APIRouter(prefix="/cluster", tags=["cluster"])
@@ -76,15 +76,14 @@ def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: In
 
     @router.post("/recovery", responses=_REFUSED)
     async def recover(wish: RecoveryWish, note: Note, dry_run: DryRun) -> Recovery:
-        """Bring back the topics and groups that brokers have in their logs, after the controllers' store was lost.
+        """Restore topics and groups from the logs of brokers, after the controllers' store was lost.
 
-        They get the ids that they had, and their settings, as far as a log has them. Where nothing was lost, nothing
-        is changed.
+        They get their former ids, and their settings as far as a log has them. If nothing was lost, nothing changes.
         """
-        async with turn:  # each holds all names of all brokers
+        async with turn:  # each call has all names of all brokers in memory
             brokers = await _known_by_all(inquiry)
             state = keeper.state
-            # Of 100,000 names it takes a second; the state does not change under its hands.
+            # It takes a second with 100,000 names; the state is immutable meanwhile.
             plan = await asyncio.to_thread(plan_recovery, state, options, brokers, adopt=wish.adopt)
             if not dry_run:
                 await keeper.change(plan.decide)
@@ -105,7 +104,7 @@ def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: In
 
 
 async def _known_by_all(inquiry: Inquiry) -> dict[str, BrokerNames]:
-    """Names that all broker groups know.
+    """Ask all broker groups for the names in their logs.
 
     Raises:
         StatusError: HA_NOT_AVAILABLE, one of them does not answer, or there is none.
@@ -119,7 +118,7 @@ async def _known_by_all(inquiry: Inquiry) -> dict[str, BrokerNames]:
     known: dict[str, BrokerNames] = {}
     silent: list[str] = []
     try:
-        for name in names:  # one after the other: what one of them says is large already
+        for name in names:  # one after the other, as each answer is large
             try:
                 known[name] = await _known_by(asking, name)
             except StatusError as error:
@@ -129,7 +128,7 @@ async def _known_by_all(inquiry: Inquiry) -> dict[str, BrokerNames]:
     if silent:
         raise StatusError(
             Code.HA_NOT_AVAILABLE,
-            f"what was there can't be told without all broker groups; no answer from {'; '.join(silent)}. Bring them "
+            f"a recovery needs the answers of all broker groups; no answer from {'; '.join(silent)}. Bring them "
             "back, or forget those that will not come back (popwheel admin broker forget)",
         )
     return known
@@ -142,7 +141,7 @@ async def _known_by(asking: LastingInquiry, name: str) -> BrokerNames:
 
 
 async def _listed(asking: LastingInquiry, name: str, *, groups: bool) -> tuple[dict[str, ListedName], NameListResponse]:
-    """All topics, or groups, of one broker, and its last answer."""
+    """Ask one broker for all its topics, or groups; return them with its last answer."""
     listed: dict[str, ListedName] = {}
     after = ""
     while True:

@@ -29,30 +29,30 @@ _ANSWER_S: Final = 6.0
 
 
 class SentMessage(BaseModel):
-    """A message that is stored."""
+    """Stored message."""
 
     message_id: str
     topic: str
     proxy: str = Field(description="Through which it was sent.")
     queue_offset: int | None = Field(description="Its offset in its queue; null for a delayed one.")
-    recall_handle: str | None = Field(description="Of a delayed one, by which it is taken back (`/timers/recall`).")
+    recall_handle: str | None = Field(description="Of a delayed message: handle to recall it (`/timers/recall`).")
 
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     400: refusal("A rule for messages is broken, or the topic takes no messages of this type."),
-    404: refusal("There is no such topic, and none is made on first use."),
+    404: refusal("No such topic, and none is created on first use."),
     413: refusal("The message is too long."),
-    504: refusal("It is not known whether the message is stored: look for its id."),
+    504: refusal("The outcome is unknown: search for the message id."),
 }
 
 
 class Sending:
-    """Sends messages through proxies in turn.
+    """Sender of messages, through one proxy after another.
 
     Args:
-        inspections: the proxies that can be asked.
+        inspections: to ask the proxies.
         clock: the time.
-        machine: what ids of messages begin with: sixteen hexadecimal digits.
+        machine: prefix of message ids, sixteen hexadecimal digits.
     """
 
     def __init__(self, inspections: Inspections, clock: Clock, machine: str) -> None:
@@ -62,12 +62,12 @@ class Sending:
         self._count = 0
 
     def next_id(self) -> str:
-        """An id that no other message has."""
+        """Return a new message id."""
         self._count += 1
         return message_id(self._clock.wall_ms(), self._machine, self._count)
 
     async def send(self, request: SendMessageRequest, sent_id: str, peer: str) -> tuple[str, SendMessageResponse]:
-        """Send a message, and say through which proxy. It is sent once: no other proxy is asked.
+        """Send a message once, through one proxy; return its name.
 
         Args:
             request: with one message.
@@ -75,7 +75,7 @@ class Sending:
             peer: where the caller is.
 
         Raises:
-            StatusError: as the proxy refuses it; or it did not answer, and nobody knows what became of the message.
+            StatusError: as the proxy refuses it; or it did not answer, and the outcome is unknown.
         """
         proxies = [each for each in self._inspections.all if each.is_proxy]
         if not proxies:
@@ -96,7 +96,7 @@ class Sending:
 
 
 def send_router(sending: Sending, clock: Clock) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         sending: sends.

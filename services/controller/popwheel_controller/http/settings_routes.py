@@ -1,6 +1,6 @@
-"""The admin API's part on settings in force: `/api/v1/settings`. What is secret is replaced, as in a debug bundle.
+"""Routes of the admin API about settings in force, for administrators only: `/api/v1/settings`.
 
-Nobody but administrators may see them.
+Secrets are replaced, as in a debug bundle.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Setting(BaseModel):
     """A setting of a process."""
 
     key: str = Field(description="As in a file of settings: `broker.flush`.")
-    value: Any = Field(description="What is secret is replaced.")
+    value: Any = Field(description="A secret is replaced.")
     source: str = Field(
         description="Where it came from: `default`, `file`, `environment` or `command line` (`--set` and flags, also "
         "those by which a process starts its children)."
@@ -63,7 +63,7 @@ def settings_router(
     views: GroupViews,
     own_pages: Mapping[str, Callable[[], Awaitable[bytes]]],
 ) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
         inspections: processes that can be asked.

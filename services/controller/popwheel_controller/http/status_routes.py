@@ -1,4 +1,4 @@
-"""The admin API's part on the cluster's processes: `/api/v1/cluster/status`."""
+"""Routes of the admin API about the cluster's processes: `/api/v1/cluster/status`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class ClusterProcess(BaseModel):
     name: str
     address: str = Field(description="host:port at which proxies reach a broker, clients a proxy.")
     pid: int | None = Field(description="Its number, if it runs on the controller's machine.")
-    since_ms: int = Field(description="Since when it is registered, in milliseconds since 1970.")
+    since_ms: int = Field(description="Time of its registration, in milliseconds since 1970.")
     ready: bool
     reason: str = Field(description="Why it is not ready; empty if it is.")
     replica: int | None = Field(description="Number of a broker within its broker group, whose name it has.")
-    role: str = Field(description="master or slave; empty of a proxy, and of a broker that was not given one.")
+    role: str = Field(description="master or slave; empty of a proxy, and of a broker without a role.")
 
 
 class ClusterStatus(BaseModel):
@@ -40,13 +40,13 @@ class ClusterStatus(BaseModel):
     broker_groups: list[BrokerGroupView]
 
 
-def cluster_look(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
-    """A look at all processes; each is asked whether it is ready, once for all who ask for it.
+def shared_status(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
+    """Return the status of all processes; concurrent requests share one round of readiness checks.
 
     Args:
         keeper: knows the cluster.
-        processes: who is there.
-        views: shows broker groups.
+        processes: list of the processes.
+        views: of broker groups.
     """
 
     async def look() -> ClusterStatus:
@@ -80,13 +80,13 @@ def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
     """The routes about processes.
 
     Args:
-        status: a look at all of them.
+        status: of all processes.
     """
     router = APIRouter(prefix="/cluster", tags=["cluster"])
 
     @router.get("/status")
     async def cluster_status() -> ClusterStatus:
-        """All brokers and proxies; each is asked whether it is ready, once for all who ask for it."""
+        """List all brokers and proxies with their readiness; concurrent requests share one check."""
         return await status.result()
 
     return router
@@ -94,12 +94,12 @@ def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
 
 async def _reasons(members: Sequence[Member]) -> list[str]:
     """Return for each member why it is not ready; empty if it is."""
-    if not any(each.health for each in members):  # of a standalone: a client, made for nothing, takes a turn of 10 ms
+    if not any(each.health for each in members):  # standalone: an unused client would cost 10 ms
         return [each.trouble for each in members]
     import httpx
 
     at_once = asyncio.Semaphore(_AT_ONCE)
-    # To read the authorities of the Internet takes long, and nobody is asked over TLS.
+    # Loading the public authorities takes long, and no check uses TLS.
     async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S, verify=False) as client:
         return await asyncio.gather(*(_reason(client, member, at_once) for member in members))
 

@@ -1,7 +1,7 @@
 """Stream of events with the new messages of a topic; it polls the brokers.
 
-A look costs a broker little however much came (`popwheel_broker.core.message_tail`), and a tail looks at all brokers
-at once, some times in two seconds. It lasts for ten minutes at the most: who looks on for longer asks again.
+A poll costs a broker little, however many messages there are (`popwheel_broker.core.message_tail`), and a tail polls
+all brokers at once, some times in two seconds. It ends after ten minutes at most; the client may open another.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from popwheel_controller.http.tails import AT_ONCE_MAX, Tails
 from popwheel_rpc.methods import MESSAGE_TAIL
 
 LASTS_S: Final = 600.0
-_LOOK_S: Final = 0.7
+_POLL_S: Final = 0.7
 _HEARTBEAT_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _HEADERS: Final = {"x-accel-buffering": "no"}
-"""Headers by which proxies pass events on at once."""
+"""Headers that make HTTP proxies forward events at once."""
 _TOO_MANY: Final = f"{AT_ONCE_MAX} tails are open, the most at the same time: close one, or browse instead"
 
 
@@ -41,8 +41,8 @@ class TailAsked:
     """Parameters of a tail.
 
     Args:
-        topic, lite_topic, key, tag: of which messages.
-        rate: so many a second at the most.
+        topic, lite_topic, key, tag: select the messages.
+        rate: limit of messages per second.
         sees_data: whether the caller may see bodies and properties.
         check: raises StatusError when the tail is to end: the topic is gone, or another controller leads.
     """
@@ -70,13 +70,13 @@ class _End(BaseModel):
 
 
 class Tail:
-    """One tail.
+    """Tail of one client.
 
     Args:
         inquiry: asks the brokers.
         clock: the time.
-        asked: what it shows.
-        tails: what is counted.
+        asked: its parameters.
+        tails: registry of open tails.
     """
 
     def __init__(self, inquiry: LastingInquiry, clock: Clock, asked: TailAsked, tails: Tails) -> None:
@@ -87,18 +87,18 @@ class Tail:
         self._places: dict[str, list[pb.TailPlace]] = {}
         self._silent: list[Silence] = []
         self._said: list[Silence] = []
-        """Silent brokers that the last event named."""
+        """Silent brokers in the last event about them."""
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The events, until the tail is over."""
+        """Yield the events, until the tail ends."""
         began_s = said_s = self._clock.monotonic()
         pace = TailPace(self._asked.rate, began_s)
-        await self._look(0)
+        await self._poll(0)
         yield b"event: begun\ndata: {}\n\n"
         while True:
             for event in self._about_silence():
                 yield event
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             now_s = self._clock.monotonic()
             if now_s - began_s > LASTS_S:
                 yield _event("end", _End(code="OK", reason=f"it has lasted for {LASTS_S / 60:.0f} minutes: ask again"))
@@ -108,8 +108,8 @@ class Tail:
             except StatusError as error:
                 yield _event("end", _End(code=code_name(error.code), reason=error.message))
                 return
-            shown, skipped = await self._look(pace.room(now_s))
-            pace.looked(len(shown), skipped)
+            shown, skipped = await self._poll(pace.room(now_s))
+            pace.polled(len(shown), skipped)
             self._tails.shown.inc(len(shown))
             self._tails.skipped.inc(skipped)
             for message in shown:
@@ -122,8 +122,8 @@ class Tail:
                 said_s = now_s
                 yield b": nothing came\n\n"
 
-    async def _look(self, room: int) -> tuple[list[ListedMessage], int]:
-        """The newest of what came since the last look, as many as there is room for, and how many others came."""
+    async def _poll(self, room: int) -> tuple[list[ListedMessage], int]:
+        """Return the newest messages since the last poll, within the limit, and the number of the others."""
         asked = self._asked
         requests = {
             name: pb.MessageTailRequest(
@@ -150,7 +150,7 @@ class Tail:
         return shown, passed_over + len(found) - len(newest)
 
     def _about_silence(self) -> list[bytes]:
-        """An event if other brokers do not answer than before."""
+        """Return an event if the set of silent brokers has changed."""
         if self._silent == self._said:
             return []
         self._said = self._silent
@@ -158,13 +158,13 @@ class Tail:
 
 
 class TailResponse(StreamingResponse):
-    """Answers with the events of a tail, or refuses it if too many are open.
+    """Response with the events of a tail; refused if too many are open.
 
     Args:
         inquiry: asks the brokers.
         clock: the time.
-        asked: what it shows.
-        tails: those that are open.
+        asked: its parameters.
+        tails: registry of open tails.
     """
 
     def __init__(self, inquiry: Inquiry, clock: Clock, asked: TailAsked, tails: Tails) -> None:
@@ -174,7 +174,7 @@ class TailResponse(StreamingResponse):
         super().__init__(self._events, media_type="text/event-stream", headers=_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer. A client that takes nothing is let go when the tail would have ended."""
+        """Send the events. A client that stops reading is disconnected when the tail would have ended."""
         if self._tails.open >= AT_ONCE_MAX:
             await refusal(429, Code.TOO_MANY_REQUESTS, _TOO_MANY)(scope, receive, send)
             return
@@ -190,5 +190,5 @@ class TailResponse(StreamingResponse):
 
 
 def _event(kind: str, data: BaseModel) -> bytes:
-    """An event as `text/event-stream` has it. JSON has no line breaks of its own."""
+    """Encode an event for `text/event-stream`; JSON has no line breaks."""
     return f"event: {kind}\ndata: {data.model_dump_json()}\n\n".encode()

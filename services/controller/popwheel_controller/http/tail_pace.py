@@ -3,12 +3,12 @@
 from typing import Final
 
 RATE_MAX: Final = 50
-"""Messages a second."""
+"""Messages per second."""
 _PART: Final = 0.99
 
 
 class TailPace:
-    """Pace of a tail: a limit of messages a second.
+    """Rate limiter of a tail.
 
     Args:
         rate: messages a second.
@@ -23,13 +23,13 @@ class TailPace:
 
     def room(self, now_s: float) -> int:
         """Return how many messages may be shown now: at most those of one second."""
-        # A part of a message is kept beyond that: else a look that comes late would lose it again and again.
+        # Fractions are carried over: else late polls would lose them each time.
         self._room = min(self._rate + _PART, self._room + self._rate * (now_s - self._at_s))
         self._at_s = now_s
         return int(self._room)
 
-    def looked(self, shown: int, skipped: int) -> None:
-        """A look has shown some, and passed others over."""
+    def polled(self, shown: int, skipped: int) -> None:
+        """Record a poll: messages shown, and messages skipped."""
         self._room -= shown
         self._skipped += skipped
 

@@ -1,4 +1,4 @@
-"""The admin API's `/api/v1/topics/{name}/tail`: what comes to a topic from now on, as server-sent events."""
+"""The admin API's `/api/v1/topics/{name}/tail`: new messages of a topic, as server-sent events."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,19 +19,19 @@ from popwheel_controller.http.tails import Tails
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "The events."},
-    404: refusal("There is no such topic."),
-    429: refusal("As many tails as there may be are open."),
+    404: refusal("No such topic."),
+    429: refusal("The limit of open tails is reached."),
 }
 
 
 def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None], tails: Tails) -> APIRouter:
-    """The routes.
+    """Return the routes.
 
     Args:
         inquiry: asks the brokers.
-        clock: for how long a tail lasts.
+        clock: limits the duration of a tail.
         check_leads: raises StatusError while another controller is to be asked.
-        tails: those that are open.
+        tails: registry of open tails.
     """
     router = APIRouter(tags=["topics"])
 
@@ -44,9 +44,9 @@ def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None],
         lite_topic: LiteTopic = "",
         rate: Annotated[int, Query(ge=1, le=RATE_MAX, description="At most so many messages a second.")] = RATE_MAX,
     ) -> TailResponse:
-        """Messages that come to a topic from now on. No group gets or loses any by that.
+        """Stream the new messages of a topic; consumer groups are not affected.
 
-        Events: `begun`, once what comes is sure to be seen; `message`, like one of `browse`; `skipped`, the `count` of
+        Events: `begun`, when no new message will be missed; `message`, like one of `browse`; `skipped`, the `count` of
         messages that were too many; `unanswered`, brokers that do not answer, when these change; `end`, with a `code`
         and a `reason`, after ten minutes or when the topic is gone.
         """

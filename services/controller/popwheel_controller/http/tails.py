@@ -8,10 +8,10 @@ AT_ONCE_MAX: Final = 8
 
 
 class Tails:
-    """The tails that are open at this process.
+    """Registry of the open tails of this process.
 
     Args:
-        registry: where they are shown.
+        registry: for their metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -22,6 +22,6 @@ class Tails:
         self.shown = Counter("popwheel_controller_tail_messages", "Messages that tails showed", registry=registry)
         self.skipped = Counter(
             "popwheel_controller_tail_skipped",
-            "Messages that tails passed over, as more came than they may show",
+            "Messages that tails skipped, as more arrived than they may show",
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""The admin API's part on delayed messages: `/api/v1/timers/...`."""
+"""Routes of the admin API about delayed messages: `/api/v1/timers/...`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from popwheel_controller.http.inquiry import Answers, Silence
 from popwheel_controller.http.refusal import refusal
 from popwheel_controller.http.timers import TimerPage, Timers
 
-_LIMIT_MAX = 1_000  # of what a broker lists
+_LIMIT_MAX = 1_000  # entries in a broker's answer
 _TOPICS_MAX = 1_000
 _WITHIN_MS_MAX = 366 * 24 * 3600 * 1000
 _BOUNDS_MS = "60000,600000,3600000,21600000,86400000,604800000,1209600000,3456000000"  # a minute to 40 days
@@ -41,17 +41,17 @@ class BrokerTimers(BaseModel):
     """The timer of one broker."""
 
     broker: str
-    pending: int = Field(description="Messages that wait for their time.")
-    recalled: int = Field(description="Messages taken back, as far as the broker remembers them.")
+    pending: int = Field(description="Delayed messages that are not due yet.")
+    recalled: int = Field(description="Recalled messages, as far as the broker remembers them.")
     read_time_ms: int = Field(description="Up to when its wheel was read, in milliseconds since 1970.")
     write_time_ms: int = Field(description="Up to when its wheel was written, in milliseconds since 1970.")
-    behind_ms: int = Field(description="By how much the oldest message that is due and was not delivered is late.")
+    behind_ms: int = Field(description="Delay of the oldest message that is due and not delivered.")
 
 
 class TimerStats(BaseModel):
     """Delayed messages at a glance, of all brokers that answered."""
 
-    pending: int = Field(description="Messages that wait for their time.")
+    pending: int = Field(description="Delayed messages that are not due yet.")
     horizons: list[Horizon]
     topics: list[TopicCount] = Field(description="Those of which most are pending; all others as `(other)`.")
     brokers: list[BrokerTimers]
@@ -59,7 +59,7 @@ class TimerStats(BaseModel):
 
 
 class Timer(ShownBody):
-    """A message that waits for its time."""
+    """Delayed message."""
 
     due_ms: int = Field(description="When it is delivered, in milliseconds since 1970.")
     topic: str
@@ -67,16 +67,16 @@ class Timer(ShownBody):
     tag: str
     keys: list[str]
     broker: str
-    recall_handle: str = Field(description="With it the message can be taken back.")
+    recall_handle: str = Field(description="Handle to recall the message.")
     hidden: bool = Field(default=False, description="The token may not see the body.")
 
 
 class TimerList(BaseModel):
-    """Some messages that wait, the earliest first."""
+    """Some delayed messages, the earliest first."""
 
     timers: list[Timer]
     more: bool = Field(description="There may be more.")
-    next: str | None = Field(description="To be given as `after` for those that follow; null if none do.")
+    next: str | None = Field(description="Value of `after` for the next page; null at the end.")
     unanswered: list[Silence]
 
 
@@ -110,7 +110,7 @@ class Bucket(BaseModel):
 class TimerHistogram(BaseModel):
     """Delayed messages by when they are due, of all brokers that answered."""
 
-    pending: int = Field(description="Messages that wait for their time.")
+    pending: int = Field(description="Delayed messages that are not due yet.")
     buckets: list[Bucket]
     behind_ms: int | None = Field(
         description="By how much the oldest message that is due is late, at the slowest broker; null: none answered."
@@ -119,16 +119,16 @@ class TimerHistogram(BaseModel):
 
 
 _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
-    400: refusal("The handle was not given out for this topic."),
-    404: refusal("The broker holds no such message any more."),
+    400: refusal("The handle was not issued for this topic."),
+    404: refusal("The broker has no such message any more."),
     409: refusal("It is too late: the message has been or is being delivered."),
-    500: refusal("The broker that holds it is away."),
-    501: refusal("Recalling is switched off."),
+    500: refusal("Its broker is unavailable."),
+    501: refusal("Recall is disabled."),
 }
 
 
 def timer_router(timers: Timers) -> APIRouter:
-    """The routes of the admin API below `/timers`.
+    """Return the routes of the admin API below `/timers`.
 
     Args:
         timers: asks the brokers.
@@ -157,8 +157,10 @@ def timer_router(timers: Timers) -> APIRouter:
         topic: str = Query(default="", description="Whose messages; of all topics if left out."),
         within_ms: int = Query(default=600_000, ge=1, le=_WITHIN_MS_MAX, description="Due within this time from now."),
         limit: int = Query(default=100, ge=1, le=_LIMIT_MAX, description="At most this many."),
-        broker: str = Query(default="", description="Of this broker alone."),
-        after: str = Query(default="", description="`next` of the page before. A page may be empty and not the last."),
+        broker: str = Query(default="", description="Only of this broker."),
+        after: str = Query(
+            default="", description="`next` of the previous page. A page may be empty although more follow."
+        ),
     ) -> TimerList:
         return _list(await timers.page(topic, within_ms, limit, broker, after), sees_data=sees_data)
 

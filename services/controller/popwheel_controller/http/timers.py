@@ -1,7 +1,7 @@
-"""Asks the brokers about their delayed messages, for the admin API.
+"""Queries of the brokers' delayed messages, for the admin API.
 
-A list of the timers of all brokers goes from second to second, and within one from broker to broker. Each broker says
-how far it has looked; what others have beyond that waits for a later page.
+A list of all brokers' timers is ordered by second, and within a second by broker. Each broker reports how far it has
+scanned; timers of others beyond that are left for a later page.
 """
 
 import re
@@ -27,7 +27,7 @@ class TimerPage:
     Args:
         timers: each with its broker's name, the earliest first.
         next: where the next page goes on; None if this is the last.
-        unanswered: the brokers of which there is nothing.
+        unanswered: the brokers that did not answer.
     """
 
     timers: list[tuple[str, pb.TimerEntry]]
@@ -41,7 +41,7 @@ class _Place(NamedTuple):
     Args:
         slot_ms: the second.
         broker: the broker.
-        unit: of that second at that broker what stands behind this one; None for all.
+        unit: position within that second of that broker, exclusive; None for its start.
     """
 
     slot_ms: int = 0
@@ -54,7 +54,7 @@ class _Place(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "_Place":
-        """The place that a text names, as `str` has made it; the first of all for an empty one."""
+        """Parse a place made by `str`; an empty text is the first place."""
         if not text:
             return cls()
         match = _PLACE.fullmatch(text)
@@ -78,7 +78,7 @@ class _Place(NamedTuple):
 
 
 def _merged(answers: Answers[pb.TimerListResponse], limit: int) -> TimerPage:
-    """The first of what all brokers list, as far as each of them has looked."""
+    """Merge the brokers' lists, as far as each of them has scanned."""
     ends = [_Place.at_broker(name, answer.next) for name, answer in answers.given.items() if answer.HasField("next")]
     end = min(ends, key=lambda each: each[:2], default=None)
     found = [
@@ -95,7 +95,7 @@ def _merged(answers: Answers[pb.TimerListResponse], limit: int) -> TimerPage:
 
 
 class Timers:
-    """Delayed messages, wherever they are.
+    """Delayed messages of all brokers.
 
     Args:
         inquiry: asks the brokers.
@@ -109,7 +109,7 @@ class Timers:
         return await self._inquiry.of_all(TIMER_STATS, pb.TimerStatsRequest())
 
     async def histogram(self, topic: str, bounds_ms: Sequence[int]) -> Answers[pb.TimerHistogramResponse]:
-        """Numbers of messages that are due within given times.
+        """Count the messages that are due within given times.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND.
@@ -119,13 +119,13 @@ class Timers:
         return await self._inquiry.of_all(TIMER_HISTOGRAM, pb.TimerHistogramRequest(topic=topic, bounds_ms=bounds_ms))
 
     async def page(self, topic: str, within_ms: int, limit: int, broker: str, after: str) -> "TimerPage":
-        """Some delayed messages, in the order of the seconds in which timers look at them next.
+        """List delayed messages, in the order of the seconds in which the timer handles them next.
 
         Args:
-            topic: whose they are; empty for those of all topics.
+            topic: of the messages; empty for all topics.
             within_ms: due within this time from now.
-            limit: so many at the most.
-            broker: where they are; empty for all brokers.
+            limit: maximum number.
+            broker: of the messages; empty for all brokers.
             after: `next` of the page before; empty for the first one.
 
         Raises:
@@ -142,7 +142,7 @@ class Timers:
         return _merged(await self._inquiry.of_each(TIMER_LIST, requests), limit)
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Take a message back; its id.
+        """Recall a message; return its id.
 
         Raises:
             StatusError: ILLEGAL_TOPIC; as the broker says; HA_NOT_AVAILABLE if it is away, BAD_REQUEST if the handle is

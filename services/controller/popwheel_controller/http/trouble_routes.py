@@ -1,4 +1,4 @@
-"""The admin API's part on what is wrong now: `/api/v1/trouble` (docs/operate/monitor.md)."""
+"""Routes of the admin API about current problems: `/api/v1/trouble` (docs/operate/monitor.md)."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,21 +19,21 @@ class Problem(BaseModel):
 
     id: str = Field(description="Name of the alert, or of the rule where there is no alert.")
     severity: str = Field(description="warning or critical.")
-    what: str = Field(description="What is wrong, in a sentence.")
-    object: str = Field(description="With which group, broker or process; empty for the cluster.")
+    what: str = Field(description="Description of the problem, in a sentence.")
+    object: str = Field(description="The affected group, broker or process; empty for the cluster.")
     since_ms: int | None = Field(
-        description="Since when this controller sees it, in milliseconds since 1970; null if it has just looked."
+        description="When this controller first saw it, in milliseconds since 1970; null if just now."
     )
-    fires: bool = Field(description="It has lasted for as long as the alert of Prometheus asks for.")
+    fires: bool = Field(description="Whether it has lasted for the duration of the Prometheus alert.")
     what_to_do: str
-    link: str = Field(description="The section of the documents that says more.")
+    link: str = Field(description="Link to the section of the documentation about it.")
 
 
 class Problems(BaseModel):
-    """All that is wrong as far as the controller knows, critical problems first."""
+    """All problems that the controller knows, critical ones first."""
 
     problems: list[Problem]
-    unanswered: list[Silence] = Field(description="Brokers whose last sample is missing: of them nothing is known.")
+    unanswered: list[Silence] = Field(description="Brokers without a recent sample: their state is unknown.")
 
 
 def trouble_router(
@@ -44,13 +44,13 @@ def trouble_router(
     status: Callable[[], Awaitable[ClusterStatus]],
     clock: Clock,
 ) -> APIRouter:
-    """The route.
+    """Return the route.
 
     Args:
-        findings: what may be wrong.
-        troubles: judges it.
+        findings: measurements.
+        troubles: judges them.
         inquiry: knows the brokers.
-        book: the last samples.
+        book: the latest samples.
         status: of the processes.
         clock: the time.
     """

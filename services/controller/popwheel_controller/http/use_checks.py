@@ -1,4 +1,4 @@
-"""Asks the brokers whether what a change of a topic or group needs of them is so."""
+"""Checks at the brokers before a change of a topic or group."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,11 +11,11 @@ from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.inquiry import Inquiry
 from popwheel_rpc.methods import DESCRIBE_USE
 
-_STOP_FIRST: Final = "stop its consumers, wait until nothing is given out or waits for a retry, and ask again"
+_STOP_FIRST: Final = "stop its consumers, wait until nothing is in flight or waits for a retry, and ask again"
 
 
 class UseChecks:
-    """Checks of what is in use.
+    """Checks whether topics and groups are in use.
 
     Args:
         inquiry: asks brokers.
@@ -64,8 +64,8 @@ class _Asked:
         return None
 
     async def _check_is_idle(self, state: ClusterState, group: str) -> None:
-        """Refuse another order while messages are with consumers, or on their way back: their order is the old one.
-        Clients ask for the order as they start, so they must be stopped, too.
+        """Refuse another order while messages are in flight or wait for a retry: they follow the old order. Clients
+        read the order when they start, so they must be stopped, too.
         """
         self._silent = self._silent or min(state.away, default="")
         used: Sequence[DescribeUseResponse] = ()
@@ -84,12 +84,12 @@ class _Asked:
         if polling or in_flight or retries:
             raise StatusError(
                 Code.PRECONDITION_FAILED,
-                f"the group {group} is in use, so its order can't change now: {in_flight} messages are given out, "
+                f"the group {group} is in use, so its order can't change now: {in_flight} messages are in flight, "
                 f"{retries} wait for a retry, clients poll at {polling} proxies; {_STOP_FIRST}",
             )
 
     async def _check_room(self, more: int) -> None:
-        """Refuse more queues than a broker has room for: sends to those would fail. One that is away is not asked."""
+        """Refuse more queues than a broker has room for, as sends to them would fail; skip unavailable brokers."""
         if self._rooms is None:
             answers = await self._inquiry.of_all(DESCRIBE_USE, DescribeUseRequest())
             self._rooms = {broker: answer.queues_room for broker, answer in answers.given.items()}

@@ -1,4 +1,4 @@
-"""The few calls of the Kubernetes API that the state store needs, and the client that makes them.
+"""Client of the few calls of the Kubernetes API that the controller needs.
 
 The client is the `kubernetes` package (the extra of that name), loaded only when this store is asked for; it blocks, so
 its calls run in threads.
@@ -20,10 +20,10 @@ Resource = Mapping[str, Any]
 Result = TypeVar("Result")
 
 _TIMEOUT_S = 5.0
-_THREADS = 16  # six watches wait in one each, and a call that was given up holds its own until its time is up
+_THREADS = 16  # one for each of six watches; a call that timed out occupies its thread until its own time-out
 _BUSY_TRIES = 4
 _BUSY_WAIT_S = 1.0  # what a 429 of the API server says in `Retry-After`
-_BODY_SHOWN = 300  # it says which field of what was sent is wrong
+_BODY_SHOWN = 300  # names the wrong field of a request
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -31,7 +31,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of resources.
+    """Kind of resources.
 
     Args:
         group: of the API; empty for the core's.
@@ -64,7 +64,7 @@ TOPICS = ResourceKind("popwheel.io", "v1", "topics", "Topic")
 
 
 class ApiConflictError(Exception):
-    """The resource is not of the version that the change was made from, or is there already, or gone (409, 404)."""
+    """Conflict: the resource has another version, exists already, or is gone (409, 404)."""
 
 
 class _ApiNotFoundError(Exception):
@@ -72,19 +72,19 @@ class _ApiNotFoundError(Exception):
 
 
 class ApiGoneError(Exception):
-    """The API server does not remember so far back: list anew (410)."""
+    """The resource version is too old for the API server: list anew (410)."""
 
 
 class ApiAwayError(OSError):
-    """The API server cannot be reached or cannot answer; what has become of a change is not known."""
+    """The API server cannot be reached or cannot answer; the outcome of a change is unknown."""
 
 
 class _ApiBusyError(ApiAwayError):
-    """The API server did nothing and asks to be asked later (429), as it does when a kind is quite new."""
+    """The API server asks to retry later (429), as it does for a new kind; nothing was done."""
 
 
 class ApiRefusalError(ApiAwayError):
-    """The API server does not take what it was asked, whatever becomes of other changes; nothing was done."""
+    """The API server refuses this request, which a retry does not change; nothing was done."""
 
 
 _KINDS_OF_ERROR = {400: ApiRefusalError, 403: ApiRefusalError, 422: ApiRefusalError, 429: _ApiBusyError}
@@ -94,46 +94,45 @@ class KubernetesApi(Protocol):
     """Resources of one namespace. All methods raise `ApiAwayError`."""
 
     async def get(self, kind: ResourceKind, name: str) -> Resource | None:
-        """The latest state of a resource; None if there is none."""
+        """Return the latest state of a resource; None if there is none."""
 
     async def list_some(self, kind: ResourceKind, labels: str, most: int | None) -> tuple[list[Resource], str, bool]:
-        """Resources with these labels, at most so many; the resource version from which a watch of all of them goes
-        on; and whether there are more.
+        """Return resources with these labels, up to a limit; the resource version to start a watch from; and whether
+        there are more.
         """
 
     async def create(self, kind: ResourceKind, resource: Resource) -> Resource:
-        """Make a resource; as it is stored.
+        """Create a resource; return it as stored.
 
         Raises:
-            ApiConflictError: there is one of its name.
+            ApiConflictError: one of its name exists.
         """
 
     async def patch(self, kind: ResourceKind, name: str, change: Resource, *, status: bool = False) -> Resource:
-        """Change a part of a resource and leave the rest (RFC 7396, "JSON Merge Patch"); as it is stored.
+        """Change a part of a resource (RFC 7396, "JSON Merge Patch"); return it as stored.
 
         Args:
             kind: of the resource.
             name: of the resource.
-            change: what is to be so; None for what is to go. If it names a resource version, it is made in place of
-                that version only.
-            status: whether it is a change of the status, and else of all but the status.
+            change: new values; None removes a field. With a resource version in it, it applies to that version only.
+            status: whether it changes the status, else all but the status.
 
         Raises:
-            ApiConflictError: it is of another version, or gone.
+            ApiConflictError: it has another version, or is gone.
         """
 
     async def delete(self, kind: ResourceKind, name: str, version: str | None) -> None:
-        """Delete a resource of that version, or of whichever it has.
+        """Delete a resource of that version, or of any.
 
         Raises:
-            ApiConflictError: it is of another version, or gone.
+            ApiConflictError: it has another version, or is gone.
         """
 
     async def watch(
         self, kind: ResourceKind, labels: str, since: str, timeout_s: float, saw: Callable[[Resource, bool], None]
     ) -> None:
-        """Have `saw` called with each change after a resource version, until the time is up or the watch ends: the
-        resource as it is now, or was last, and whether it is gone.
+        """Call `saw` with each change after a resource version, until the time-out or the end of the watch: the
+        latest state of the resource, and whether it is gone.
 
         Raises:
             ApiGoneError: that is too long ago.
@@ -168,8 +167,8 @@ class ClientKubernetesApi:
             ) from error
         self._namespace = namespace or _own_namespace()
         configuration = client.Configuration.get_default_copy()
-        # Who asks decides what is tried again: a repeated PUT meets its own first one and seems refused, four tries in
-        # a row outlast a lease, and after a 429 the thread would sleep (`_run` waits without one).
+        # Callers decide about retries: a repeated PUT would conflict with its own first one, four tries outlast a
+        # lease, and after a 429 the thread would sleep (`_run` waits without one).
         configuration.retries = False
         configuration.connection_pool_maxsize = _THREADS
         self._client = client.ApiClient(configuration)
@@ -218,8 +217,10 @@ class ClientKubernetesApi:
         def call() -> None:
             for event in self._events(kind, labels, since, timeout_s):
                 if event["type"] == "ERROR":
-                    told = event["object"]
-                    raise self._error(status=told.get("code"), reason=f"{told.get('reason')}: {told.get('message')}")
+                    status = event["object"]
+                    raise self._error(
+                        status=status.get("code"), reason=f"{status.get('reason')}: {status.get('message')}"
+                    )
                 loop.call_soon_threadsafe(saw, event["object"], event["type"] == "DELETED")
 
         await self._found(call)
@@ -240,7 +241,7 @@ class ClientKubernetesApi:
         return found
 
     def _events(self, kind: ResourceKind, labels: str, since: str, timeout_s: float) -> Iterator[Mapping[str, Any]]:
-        """The events of a watch, each a line. The client's own watch makes a client and a connection for each."""
+        """Yield the events of a watch, one per line. The package's own watch opens a connection each time."""
         query = {
             "labelSelector": labels,
             "resourceVersion": since,
@@ -264,8 +265,8 @@ class ClientKubernetesApi:
         body: Resource | None,
         timeout_s: float,
     ) -> Any:
-        """Send a request; the response, whose contents are still to be read. The client has a function for each kind
-        and verb, but to load those takes 100 MB and more than a second.
+        """Send a request; return the unread response. The package has a function for each kind and verb, but loading
+        them takes 100 MB and more than a second.
         """
         root = f"/apis/{kind.group}" if kind.group else "/api"
         path = f"{root}/{kind.version}/namespaces/{self._namespace}/{kind.plural}"
@@ -285,9 +286,9 @@ class ClientKubernetesApi:
         return response
 
     async def _run(self, call: Callable[[], Result]) -> Result:
-        """Make a call in a thread, and say in our words what went wrong.
+        """Make a call in a thread, and translate its errors.
 
-        One that was refused for now is made again, some times: it did nothing, and between its tries no thread waits.
+        A call that was refused with 429 is retried some times: it did nothing, and no thread waits between the tries.
         """
 
         def guarded() -> Result:
@@ -302,7 +303,7 @@ class ClientKubernetesApi:
                     raise ApiGoneError(str(error.reason)) from error
                 said = f"{error.status} {error.reason}: {str(error.body)[:_BODY_SHOWN]}"
                 raise _KINDS_OF_ERROR.get(error.status, ApiAwayError)(f"the API server answers {said}") from error
-            except Exception as error:  # urllib3 has many ways to say that nobody answered
+            except Exception as error:  # urllib3 has many errors for a missing answer
                 raise ApiAwayError(f"the API server cannot be reached: {error}") from error
 
         loop = asyncio.get_running_loop()
@@ -314,7 +315,7 @@ class ClientKubernetesApi:
         return await loop.run_in_executor(self._executor, guarded)
 
     async def _found(self, call: Callable[[], Result]) -> Result:
-        """The same, where nothing can be missing but the kind."""
+        """Make a call that fails with 404 only if the kind is missing."""
         try:
             return await self._run(call)
         except _ApiNotFoundError as error:

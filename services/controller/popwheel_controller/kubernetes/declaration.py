@@ -1,11 +1,11 @@
-"""A resource that declares a topic or a consumer group, and what is to be done about it next (pure).
+"""Resources that declare a topic or a consumer group, and the next step for each (pure).
 
-A resource that somebody made *leads*: what it declares is made, changed where it may be (`cluster/alteration.py`), and
-made again if it is gone. Nothing is deleted unless the resource is deleted itself with the policy `Delete`. A resource
-that a controller made, to show what came about otherwise, has the label `popwheel.io/shown` and *follows*: it goes when
-what it shows is gone, or somebody declares that.
+A user's resource *leads*: its topic or group is created, changed where that is allowed (`cluster/alteration.py`), and
+created again if it was deleted. It is deleted only with its resource, under the policy `Delete`. A resource that a
+controller made, to show another topic or group, has the label `popwheel.io/shown` and *follows*: it is deleted with
+what it shows, or when a user declares the same.
 
-Each step is decided anew on how things are then, so whatever became of the one before is no matter.
+Each step is decided on the current state, so the outcome of the previous step does not matter.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from popwheel_controller.options import ControllerOptions
 
 SHOWN: Final = "popwheel.io/shown"
 FINALIZER: Final = "popwheel.io/held"
-"""Finalizer that keeps a deleted resource until what it declares is deleted."""
+"""Finalizer that keeps a resource until its topic or group is deleted."""
 _DELETE: Final = "Delete"
 _HASH_DIGITS: Final = 10
 _READABLE: Final = 127
@@ -37,15 +37,15 @@ class Declaration:
     Args:
         resource: its name.
         version: its resource version.
-        name: of what it declares.
-        facts: what that is to be.
-        id: of the topic or group that it stands for; None if for none.
-        shown: whether a controller made it.
+        name: of the declared topic or group.
+        facts: its declared settings.
+        id: of the topic or group that it stands for; None if there is none.
+        shown: whether a controller created it.
         leaving: whether it is being deleted.
-        has_finalizer: whether its deletion waits for us.
-        deletes: whether what it declares is to be deleted with it.
-        rank: the first of several that name the same counts.
-        whole: all of it.
+        has_finalizer: whether its deletion waits for the controller.
+        deletes: whether its topic or group is deleted with it.
+        rank: of several with the same name the first one counts.
+        whole: the whole resource.
     """
 
     resource: str
@@ -68,7 +68,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Step that deletes it, if it still is the one that the resource stood for.
+    """Step that deletes the topic or group, if it still has the id in the status.
 
     Args:
         id: of that.
@@ -92,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete the resource, which shows what is not there."""
+    """Step that deletes the resource, as its topic or group does not exist."""
 
 
 Step = Make | Remove | Change | Drop
@@ -120,7 +120,7 @@ def declaration_of(kind: DeclaredKind[Named], resource: Resource) -> Declaration
 
 
 def owners(declarations: Iterable[Declaration]) -> Mapping[str, Declaration]:
-    """The resource that counts for each name: the oldest that somebody made, or else the oldest that shows it."""
+    """Return the resource that counts for each name: the oldest of a user, or else the oldest that shows it."""
     found: dict[str, Declaration] = {}
     for each in declarations:
         if not each.leaving and (each.name not in found or each.rank < found[each.name].rank):
@@ -139,11 +139,11 @@ def next_step(
     """Return the next step for a resource; None if there is none.
 
     Args:
-        kind: of what it declares.
-        state: the cluster as it is.
+        kind: of the declaration.
+        state: current state of the cluster.
         options: limits and defaults.
-        declaration: what it says.
-        owner: the resource that counts for what it declares (`owners`); None if no living one does.
+        declaration: of the resource.
+        owner: the resource that counts for its name (`owners`); None if there is no living one.
         now_ms: milliseconds since 1970.
     """
     found = kind.all_of(state).get(declaration.name)
@@ -152,7 +152,7 @@ def next_step(
     if declaration.shown:
         ours = owner is not None and owner.resource == declaration.resource
         if not ours or found is None or _differences(kind.facts(found), declaration.facts):
-            return _finalizer(declaration, wanted=False) or Drop()  # so that nothing else goes with it
+            return _finalizer(declaration, wanted=False) or Drop()  # drop only after the finalizer is gone
     elif owner is not None and owner.resource != declaration.resource:
         why = f"{kind.resource.plural}/{owner.resource} declares {kind.word} {declaration.name} already"
         return _refused(kind, declaration, "Taken", f"{why}; delete one of the two", now_ms)
@@ -167,8 +167,8 @@ def next_step(
             return refused_by(kind, state, declaration, error, now_ms)
         return _differs(kind, declaration, differences, why, now_ms)
     assert found is not None
-    told = condition(READY, holds=True, reason="Exists", message=f"{kind.word} {declaration.name} is there")
-    return _finalizer(declaration, declaration.deletes) or _status(kind, declaration, found.id, facts, told, now_ms)
+    ready = condition(READY, holds=True, reason="Exists", message=f"{kind.word} {declaration.name} is there")
+    return _finalizer(declaration, declaration.deletes) or _status(kind, declaration, found.id, facts, ready, now_ms)
 
 
 def change_of(
@@ -179,9 +179,9 @@ def change_of(
     step: Make | Remove,
     now_ms: int,
 ) -> ClusterUpdate | None:
-    """Return what a step changes in the cluster as it is now; None if it is as the step wants it.
+    """Return the change of the cluster that a step makes; None if nothing changes.
 
-    Both count as done by hand: what is removed rests, and what rests is made.
+    Both count as an operator's: a removed name may not be created on first use for a while, a declared one may.
 
     Raises:
         StatusError: it cannot be made.
@@ -197,12 +197,12 @@ def change_of(
 def refused_by(
     kind: DeclaredKind[Named], state: ClusterState, declaration: Declaration, error: StatusError, now_ms: int
 ) -> Step | None:
-    """Return the status of a resource whose declaration cannot be made, or changed.
+    """Return the status of a resource whose declaration cannot be applied.
 
     Args:
-        kind: of what it declares.
-        state: the cluster as it is.
-        declaration: what it says.
+        kind: of the declaration.
+        state: current state of the cluster.
+        declaration: of the resource.
         error: why.
         now_ms: milliseconds since 1970.
     """
@@ -214,12 +214,12 @@ def refused_by(
 
 
 def showing(kind: DeclaredKind[Named], found: Named, labels: Mapping[str, str]) -> Resource:
-    """The resource that shows what nobody declared.
+    """Return the resource that shows an undeclared topic or group.
 
     Args:
         kind: of what is shown.
         found: what is shown.
-        labels: that it has besides.
+        labels: further labels.
     """
     return {
         "apiVersion": kind.resource.api_version,
@@ -230,8 +230,8 @@ def showing(kind: DeclaredKind[Named], found: Named, labels: Mapping[str, str]) 
 
 
 def shown_name(name: str) -> str:
-    """The name of the resource that shows a topic or group: what can be read of its name, and a hash of it behind a
-    dot, so that it is nobody else's and stands in nobody's way.
+    """Return the name of the resource that shows a topic or group: the legal part of its name, a dot and a hash, so
+    that it is unique and collides with no user's resource.
     """
     readable = re.sub("[^a-z0-9-]", "-", name.lower()[:_READABLE]).strip("-") or "x"
     return f"{readable}.{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
@@ -244,8 +244,8 @@ def is_refused(resource: Resource) -> bool:
 
 
 def _farewell(declaration: Declaration, owner: Declaration | None, found: Named | None) -> Step | None:
-    """The step for a resource that is being deleted. What it declares goes with it only if the resource stands for that
-    very topic or group, says so, and nobody else declares it.
+    """Return the step for a resource that is being deleted. Its topic or group is deleted with it only if the ids
+    match, the policy is `Delete`, and no other resource declares it.
     """
     if not declaration.has_finalizer:
         return None
@@ -278,8 +278,8 @@ def _refused(
     kind: DeclaredKind[Named], declaration: Declaration, reason: str, message: str, now_ms: int
 ) -> Step | None:
     """Return the status of a refused resource, with the reason."""
-    told = condition(READY, holds=False, reason=reason, message=message)
-    return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, told, now_ms)
+    ready = condition(READY, holds=False, reason=reason, message=message)
+    return _finalizer(declaration, wanted=False) or _status(kind, declaration, None, {}, ready, now_ms)
 
 
 def _status(
@@ -287,7 +287,7 @@ def _status(
     declaration: Declaration,
     id_: int | None,
     facts: Facts,
-    told: Mapping[str, str],
+    ready: Mapping[str, str],
     now_ms: int,
 ) -> Step | None:
     """Write the status, if it is another one."""
@@ -298,7 +298,7 @@ def _status(
         "id": id_,
         "observedGeneration": declaration.whole["metadata"].get("generation"),
         **facts,
-        "conditions": with_conditions(old.get("conditions") or (), [told], now_ms),
+        "conditions": with_conditions(old.get("conditions") or (), [ready], now_ms),
     }
     change = {key: value for key, value in wanted.items() if old.get(key) != value}
     if not change:

@@ -20,17 +20,17 @@ _EXPONENTIAL = {"initialMs": "initial_ms", "maxMs": "max_ms", "multiplier": "mul
 
 @dataclass(frozen=True, slots=True)
 class DeclaredKind(Generic[Named]):
-    """A kind of what can be declared.
+    """Kind of object that can be declared.
 
     Args:
         resource: the kind of its resources.
-        word: what it is called in sentences.
-        name_key: under which key of its spec a resource says the name, if it is not its own.
-        defaults: facts of a resource that does not say them.
-        facts: all facts of one.
-        all_of: all there are.
-        is_name: whether a stored name is one that can be declared.
-        define: decides to make one, or to change one that is there (`define_topic`).
+        word: its name in sentences.
+        name_key: key of the spec with the name, if it differs from the resource's.
+        defaults: of missing settings.
+        facts: returns all settings of an object.
+        all_of: returns all objects of the cluster.
+        is_name: returns whether a stored name can be declared.
+        define: decides to create or change one (`define_topic`).
         delete: decides to delete one (`ClusterState.delete_topic`).
     """
 

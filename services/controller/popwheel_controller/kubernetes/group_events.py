@@ -1,6 +1,6 @@
-"""Events of Kubernetes about broker groups: what `kubectl describe brokergroup` and `kubectl get events` show of them.
+"""Kubernetes Events about broker groups, for `kubectl describe brokergroup` and `kubectl get events`.
 
-They are for people. What can't be written now is written later, and what comes too fast is left out.
+They are for people: events that cannot be written now are written later, and those above the rate limit are dropped.
 """
 
 from collections import deque
@@ -24,17 +24,17 @@ from popwheel_controller.kubernetes.group_status import time_text
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 EVENTS_PER_MINUTE: Final = 30
-"""The limit of all groups together. Kubernetes keeps each for an hour."""
+"""Limit of all groups together. Kubernetes stores each for an hour."""
 WAITING_MAX: Final = 100
-"""Events that the API server has yet to take."""
+"""Limit of events that wait to be written."""
 MESSAGE_LENGTH_MAX: Final = 1_000
-"""Kubernetes takes 1,024 bytes and no more."""
+"""Limit of a message; that of Kubernetes is 1,024 bytes."""
 _SOURCE: Final = "popwheel-controller"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """One event.
+    """Event about a broker group.
 
     Args:
         kind: `NORMAL`, `WARNING`.
@@ -48,13 +48,13 @@ class GroupEvent:
 
 
 def event_resource(event: GroupEvent, about: Resource, now_ms: int, number: int) -> Mapping[str, Any]:
-    """An event as Kubernetes has it (pure).
+    """Return the Kubernetes resource of an event (pure).
 
     Args:
         event: what to report.
         about: the `BrokerGroup`.
         now_ms: milliseconds since 1970.
-        number: of the event, so that two of one millisecond have other names.
+        number: of the event, so that events of the same millisecond have different names.
     """
     of = about["metadata"]
     time = time_text(now_ms)
@@ -86,7 +86,7 @@ class GroupEvents:
     Args:
         api: the API server.
         clock: the time.
-        registry: where it shows how many were left out.
+        registry: for the counter of dropped events.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, registry: CollectorRegistry) -> None:
@@ -98,12 +98,12 @@ class GroupEvents:
         self._since_s = clock.monotonic()
         self._left_out = Counter(
             "popwheel_controller_events_left_out",
-            "Events of Kubernetes that were not written: too many, or nobody takes them",
+            "Kubernetes Events that were not written: above the rate limit, or refused",
             registry=registry,
         )
 
     def note(self, event: GroupEvent, about: Resource) -> None:
-        """Queue an event to be written soon, if there were not too many."""
+        """Queue an event to be written soon; drop it above the limit."""
         now_s = self._clock.monotonic()
         if now_s - self._since_s >= 60:
             self._since_s, self._taken = now_s, 0
@@ -115,10 +115,10 @@ class GroupEvents:
         self._waiting.append(event_resource(event, about, self._clock.wall_ms(), self._number))
 
     async def write(self) -> None:
-        """Write those that wait.
+        """Write the queued events.
 
         Raises:
-            ApiAwayError: the API server takes none now, and they wait on; or it does not take some, which are left out.
+            ApiAwayError: the API server accepts none now, and they stay queued; or it refuses some, which are dropped.
         """
         refusal: ApiRefusalError | None = None
         while self._waiting:
@@ -136,5 +136,5 @@ class GroupEvents:
             raise refusal
 
     def clear(self) -> None:
-        """Forget those that wait: this controller leads no more."""
+        """Drop the queued events: this controller no longer leads."""
         self._waiting.clear()

@@ -1,8 +1,8 @@
-"""Shows in Kubernetes what the controller that leads knows, and takes an operator's wish from there.
+"""Mirror of roles and broker groups in Kubernetes, and switchovers that an operator requests there.
 
 Pods have their roles, each `BrokerGroup` has a status and events, and one that is annotated with
-`popwheel.io/switchover-to` is given another master. Nothing is decided by what is written here, and nobody waits for
-it: what cannot be written now is written later, as things are then.
+`popwheel.io/switchover-to` gets another master. No decision depends on what is written here, and no caller waits for
+it: after a failure the then current state is written later.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class _Outcome:
     """Outcome of a switchover.
 
     Args:
-        asked: what the annotation said.
-        condition: tells it.
+        asked: value of the annotation.
+        condition: that reports it.
     """
 
     asked: str
@@ -65,14 +65,14 @@ class _Leader:
 
 
 class KubernetesMirror:
-    """Works between `start` and `stop`: while this controller leads.
+    """Mirror that runs between `start` and `stop`, while this controller leads.
 
     Args:
         context: of the controller; its changes take a line of each switchover that an annotation asks for.
         api: the API server.
         address: host:port of this controller; the first part of the host is the name of its pod.
         overseer: knows the groups.
-        checkpoints: knows how fresh the progress is that slaves hold.
+        checkpoints: knows the age of the slaves' checkpoints.
         transfers: changes masters.
         roles: notifies when they change.
     """
@@ -99,7 +99,7 @@ class KubernetesMirror:
             "kubernetes-mirror",
             {
                 "roles of pods": self._mark_pods,
-                "status of broker groups": self._look_at_groups,
+                "status of broker groups": self._mirror_groups,
                 "events of broker groups": self._events.write,
             },
             _REST_S,
@@ -119,11 +119,11 @@ class KubernetesMirror:
         transfers.subscribe(self._refused)
 
     def start(self) -> None:
-        """Begin: this controller leads now."""
+        """Start: this controller leads now."""
         self._rounds.start()
 
     async def stop(self) -> None:
-        """End: it leads no more. A wish that was not told the outcome yet is taken up by the next one."""
+        """Stop: this controller no longer leads. The next leader processes requests without an outcome."""
         await self._rounds.stop()
         for task in self._switching.values():
             task.cancel()
@@ -156,7 +156,7 @@ class KubernetesMirror:
         if refusal is not None:
             raise refusal
 
-    async def _look_at_groups(self) -> None:
+    async def _mirror_groups(self) -> None:
         if not self._groups.runs:
             await self._groups.start()
         for group, state in list(self._overseer.groups.states.items()):
@@ -165,18 +165,18 @@ class KubernetesMirror:
                 self._check_leads()
                 outcome = self._outcomes.get(group)
                 await self._show(name, state, outcome)
-                await self._hear(name, group, outcome)
+                await self._process(name, group, outcome)
 
     async def _show(self, name: str, state: GroupState, outcome: _Outcome | None) -> None:
-        """Write the status of a group, if it is worth it."""
-        sight = self._overseer.sight(state.name)
-        conditions = [_ready(state, trouble(state, sight), gone=master_is_gone(state, sight))]
+        """Write the status of a group, if the change matters."""
+        views = self._overseer.replica_views(state.name)
+        conditions = [_ready(state, trouble(state, views), gone=master_is_gone(state, views))]
         if outcome is not None:
             conditions.append(outcome.condition)
         ages = [age.age_s for age in self._checkpoints.ages(state.name, self._clock.monotonic())]
         resource = self._groups.resources[name]
         status = resource.get("status") or {}
-        leader = _Leader(state.epoch, gone=master_is_gone(state, sight))
+        leader = _Leader(state.epoch, gone=master_is_gone(state, views))
         if event := _news(state, self._announced.get(state.name, _shown(status)), leader, conditions[0]["message"]):
             self._events.note(event, resource)
         self._announced[state.name] = leader
@@ -184,8 +184,8 @@ class KubernetesMirror:
         if change is not None:
             await self._groups.patch(name, {"status": change}, status=True)
 
-    async def _hear(self, name: str, group: str, outcome: _Outcome | None) -> None:
-        """Begin what an operator wishes of a group, or take the wish away once the outcome is shown."""
+    async def _process(self, name: str, group: str, outcome: _Outcome | None) -> None:
+        """Begin a requested switchover, or remove the request once its outcome is shown."""
         resource = self._groups.resources.get(name)
         if resource is None or group in self._switching:
             return
@@ -203,26 +203,26 @@ class KubernetesMirror:
     async def _switch(self, group: str, asked: str) -> None:
         """Switch a group to the master that an operator asked for."""
         known = self._overseer.groups.states.get(group)
-        before, told, result = "" if known is None else in_short(known), "", "done"
+        before, after, result = "" if known is None else in_short(known), "", "done"
         try:
             state = await self._led_by(group, asked)
-            told = f"{pod_name(group, state.master)} leads {group} in epoch {state.epoch}"
-            outcome = condition(SWITCHED_OVER, holds=True, reason="Done", message=told)
-            self._note(group, GroupEvent(NORMAL, "SwitchedOver", f"{told}, as asked for by an annotation"))
+            after = f"{pod_name(group, state.master)} leads {group} in epoch {state.epoch}"
+            outcome = condition(SWITCHED_OVER, holds=True, reason="Done", message=after)
+            self._note(group, GroupEvent(NORMAL, "SwitchedOver", f"{after}, as requested by an annotation"))
         except StatusError as error:
             outcome = condition(SWITCHED_OVER, holds=False, reason=code_name(error.code), message=error.message)
-            told, result = error.message, refused(code_name(error.code), error.code // 100)
-        except Exception as error:  # who asked gets an answer, and may ask again
+            after, result = error.message, refused(code_name(error.code), error.code // 100)
+        except Exception as error:  # the operator sees the failure, and may retry
             _logger.error("a switchover failed", group=group, to=asked, exc_info=error)
             outcome = condition(SWITCHED_OVER, holds=False, reason="Failed", message=repr(error))
-            told, result = repr(error), "failed"
-        await self._changes.note(
+            after, result = repr(error), "failed"
+        await self._changes.record(
             who=f"resource {self._where(group)}",
             address="",
             verb="broker switchover",
             object_=group,
             before=before,
-            after=told,
+            after=after,
             outcome=result,
         )
         self._outcomes[group] = _Outcome(asked, outcome)
@@ -245,8 +245,8 @@ class KubernetesMirror:
             self._refused(group, wrong)
             raise wrong
         state = self._overseer.groups.states.get(group)
-        if state is not None and state.master == to and not master_is_gone(state, self._overseer.sight(group)):
-            return state  # perhaps an earlier controller was not left the time to say so
+        if state is not None and state.master == to and not master_is_gone(state, self._overseer.replica_views(group)):
+            return state  # perhaps an earlier controller ended before it reported that
         return await self._transfers.switch(group, to)
 
     def _refused(self, group: str, why: StatusError) -> None:
@@ -270,19 +270,19 @@ def _shown(status: Mapping[str, Any]) -> _Leader | None:
 
 
 def _news(state: GroupState, before: _Leader | None, now: _Leader, message: str) -> GroupEvent | None:
-    """An event, if people know another leader than there is."""
+    """Return an event if the leader differs from the reported one."""
     if before == now or (before is not None and before.gone == now.gone and not before.epoch):
         return None
     if now.gone:
         return None if before is None or before.gone else GroupEvent(WARNING, "NoMaster", message)
-    told = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
+    leads = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
     if before is not None and before.gone and before.epoch == now.epoch:
-        return GroupEvent(NORMAL, "MasterReturned", told)
-    return GroupEvent(NORMAL, "Elected", told)
+        return GroupEvent(NORMAL, "MasterReturned", leads)
+    return GroupEvent(NORMAL, "Elected", leads)
 
 
 def _ready(state: GroupState, why: str, *, gone: bool) -> Mapping[str, str]:
     if gone:
         return condition(READY, holds=False, reason="NoMaster", message=why or "a master is about to be chosen")
-    told = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
-    return condition(READY, holds=True, reason="HasMaster", message=why or told)
+    leads = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
+    return condition(READY, holds=True, reason="HasMaster", message=why or leads)

@@ -1,8 +1,7 @@
-"""Topics or consumer groups as resources of Kubernetes, both ways: what somebody declares is made, and what came about
-otherwise is shown.
+"""Reconciler of topics or consumer groups with Kubernetes resources: applies declarations, and shows the others.
 
-What is to be done is decided in `declaration`; this carries it out, while this controller leads. Nobody waits for it:
-with the API server away all goes on, and the next round finds things as they are then.
+`declaration` decides the steps; they are executed here, while this controller leads. No caller waits for it: without
+the API server everything else works, and the next round starts from the then current state.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ from popwheel_controller.kubernetes.state_store import OF_CLUSTER, cluster_label
 _REST_S = 1.0
 _A_ROUND = 100
 """Limit of resources updated in a round, and of those made: it bounds the writes a second."""
-_AT_ONCE = 4  # the lease needs threads and the API server's ear as well
+_AT_ONCE = 4  # the lease needs threads and calls as well
 _STEPS_MAX = 4
 
 _logger = structlog.get_logger()
@@ -61,7 +60,7 @@ class DeclarationMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.writes = Counter(
             "popwheel_controller_resource_writes",
-            "Resources of topics and consumer groups that were made, changed or deleted",
+            "Resources of topics and consumer groups that were created, changed or deleted",
             ["kind"],
             registry=registry,
         )
@@ -73,33 +72,33 @@ class DeclarationMetrics:
         )
         self._refused = Gauge(
             "popwheel_controller_resources_refused",
-            "Resources of which no topic or consumer group is as they declare it",
+            "Resources whose declaration is not applied",
             ["kind"],
             registry=registry,
         )
         self._left_out = Gauge(
             "popwheel_controller_resources_left_out",
-            "1 if there are more resources than controller.resources allows to be looked at",
+            "1 if there are more resources than the limits of controller.resources",
             ["kind"],
             registry=registry,
         )
 
     def show(self, kind: str, *, declared: int, shown: int, refused: int, left_out: bool) -> None:
-        """Show how many resources of a kind there are."""
+        """Set the gauges of a kind."""
         self._resources.labels(kind, "user").set(declared)
         self._resources.labels(kind, "controller").set(shown)
         self._refused.labels(kind).set(refused)
         self._left_out.labels(kind).set(left_out)
 
     def clear(self) -> None:
-        """Show none: this controller does not lead."""
+        """Remove the gauges: this controller does not lead."""
         self._resources.clear()
         self._refused.clear()
         self._left_out.clear()
 
 
 class Reconciler(Generic[Named]):
-    """Works between `start` and `stop`: while this controller leads.
+    """Reconciler that runs between `start` and `stop`, while this controller leads.
 
     Args:
         context: of the controller; its changes take a line of what is made or deleted as a resource says. A resource
@@ -140,11 +139,11 @@ class Reconciler(Generic[Named]):
         """The resource that the last round came to: the next one begins behind it, so that none is left waiting."""
 
     def start(self) -> None:
-        """Begin: this controller leads now."""
+        """Start: this controller leads now."""
         self._rounds.start()
 
     async def stop(self) -> None:
-        """End: it leads no more."""
+        """Stop: this controller no longer leads."""
         await self._rounds.stop()
         await self._watch.stop()
         self._metrics.clear()
@@ -221,7 +220,7 @@ class Reconciler(Generic[Named]):
         Returns:
             Whether to go on; else the brokers are against it, and the resource shows why.
         """
-        latest = await self._watch.look_again(resource)
+        latest = await self._watch.reread(resource)
         declaration = None if latest is None else declaration_of(self._kind, latest)
         if isinstance(step, Remove):
             if self._watch.left_out:
@@ -246,16 +245,16 @@ class Reconciler(Generic[Named]):
         )
         if update is not None:
             log = _logger.info if isinstance(step, Make) else _logger.warning
-            log("done as a resource says", step=type(step).__name__, what=self._kind.word, name=declaration.name)
+            log("applied a declaration", step=type(step).__name__, what=self._kind.word, name=declaration.name)
             verb = "delete" if isinstance(step, Remove) else "update" if was_there else "create"
             await self._note(declaration, verb)
         return True
 
     async def _note(self, declaration: Declaration, verb: str) -> None:
-        """Leave a line of what was done as a resource says."""
+        """Write a line of the change log about an applied declaration."""
         metadata, spec = declaration.whole["metadata"], json.dumps(declaration.whole.get("spec"))
         place = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
-        await self._changes.note(
+        await self._changes.record(
             who=f"resource {place}",
             address="",
             verb=f"{self._kind.word} {verb}",
@@ -287,7 +286,7 @@ class Reconciler(Generic[Named]):
         try:
             self._watch.take(await self._api.create(self._kind.resource, resource))
         except ApiConflictError:  # it was made before, and no answer came
-            await self._watch.look_again(resource["metadata"]["name"])
+            await self._watch.reread(resource["metadata"]["name"])
 
     async def _some_at_once(self, works: Iterable[Callable[[], Awaitable[None]]]) -> list[ApiRefusalError]:
         """Run the work, a few at a time; return what the API server refused.

@@ -22,14 +22,14 @@ _logger = structlog.get_logger()
 
 
 class ResourceWatch:
-    """Keeps resources as new as the API server shows. That may lag behind, end, or have to begin anew (410).
+    """Cache of resources, updated by a watch, which may lag, end, or have to be restarted (410).
 
     Args:
         api: the API server.
         kind: of the resources.
         labels: selects them.
         changed: called whenever one has changed.
-        most: so many are kept, those that come first by name when they are listed; None for all.
+        most: limit of cached resources, the first ones by name when they are listed; None for all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ResourceWatch:
         self.resources: dict[str, Resource] = {}
         """Resources by name."""
         self.left_out = False
-        """True if there are more resources than are kept."""
+        """True if there are more resources than the limit."""
 
     @property
     def runs(self) -> bool:
@@ -68,45 +68,45 @@ class ResourceWatch:
         self._watching = asyncio.create_task(self._watch(), name=f"watch-of-{self._kind.plural}")
 
     async def stop(self) -> None:
-        """End the watch."""
+        """Stop the watch."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
 
     async def patch(self, name: str, change: Resource, *, status: bool = False) -> bool:
-        """Change a part of one (`KubernetesApi.patch`); whether it was done. If it is gone, or of another version by
-        now, that is known then.
+        """Change a part of a resource (`KubernetesApi.patch`); return whether it was done. If not, because it is gone
+        or has another version, the cache is updated.
 
         Raises:
-            ApiAwayError: it is not known whether it was done.
+            ApiAwayError: the outcome is unknown.
         """
         try:
             self.take(await self._api.patch(self._kind, name, change, status=status))
         except ApiConflictError:
             version = change.get("metadata", {}).get("resourceVersion")
-            found = await self.look_again(name)
+            found = await self.reread(name)
             if found is not None and version in (None, found["metadata"]["resourceVersion"]):
                 raise ApiAwayError(
                     f"{self._kind.plural}/{name} takes no such change: install this release's definitions of the "
                     "resources"
                 ) from None
-            self._tell()
+            self._notify()
             return False
         return True
 
     async def delete(self, name: str, version: str) -> None:
-        """Delete one, if it is of that version.
+        """Delete a resource, if it has that version.
 
         Raises:
-            ApiAwayError: it is not known whether it was done.
+            ApiAwayError: the outcome is unknown.
         """
         with suppress(ApiConflictError):
             await self._api.delete(self._kind, name, version)
-        await self.look_again(name)
+        await self.reread(name)
 
-    async def look_again(self, name: str) -> Resource | None:
-        """One as it is now; None if it is gone.
+    async def reread(self, name: str) -> Resource | None:
+        """Reread a resource; return None if it is gone.
 
         Raises:
             ApiAwayError: that cannot be known.
@@ -119,7 +119,7 @@ class ResourceWatch:
         return found
 
     def take(self, resource: Resource) -> None:
-        """One as it was stored just now: its watch may notify later."""
+        """Record a resource as it was stored just now, before the watch reports it."""
         name = str(resource["metadata"]["name"])
         if self._most is None or name in self.resources or len(self.resources) < self._most:
             self.resources[name] = resource
@@ -128,7 +128,7 @@ class ResourceWatch:
 
     def _leave_out(self) -> None:
         if not self.left_out:
-            _logger.warning("there are more resources than are looked at", kind=self._kind.plural, most=self._most)
+            _logger.warning("there are more resources than the limit", kind=self._kind.plural, most=self._most)
         self.left_out = True
 
     async def _list(self) -> None:
@@ -139,7 +139,7 @@ class ResourceWatch:
             self.left_out = False
         self.resources = {str(resource["metadata"]["name"]): resource for resource in found}
         self._forgotten = False
-        self._tell()
+        self._notify()
 
     async def _watch(self) -> None:
         broken = False
@@ -164,11 +164,11 @@ class ResourceWatch:
         self._since = str(resource["metadata"]["resourceVersion"])
         if gone:
             self.resources.pop(str(resource["metadata"]["name"]), None)
-            self._forgotten = self._forgotten or self.left_out  # there may be room for one of those
+            self._forgotten = self._forgotten or self.left_out  # there may be room for a left-out one
         else:
             self.take(resource)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._changed is not None:
             self._changed()

@@ -1,4 +1,4 @@
-"""Work that makes Kubernetes show how things are: done again and again while this controller leads."""
+"""Periodic work that updates Kubernetes, while this controller leads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,18 +8,18 @@ import structlog
 
 from popwheel_common.errors import StatusError
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 
 _logger = structlog.get_logger()
 
 
 class Rounds:
-    """Rounds of work: one when something has changed, and one every five seconds.
+    """Rounds of work: one after each change, and one every five seconds.
 
     Args:
         name: of the task.
-        works: each by what it is about. One that raises is tried again in the next round.
-        rest_s: seconds from the end of a round to the next, at the least.
+        works: by their subject; one that fails is retried in the next round.
+        rest_s: minimum pause between two rounds, in seconds.
         check_leads: raises StatusError while this controller may decide nothing.
     """
 
@@ -39,18 +39,18 @@ class Rounds:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin: this controller leads now."""
+        """Start: this controller leads now."""
         self._running = asyncio.create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """End: it leads no more."""
+        """Stop: this controller no longer leads."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
             self._running = None
 
     def soon(self) -> None:
-        """Schedule another round: something has changed."""
+        """Schedule another round after a change."""
         self._changed.set()
 
     async def _run(self) -> None:
@@ -60,7 +60,7 @@ class Rounds:
                 await self._try(what, work)
             await asyncio.sleep(self._rest_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_POLL_S):
                     await self._changed.wait()
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -71,8 +71,8 @@ class Rounds:
         except (OSError, StatusError) as error:
             if what not in self._failing:
                 self._failing.add(what)
-                _logger.warning("Kubernetes does not show how things are", what=what, reason=str(error))
-        except Exception as error:  # the next round finds things as they are then
-            _logger.error("Kubernetes could not be shown how things are", what=what, exc_info=error)
+                _logger.warning("Kubernetes could not be updated", what=what, reason=str(error))
+        except Exception as error:  # the next round starts from the then current state
+            _logger.error("the update of Kubernetes failed", what=what, exc_info=error)
         else:
             self._failing.discard(what)

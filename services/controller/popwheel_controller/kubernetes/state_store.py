@@ -1,14 +1,14 @@
-"""The controller's state as resources of Kubernetes, so that `kubectl get brokergroups -w` shows a failover.
+"""Store of the controller's state as Kubernetes resources; `kubectl get brokergroups -w` shows a failover.
 
 Each broker group is a `BrokerGroup`, the cluster with its latest topics and consumer groups a `PopwheelCluster`, each
 page of earlier ones (`cluster_book`) a `PopwheelClusterPage`, the lease a `Lease` of coordination.k8s.io, the key of
-the receipt handles a `Secret`, the log of changes a `ConfigMap`. Compare-and-swap is the API's own: every change names
+the receipt handles a `Secret`, the change log a `ConfigMap`. Compare-and-swap is the API's own: every change names
 the resourceVersion that it was made from, and one that is not the latest is refused with 409 (Kubernetes API concepts,
-"Resource versions"). Reads ask for the latest, watches may lag behind, end, or have to begin anew (410): so a watch is
-no more than a sign that it is worth while to read. Pages never change, and nobody watches them.
+"Resource versions"). Reads return the latest version; watches may lag, end, or have to be restarted (410): so a watch
+is only a hint of when to read. Pages never change and are not watched.
 
-A change leaves alone what it does not name: annotations, labels and the status are others'. All that is decided is in
-the `spec`, which one call writes; the status only shows (`mirror`), and nobody decides by it.
+A change touches only the fields that it names: annotations, labels and the status have other writers. All decisions are
+in the `spec`, which one call writes; the status is for display only (`mirror`).
 """
 
 import base64
@@ -124,7 +124,7 @@ class KubernetesStateStore:
         return [str(page["spec"]["name"]) for page in found]
 
     async def close(self) -> None:
-        """End the watches."""
+        """Stop the watches."""
         for watch in self._watches.values():
             await watch.stop()
         await self.api.close()
@@ -186,8 +186,8 @@ class KubernetesStateStore:
         }
 
     async def _keep_key(self, key: str, *, is_new: bool) -> None:
-        """Have the key of the receipt handles in its secret: it is made once and never changed. A new cluster takes
-        over a secret that is there already, from a process that ended before it could make the cluster.
+        """Store the key of the receipt handles in its secret, which never changes. A new cluster takes over an existing
+        secret of a process that ended before it could create the cluster.
         """
         found = await self.api.get(SECRETS, self._key_name())
         if found is None:
@@ -205,7 +205,7 @@ class KubernetesStateStore:
         """Check that a resource is this cluster's.
 
         Raises:
-            UnknownFormatError: somebody else made it.
+            UnknownFormatError: it belongs to another cluster.
         """
         owner = (found["metadata"].get("labels") or {}).get(OF_CLUSTER)
         if owner != self._label:

@@ -1,11 +1,11 @@
-"""The controller's state in a folder: one small JSON file for each document, replaced whole when it changes.
+"""Store of the controller's state in a folder: one small JSON file per document, replaced as a whole.
 
 A file holds a magic word, a format version, the document, and a CRC-32C over its canonical JSON, so that it can be read
 by a person and yet no damaged bit passes. A new file is written beside the old one, synced, renamed over it, and the
 folder synced: after a crash at any step the old document is there or the new one, never half of one.
 
-Several controllers of one machine may share a folder: then looking at the version and renaming happen under a lock,
-which is kept for no longer than that takes.
+Several controllers of one machine may share a folder: then the check of the version and the rename happen under a lock,
+which is released right after.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ _LOCK_PAUSE_S = 0.005
 
 
 class FileStateStore:
-    """Keeps documents in a folder.
+    """Store of documents in a folder.
 
     Args:
-        folder: made if it is not there.
-        disk: what does the reading and writing. Among the documents is the key of the receipt handles, so that of a
-            real process makes files that only their owner can read (`PrivateDisk`).
-        lock: keeps out others who write in this folder, or raises BlockingIOError; None if there are none.
-        writer: distinguishes the files that this one prepares from others'.
+        folder: created if missing.
+        disk: for reads and writes. The documents include the key of the receipt handles, so a real process passes a
+            disk whose files only their owner can read (`PrivateDisk`).
+        lock: excludes other writers of this folder, or raises BlockingIOError; None if there are none.
+        writer: part of the names of this store's temporary files.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class FileStateStore:
         return str(self._path(name))
 
     async def _alone(self, work: Callable[[], None]) -> None:
-        """Run the work under the lock; a process that hangs with the lock delays nothing but the change."""
+        """Run the work under the lock, outside the loop: a process that hangs with the lock delays only the change."""
         if self._lock is None:
             work()
             return
@@ -139,7 +139,7 @@ class FileStateStore:
         raise OSError(errno.EBUSY, "another controller holds the lock of the folder")
 
     def _replace(self, name: str, new: Path, path: Path, expected: str | None) -> None:
-        """Replace the old file with the new one, if that is the expected one."""
+        """Replace the old file with the new one, if the old one has the expected version."""
         if self._current(name, path) != expected:
             self._disk.remove(new)
             raise ConflictError(name)
@@ -152,7 +152,7 @@ class FileStateStore:
         self._versions.pop(name, None)
 
     def _current(self, name: str, path: Path) -> str | None:
-        """The version of what is there."""
+        """Return the version of the current file."""
         if self._lock is None:
             return self._versions.get(name)
         content = self._content(path)
@@ -175,7 +175,7 @@ class FileStateStore:
 
 
 def encode(document: Document) -> bytes:
-    """The file's content for a document."""
+    """Encode a document as the content of its file."""
     canonical = _canonical(document)
     version = document.get("format", FORMAT_VERSION)
     head = f'{{"magic": "{MAGIC}", "format": {version}, "crc32c": "{_checksum(canonical)}",\n"state": '
@@ -183,15 +183,15 @@ def encode(document: Document) -> bytes:
 
 
 def decode(content: bytes, source: str) -> Document:
-    """Read a file's content back.
+    """Decode the content of a file.
 
     Args:
-        content: what `encode` made.
-        source: the file's name, for the error's sentence.
+        content: made by `encode`.
+        source: name of the file, for errors.
 
     Raises:
-        CorruptDataError: it is damaged.
-        UnknownFormatError: it is of another kind, or of a version this release does not know.
+        CorruptDataError: the content is damaged.
+        UnknownFormatError: it has another kind, or a version that this release does not know.
     """
     try:
         envelope = json.loads(content)

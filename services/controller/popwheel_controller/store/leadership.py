@@ -1,7 +1,7 @@
-"""Keeps the lease, or waits for it: of several controllers on one store, one leads.
+"""Leader election among several controllers on one store, by a lease.
 
-Two things run beside one another: one keeps the lease, the other begins and ends the lead as the lease goes. So taking
-over may last as long as it likes, and a store that does not answer holds up neither the renewals nor the end of a lead.
+Two tasks run concurrently: one renews the lease, the other begins and ends the lead by it. So a takeover may take long,
+and a store that does not answer delays neither the renewals nor the end of a lead.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ _logger = structlog.get_logger()
 
 
 class Leadership:
-    """One controller's part in the choice of who leads.
+    """Leadership of one controller.
 
     Args:
-        store: where the lease is; None if this controller is alone and always leads.
-        holder: decides what to write.
-        lease_s: how long a lease lasts, in seconds.
+        store: of the lease; None if this controller is alone and always leads.
+        holder: decides what to write to the lease.
+        lease_s: duration of a lease, in seconds.
         clock: the time.
-        begin: called when it leads from now on; what it raises ends the lead at once.
-        end: called when it does not lead any more, or `begin` was not done, with the error for those who ask.
-        check_store: called now and then while it leads.
+        begin: called when the lead begins; an exception ends the lead at once.
+        end: called when the lead ends, or `begin` failed, with the error for callers.
+        check_store: called periodically during the lead.
     """
 
     def __init__(
@@ -67,36 +67,36 @@ class Leadership:
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._no_lead: str | None = None
-        """Sentence why it could not lead when it had the lease; None if it could, or never had it."""
+        """Reason why it could not lead although it had the lease, in a sentence; else None."""
         self._no_lease: str | None = None
-        """Sentence why the last read or write of the lease failed."""
+        """Reason why the last read or write of the lease failed, in a sentence."""
 
     @property
     def trouble(self) -> str | None:
-        """Sentence why it neither leads nor sees another leader; None if all is well."""
+        """Reason why it neither leads nor sees another leader, in a sentence; None if healthy."""
         return self._no_lead or (None if self.leads else self._no_lease)
 
     @property
     def leads(self) -> bool:
-        """True while this controller may decide."""
+        """True while this controller leads."""
         return self._active and (self._store is None or self._holder.leads(self._clock.monotonic()))
 
     def check(self) -> None:
         """Check that this controller leads.
 
         Raises:
-            NotLeadingError: which names the one that does.
+            NotLeadingError: names the leading controller.
         """
         if not self.leads:
             raise self._refusal()
 
     async def start(self) -> None:
-        """Lead, if nobody else does; returns when it is known. A store that others have as well may be away for now:
-        then it returns, too, and tries again (`trouble`).
+        """Lead, if no other controller does; return when that is decided. If a shared store is unavailable, return,
+        too, and retry in the background (`trouble`).
 
         Raises:
             CorruptDataError, UnknownFormatError, ConfigurationError: the state cannot be used.
-            OSError: the same, of a store that nobody else has.
+            OSError: the same, of a store that is not shared.
         """
         try:
             if self._store is None:
@@ -118,19 +118,19 @@ class Leadership:
         self._leading = asyncio.create_task(self._follow_lease(), name="controller-leadership")
 
     async def stop(self) -> None:
-        """Lead no more, and let another one do so at once."""
+        """Stop leading, and release the lease so that another controller can lead at once."""
         tasks = [task for task in (self._renewing, self._leading) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._begun:
             await self._follow(NotLeadingError("this controller is stopping; ask another one"))
-        await self._give_back()
+        await self._release()
 
     # The lease.
 
     async def _keep_lease(self, store: StateStore) -> None:
-        """Renew it, or see whether it is to be had, again and again."""
+        """Renew the lease, or try to get it, periodically."""
         while True:
             mine = self._holder.leads(self._clock.monotonic())
             await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if mine else 1))
@@ -139,17 +139,17 @@ class Leadership:
             except _STORE_ERRORS as error:
                 self._away(error)
             except Exception as error:  # without renewals the lease runs out, which is safe
-                _logger.error("the lease cannot be kept", exc_info=error)
+                _logger.error("the lease cannot be renewed", exc_info=error)
             self._turned.set()
 
     def _away(self, error: Exception) -> None:
-        """The lease could not be read or written: say so once, until it can."""
+        """Record that the lease could not be read or written; log only the first failure."""
         if self._no_lease is None:
             _logger.warning("the lease cannot be read or written", reason=_words(error))
-        self._no_lease = f"the lease cannot be read or written, which is tried again: {_words(error)}"
+        self._no_lease = f"the lease cannot be read or written, a retry is due: {_words(error)}"
 
     async def _turn_in_time(self, store: StateStore) -> None:
-        """The same as `_turn`; raises TimeoutError if the store does not answer."""
+        """Run `_turn` with a time-out; raise TimeoutError if the store does not answer."""
         async with asyncio.timeout(self._lease_s * _TURN_SHARE):
             await self._turn(store)
         if self._no_lease is not None:
@@ -159,7 +159,7 @@ class Leadership:
     async def _turn(self, store: StateStore) -> None:
         """Read the lease, and write it if it is free."""
         async with self._turning:
-            for _ in range(_TRIES_MAX):  # what is in the way may be a write of its own that was given up too early
+            for _ in range(_TRIES_MAX):  # a conflict may come from an own write that timed out
                 stored = await store.read(LEASE)
                 lease = None if stored is None else Lease.of(stored.document, store.where(LEASE))
                 version = None if stored is None else stored.version
@@ -168,7 +168,7 @@ class Leadership:
                 if now < self._rest_until:
                     return
                 if mine is None:
-                    self._no_lead = None  # it is not its turn, and when it is, it tries again
+                    self._no_lead = None  # another controller leads; the next lead is a new try
                     return
                 with suppress(ConflictError):
                     self._version = await store.write(LEASE, mine.document(), version)
@@ -176,7 +176,7 @@ class Leadership:
                     return
             self._holder.beaten()
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         """Release the lease at once."""
         async with self._turning:
             released = self._holder.released()
@@ -186,11 +186,11 @@ class Leadership:
                 async with asyncio.timeout(self._lease_s * _TURN_SHARE):
                     try:
                         self._version = await self._store.write(LEASE, released.document(), self._version)
-                    except ConflictError:  # perhaps by a renewal that was called off, and was written all the same
+                    except ConflictError:  # perhaps by a cancelled renewal that was written anyway
                         self._version = await self._version_of_mine(self._store)
                         self._version = await self._store.write(LEASE, released.document(), self._version)
             except (*_STORE_ERRORS, ConflictError) as error:
-                _logger.warning("the lease could not be given back", reason=_words(error))
+                _logger.warning("the lease could not be released", reason=_words(error))
 
     async def _version_of_mine(self, store: StateStore) -> str:
         """Return the stored version of the lease; raises ConflictError if another controller has it."""
@@ -217,10 +217,10 @@ class Leadership:
                 await self._give_up(error)
 
     async def _begin_or_end(self, turned: bool) -> None:
-        """Begin or end to lead, as the lease says.
+        """Begin or end the lead, by the lease.
 
         Args:
-            turned: whether it was looked at just now, so that it is time to look at the rest of the store, too.
+            turned: whether the lease was read just now, so that the rest of the store is to be checked, too.
         """
         now = self._clock.monotonic()
         mine = self._holder.leads(now)
@@ -251,22 +251,22 @@ class Leadership:
         self._begun = False
 
     async def _give_up(self, error: Exception) -> None:
-        """Stop leading after an unexpected failure, and leave another one the time to begin."""
+        """Stop leading after an unexpected failure, and give another controller time to begin."""
         self._no_lead = f"this controller cannot lead: {_words(error)}"
         foreseen = isinstance(error, (*_STORE_ERRORS, ConfigurationError))
         _logger.error("this controller cannot lead", reason=_words(error), exc_info=None if foreseen else error)
-        # A setting that is wrong stays wrong until the process is started anew.
+        # A wrong setting stays wrong until the process restarts.
         rest_s = math.inf if isinstance(error, ConfigurationError) else self._lease_s * _REST_LEASES
         self._rest_until = self._clock.monotonic() + rest_s
         try:
             if self._begun:
                 await self._follow(self._refusal())
-        except Exception as worse:  # the lease goes back all the same
-            _logger.error("the lead could not be ended well", exc_info=worse)
-        await self._give_back()
+        except Exception as worse:  # release the lease in any case
+            _logger.error("the end of the lead failed", exc_info=worse)
+        await self._release()
 
     def _refusal(self) -> NotLeadingError:
-        # Releases without `NotLeadingError` know these refusals by how their sentences begin: they go on beginning so.
+        # Releases without `NotLeadingError` recognize these errors by how their sentences begin.
         leader = self._holder.leader
         if self._active or leader is None:
             return NotLeadingError("no controller leads at this moment; ask again")

@@ -1,9 +1,9 @@
 """Lease that decides which controller leads (pure: it is passed the time and the store's content).
 
-The lease is a document that its holder writes anew all the time. Nobody compares clocks: who waits counts, on a clock
-of its own, for how long the document has not changed; the holder counts from before its last write began, and for a
-little less. Leading is for speed and order only: what is decided is stored by compare-and-swap, so that two who both
-believe that they lead cannot overwrite one another (test_two_controllers.py).
+The lease is a document that its holder rewrites periodically. No clocks are compared: a waiting controller measures, on
+its own clock, how long the document has not changed; the holder counts from the start of its last write, and a little
+less. Leading is for speed and order only: decisions are stored by compare-and-swap, so two controllers that both
+believe to lead cannot overwrite one another (test_two_controllers.py).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Lease:
     """Lease as stored.
 
     Args:
-        holder: one incarnation of one controller; empty if nobody leads.
+        holder: id of one controller process; empty if none leads.
         address: host:port at which brokers and proxies reach it.
         admin: host:port of its admin API.
         turn: counts the writes.
@@ -35,10 +35,10 @@ class Lease:
 
     @staticmethod
     def of(document: Document, source: str) -> "Lease":
-        """Read it back; `source` is where it was found.
+        """Read a lease from its document; `source` names the place for errors.
 
         Raises:
-            CorruptDataError: it is none.
+            CorruptDataError: the document is malformed.
         """
         try:
             holder, address, admin = document["holder"], document["address"], document["admin"]
@@ -50,13 +50,13 @@ class Lease:
 
 
 class LeaseHolder:
-    """One controller that would lead; times are seconds of the monotonic clock.
+    """Candidate for the lead; times are seconds of the monotonic clock.
 
     Args:
-        me: names this incarnation of this controller.
+        me: id of this controller process.
         address: host:port at which brokers and proxies reach it.
         admin: host:port of its admin API.
-        lease_s: how long a lease lasts that is not renewed.
+        lease_s: duration of a lease without renewal.
     """
 
     def __init__(self, me: str, address: str, admin: str, lease_s: float) -> None:
@@ -70,11 +70,11 @@ class LeaseHolder:
         """Lease as last read from the store."""
 
     def leads(self, now: float) -> bool:
-        """Return whether it may act as leader."""
+        """Return whether this controller leads."""
         return self._leads_until is not None and now < self._leads_until
 
     def leads_for_s(self, now: float) -> float:
-        """Return the seconds for which it remains leader if nothing is written."""
+        """Return the seconds for which it remains leader without a renewal."""
         return 0.0 if self._leads_until is None else max(0.0, self._leads_until - now)
 
     @property
@@ -83,16 +83,16 @@ class LeaseHolder:
         return self.lease if self.lease is not None and self.lease.holder not in ("", self._me) else None
 
     def is_mine(self, lease: Lease) -> bool:
-        """Return whether this run of this controller wrote the lease."""
+        """Return whether this controller process wrote the lease."""
         return lease.holder == self._me
 
     def found(self, lease: Lease | None, version: str | None, now: float) -> Lease | None:
-        """Take in what the store holds; what to write in its place now, None for nothing.
+        """Process the stored lease; return the lease to write in its place, None for nothing.
 
         Args:
             lease: None if there is none.
             version: of the document in the store.
-            now: the time after it was read, so that waiting never begins before the holder's write did.
+            now: time after the read, so that waiting never begins before the holder's write.
         """
         self.lease = lease
         turn = 1 if lease is None else lease.turn + 1
@@ -106,8 +106,8 @@ class LeaseHolder:
         return mine if now - self._seen[1] >= self._lease_s else None
 
     def written(self, lease: Lease, began: float) -> None:
-        """Accept that the lease of `found` was stored; the write began at `began`."""
-        assert self.is_mine(lease), "it believes to lead by the lease of another"
+        """Record that the lease of `found` was stored; the write began at `began`."""
+        assert self.is_mine(lease), "the written lease is another controller's"
         self.lease = lease
         self._leads_until = began + self._lease_s * _BELIEF_SHARE
 
@@ -116,7 +116,7 @@ class LeaseHolder:
         self._leads_until = None
 
     def released(self) -> Lease | None:
-        """Return the lease to write at shutdown, so that nobody has to wait; None if it does not lead."""
+        """Return the lease to write at shutdown, so that no other has to wait; None if it does not lead."""
         if self._leads_until is None or self.lease is None:
             return None
         self._leads_until = None

@@ -1,4 +1,4 @@
-"""The machine's disk, for files that hold secrets, and a lock on a folder that several controllers share."""
+"""Disk for files with secrets, and a lock on a folder that several controllers share."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _OWNER_ONLY = 0o600
 
 
 class PrivateDisk(SystemDisk):
-    """Like `SystemDisk`, but the files it makes can be read and written by their owner alone."""
+    """`SystemDisk` whose files only their owner can read and write."""
 
     def open(self, path: Path) -> File:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY))
@@ -19,18 +19,18 @@ class PrivateDisk(SystemDisk):
 
 
 def folder_lock(path: Path) -> Callable[[], AbstractContextManager[object]]:
-    """A lock that is a file, so that several controllers of a machine do not change a folder at the same moment.
+    """Return a file lock against concurrent changes of a folder by several controllers of a machine.
 
-    Taking it raises BlockingIOError if another process has it. The system lets go of it when the process ends, however
-    it ends.
+    Acquiring it raises BlockingIOError if another process has it. The system releases it when the process ends in any
+    way.
 
     Args:
-        path: of the file; made if it is not there, its folder must be.
+        path: of the file; created if missing, in an existing folder.
     """
 
     @contextmanager
-    def held() -> Iterator[None]:
-        import fcntl  # Windows has none
+    def locked() -> Iterator[None]:
+        import fcntl  # not on Windows
 
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
         try:
@@ -39,4 +39,4 @@ def folder_lock(path: Path) -> Callable[[], AbstractContextManager[object]]:
         finally:
             os.close(descriptor)
 
-    return held
+    return locked

@@ -14,30 +14,30 @@ _GROUP_PREFIX = "group-"
 _PAGE_PREFIX = "page-"
 
 Document = Mapping[str, Any]
-"""A plain JSON object. Each kind of document is made and read beside the value that it stores."""
+"""Plain JSON object; each kind is encoded and decoded beside its value type."""
 
 
 class ConflictError(Exception):
-    """The document is not of the version that the change was made from; nothing was changed.
+    """Conflict: the document does not have the version that the change was based on; nothing was changed.
 
-    Read it again and decide anew. It may even hold the very change, if an earlier write had an unknown outcome.
+    Read it and decide again. It may already contain the change, if an earlier write had an unknown outcome.
 
     Args:
         name: of the document.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} was changed by somebody else")
+        super().__init__(f"{name} was changed by another writer")
         self.name = name
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document as it was found.
+    """Stored document with its version.
 
     Args:
-        document: what it says.
-        version: names these contents, to be given with the change of them; it means nothing else.
+        document: its content.
+        version: opaque version of the content, to be passed with a change.
     """
 
     document: Document
@@ -45,81 +45,79 @@ class Stored:
 
 
 class StateStore(Protocol):
-    """Documents by name. All methods raise OSError if the store is away."""
+    """Store of documents by name. All methods raise OSError if it is unavailable."""
 
     async def read(self, name: str) -> Stored | None:
-        """The latest contents of a document; None if there is none.
+        """Read a document; return None if it does not exist.
 
         Raises:
             CorruptDataError: it is damaged.
-            UnknownFormatError: it is of another kind or version than this release knows.
+            UnknownFormatError: it has a kind or version that this release does not know.
         """
 
     async def write(self, name: str, document: Document, expected: str | None) -> str:
-        """Change a document; its new version, when it would outlast a loss of power. The same contents may keep theirs.
+        """Write a document durably; return its new version. An unchanged content may keep its version.
 
         Args:
             name: of the document.
-            document: its new contents.
-            expected: the version that these were made from; None if there must be none yet.
+            document: its new content.
+            expected: version that the change is based on; None if the document must not exist yet.
 
         Raises:
-            ConflictError: it is of another version.
-            OSError: it is not known whether it was changed.
+            ConflictError: it has another version.
+            OSError: the outcome is unknown.
         """
 
     async def delete(self, name: str, expected: str | None) -> None:
-        """Delete a document; when this returns it would stay away through a loss of power.
+        """Delete a document durably.
 
         Args:
             name: of the document.
-            expected: its version; None for whichever it has, as pages have but one.
+            expected: its version; None for any, as pages never change.
 
         Raises:
-            ConflictError: it is of another version, or gone.
-            OSError: it is not known whether it was deleted.
+            ConflictError: it has another version, or does not exist.
+            OSError: the outcome is unknown.
         """
 
     async def versions(self) -> Mapping[str, str]:
-        """The version of the cluster and of each group. It may lag behind: a sign that it is worth while to read, no
-        more.
-        """
+        """Return the versions of the cluster and of each group. They may lag: they are only a hint of when to read."""
 
     async def pages(self) -> Sequence[str]:
-        """The names of all pages that are there (`page_of_document`)."""
+        """Return the names of all existing pages (`page_of_document`)."""
 
     async def close(self) -> None:
         """Release its resources."""
 
     def where(self, name: str) -> str:
-        """Return where an operator finds a document."""
+        """Return the place of a document, for operators."""
 
 
 def group_document_name(group: str) -> str:
-    """The document of a broker group."""
+    """Return the name of a broker group's document."""
     return _GROUP_PREFIX + group
 
 
 def group_of_document(name: str) -> str | None:
-    """The broker group that a document is of; None if it is of none."""
+    """Return the broker group of a document; None if it has none."""
     return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else None
 
 
 def page_document_name(page: str) -> str:
-    """The document of a page of topics and groups."""
+    """Return the name of the document of a page of topics and groups."""
     return _PAGE_PREFIX + page
 
 
 def page_of_document(name: str) -> str | None:
-    """The page that a document is of; None if it is of none."""
+    """Return the page of a document; None if it has none."""
     return name.removeprefix(_PAGE_PREFIX) if name.startswith(_PAGE_PREFIX) else None
 
 
 def damaged(source: str, error: Exception) -> CorruptDataError:
-    """The error for a document that cannot be read back.
+    """Return the error for a document that cannot be decoded.
 
     Args:
-        source: where it was found.
-        error: what is wrong with it.
+        source: name of its place.
+        error: of the decoder.
     """
     return CorruptDataError(f"{source} is damaged: {error!r}; restore it from a backup")

@@ -118,13 +118,13 @@ class Access:
         """
         row = DEMANDS.get(caller.method)
         if row is None:
-            self._deny(caller, Code.FORBIDDEN, "no_row", f"nobody may call {caller.method} while access is checked")
+            self._deny(caller, Code.FORBIDDEN, "no_row", f"no user may call {caller.method} while access is checked")
         caller.demands = row(request)
         self._check_user(caller)
         self._check_demands(caller)
 
     def check_again(self, caller: Caller) -> None:
-        """The same for what was asked last, if the users have changed since.
+        """Check the last request again, if the users have changed since.
 
         Raises:
             StatusError: as `check` does.
@@ -134,7 +134,7 @@ class Access:
             self._check_demands(caller)
 
     def user_of(self, call: Call) -> str:
-        """The access key of who makes a call; only of one that `caller_of` has let in."""
+        """Return the access key of an accepted call's user."""
         return claim_of(call.metadata.get(AUTHORIZATION, "")).access_key
 
     def has_user(self, access_key: str) -> bool:
@@ -142,17 +142,17 @@ class Access:
         return access_key in self._file.content
 
     def may_publish(self, caller: Caller, topic: str) -> bool:
-        """Return whether a caller, who may have begun to call long ago, may send to a topic now."""
+        """Return whether the caller of a long stream may send to a topic now."""
         now = self._file.content.get(caller.user.access_key)
         return now is not None and now.secret == caller.user.secret and now.may(Right.PUBLISH, Sort.TOPIC, topic)
 
     def deny_client(self, call: Call, method: str, client_id: str) -> None:
-        """Log and count a call that is refused as another user has its client id."""
-        self._tell(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
+        """Log and count the refusal of a call whose client id is another user's."""
+        self._record_refusal(Caller(_NOBODY, method, call.peer, client_id, {}), self.user_of(call), "foreign_client_id")
 
     def tick(self) -> None:
-        """Log how much was left out of the log; called about once a second."""
-        self._log.tell_unwritten()
+        """Log the number of unlogged refusals; called about once a second."""
+        self._log.log_unwritten()
 
     def _check_user(self, caller: Caller) -> None:
         """Check that a caller's user is unchanged."""
@@ -190,16 +190,16 @@ class Access:
                 )
 
     def _deny_caller(self, caller: Caller, access_key: str, reason: str, sentence: str) -> NoReturn:
-        self._tell(caller, access_key, reason)
+        self._record_refusal(caller, access_key, reason)
         raise StatusError(Code.UNAUTHORIZED, sentence)
 
     def _deny(
         self, caller: Caller, code: Code.ValueType, reason: str, sentence: str, demand: Demand | None = None
     ) -> NoReturn:
-        self._tell(caller, caller.user.access_key, reason, demand)
+        self._record_refusal(caller, caller.user.access_key, reason, demand)
         raise StatusError(code, sentence)
 
-    def _tell(self, caller: Caller, access_key: str, reason: str, demand: Demand | None = None) -> None:
+    def _record_refusal(self, caller: Caller, access_key: str, reason: str, demand: Demand | None = None) -> None:
         self._metrics.denied(caller.method, reason)
         asked = {} if demand is None else {"right": " or ".join(demand.rights), str(demand.sort): demand.name}
         self._log.denied(

@@ -1,4 +1,4 @@
-"""The access file of the options."""
+"""Reader of the access file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from popwheel_proxy.access.users import Users
 
 
 def access_file(path: str) -> WatchedFile[Users]:
-    """The users in a file, now and later.
+    """Return the users of a file, which is read again when it changes.
 
     Raises:
         ConfigurationError: the file cannot be used.

@@ -1,6 +1,6 @@
 """Demands of each call on its caller: one table; a call that is not in it is refused.
 
-Whoever may receive in a group may also read its dead letters and its retries, of topics that it may read.
+A user that may receive in a group may also read its dead letters and retries, of topics that the user may read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,8 +31,8 @@ class Demand(NamedTuple):
     """A right that a call needs.
 
     Args:
-        rights: any of them will do.
-        sort: what `name` names.
+        rights: any of them suffices.
+        sort: topic or group.
         name: a topic or a group.
         makes: whether it is made if it is not there, which takes ADMIN.
     """
@@ -67,7 +67,7 @@ def _group(name: str, makes: bool = False) -> Demands:
 
 
 def _sends(messages: list[ClientMessage]) -> Demands:
-    """Each topic once: messages with the same head share it."""
+    """Return each topic once; messages with the same head share it."""
     if len(messages) == 1:
         return _topic(topic_name(messages[0].head.topic, Use.SEND), _PUBLISH, makes=True)
     heads = {id(message.head): message.head for message in messages}
@@ -113,7 +113,7 @@ def _query_offset(request: pb.QueryOffsetRequest) -> Demands:
 
 
 def _group_if_said(request: Any) -> Demands:
-    """Producers say none."""
+    """Return the demands of a group, if one is given: producers give none."""
     said: Resource = request.group
     return _group(group_name(said)) if said.name or said.resource_namespace else ()
 

@@ -55,7 +55,7 @@ class _Document(_Entry):
 
 
 def users_of(data: bytes) -> Users:
-    """The users in an access file.
+    """Return the users of an access file.
 
     Raises:
         ValueError: it is not one; the sentence says where it is wrong, and no secret.
@@ -70,7 +70,7 @@ def users_of(data: bytes) -> Users:
 
 
 def _parsed(data: bytes) -> Any:
-    """YAML, or JSON, which is read faster."""
+    """Parse YAML, or JSON, which is faster."""
     try:
         return json.loads(data)
     except ValueError:
@@ -80,7 +80,7 @@ def _parsed(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError("it is not a text file in UTF-8") from error
     except yaml.YAMLError as error:
-        # Its own words may show the line, and so a secret.
+        # Its own message may quote the line, and so a secret.
         mark = getattr(error, "problem_mark", None)
         raise ValueError(f"it is not YAML{'' if mark is None else f' at line {mark.line + 1}'}") from None
 

@@ -1,4 +1,4 @@
-"""A client's stream, of which each message is checked, in both directions."""
+"""Access checks of each message of a client's stream, in both directions."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -15,17 +15,17 @@ Outgoing = TypeVar("Outgoing")
 
 
 class GuardedStream(Generic[Incoming, Outgoing]):
-    """Stands before a stream, as a `Stream` itself.
+    """`Stream` that checks the messages of another one.
 
-    What a client sends is checked before the handler sees it. What it is sent is held back if its user was removed
-    since, or may no longer do what it asked: a poll that waits releases what it found, a Telemetry stream says
-    nothing.
+    Incoming messages are checked before the handler sees them. Outgoing messages are dropped if the user was removed
+    since, or may no longer do what it asked: a waiting poll releases the messages that it found, a Telemetry stream
+    sends nothing.
 
     Args:
         stream: the client's.
         access: the rules.
-        caller: whose it is.
-        turns: in which the rules are looked up for large requests.
+        caller: its caller.
+        turns: for the checks of large requests.
         lasting: whether the other side speaks of itself, as in Telemetry: for it the client is just gone.
     """
 
@@ -45,7 +45,7 @@ class GuardedStream(Generic[Incoming, Outgoing]):
         self._lasting = lasting
 
     async def receive(self) -> Incoming | None:
-        """The next message, if it may be; raises StatusError if it may not."""
+        """Return the next message; raises StatusError if the caller may not send it."""
         message = await self._stream.receive()
         if message is None:
             return None
@@ -57,7 +57,7 @@ class GuardedStream(Generic[Incoming, Outgoing]):
         return message
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        """Send, if the client may still receive it; raises StatusError, or StreamClosedError on a lasting stream."""
+        """Send messages that the client may still receive; else raise StatusError, or StreamClosedError if lasting."""
         try:
             self._access.check_again(self._caller)
         except StatusError as error:

@@ -6,25 +6,25 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class AccessMetrics:
-    """Counts what was denied, and shows whether the access file is in force.
+    """Metrics of denials, and of the access file.
 
     Args:
         registry: where they are shown.
         users: how many there are.
-        refused: whether the file holds what cannot be used.
+        refused: whether the file is invalid.
     """
 
     def __init__(self, registry: CollectorRegistry, users: Callable[[], int], refused: Callable[[], bool]) -> None:
         self._denials = Counter(
             "popwheel_proxy_access_denials",
-            "Calls that were denied: of whom it was not shown who made them, or who may not do it",
+            "Denied calls: not authenticated, or not authorized",
             ("method", "reason"),
             registry=registry,
         )
-        Gauge("popwheel_proxy_access_users", "Users of the access file in force", registry=registry).set_function(users)
+        Gauge("popwheel_proxy_access_users", "Users of the access file in use", registry=registry).set_function(users)
         Gauge(
             "popwheel_proxy_access_file_refused",
-            "1 while the access file holds what cannot be used, so that the rules before stay in force",
+            "1 while the access file is invalid, so that the previous rules stay in use",
             registry=registry,
         ).set_function(refused)
 

@@ -1,4 +1,4 @@
-"""The check of a signature that a client shows: who says it calls, and whether that can be."""
+"""Signatures of calls: the claimed user, and whether the signature is valid."""
 
 import hmac
 from datetime import datetime
@@ -21,7 +21,7 @@ class Claim(NamedTuple):
 
     Args:
         access_key: the user's; empty if the client was given none.
-        signature: by which it shows that it knows the secret.
+        signature: proof that it knows the secret.
     """
 
     access_key: str

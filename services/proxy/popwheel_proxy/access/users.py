@@ -1,4 +1,4 @@
-"""Users and what each may do (pure)."""
+"""Users and their rights (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Right(StrEnum):
     SUBSCRIBE = "subscribe"
     """Receive from a topic, in a group."""
     ADMIN = "admin"
-    """All of it, and to have it made on first use."""
+    """All rights, and creation on first use."""
 
 
 class Sort(StrEnum):
@@ -25,7 +25,7 @@ class Sort(StrEnum):
 
 
 class NameSet(NamedTuple):
-    """The names that some patterns stand for.
+    """Set of names given by patterns.
 
     Args:
         exact: names.
@@ -47,7 +47,7 @@ class User:
     Args:
         access_key: the name.
         secret: with which its calls are signed.
-        allowed: the names to which a right extends, those of ADMIN among the others'; nothing of a right to none.
+        allowed: the names of each right, those of ADMIN included in the others'; no entry for a right to none.
     """
 
     access_key: str

@@ -1,4 +1,4 @@
-"""Work that outlives the call that began it: releasing messages of clients that have gone, pops under way."""
+"""Work that outlives the call that started it: releases for clients that have gone, pops in flight."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -13,12 +13,12 @@ _logger = structlog.get_logger()
 
 
 class Background:
-    """The tasks that nobody awaits, held so that they run to their end and their failures are seen."""
+    """Tasks that nobody awaits: referenced here so that they run to their end and their failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._begun: dict[int, LightTask] = {}
-        """Tasks of `start_at_once` that wait for something."""
+        """Tasks of `start_at_once` that are suspended."""
         self._last = 0
         self._is_starting = False
         self._all_ended: asyncio.Future[None] | None = None
@@ -31,7 +31,7 @@ class Background:
         return task
 
     def start_at_once(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` now, up to where it first waits, and on from there as a task does.
+        """Run `work` now up to its first suspension, and from there on as a task does.
 
         It saves a turn of the loop, and nearly all that a task costs if it never waits. What it starts itself in this
         way becomes a task: else a row of them would be a stack.
@@ -49,7 +49,7 @@ class Background:
             self._is_starting = False
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until all is done; what is not done in time is cancelled."""
+        """Wait until all work is done; cancel what is not done in time."""
         if self._tasks or self._begun:
             await asyncio.wait(self._under_way(), timeout=timeout_s)
         for task in set(self._tasks):

@@ -1,8 +1,8 @@
-"""The broker groups there are: where the master of each is, and a channel to it.
+"""Broker groups of the cluster: the master of each, and a channel to it.
 
-The controller gives each master an epoch. Who tells of a lower one than was heard of before has not heard of the
-latest master: that is passed over. Without a master (its address is empty: one is being chosen) a group keeps its name
-here, so calls can wait for the next one.
+Each master has an epoch from the controller. An update with a lower epoch than a known one is outdated, and ignored. A
+group without a master (its address is empty while one is elected) keeps its name here, so calls can wait for the next
+master.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from popwheel_rpc.service import Channel
 Listener = Callable[[], None]
 
 CLOSE_AFTER_S = 0.1
-"""Time that calls under way may still take when their master is deposed or gone.
+"""Time that calls in flight may still take when their master is deposed or gone.
 
-A master that passes its role on has answered by then, and one that hangs delays nobody.
+A master that hands over its role has answered by then, and a hanging one delays nobody.
 """
 
 _logger = structlog.get_logger()
@@ -30,7 +30,7 @@ _logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Route:
-    """The way to a broker group.
+    """Route to a broker group.
 
     Args:
         epoch: of its master, the largest seen.
@@ -52,12 +52,12 @@ class Brokers:
         background: where channels to former masters are closed.
 
     Attributes:
-        names: all groups, also those that have no master now.
+        names: all groups, also those without a master.
         homes: also those that are in no route, as none of their replicas is there; they keep their message groups.
-        led: those that have one.
+        led: those with a master.
         changed: those whose master is another than when listeners were called before, or that came or lost it.
-        masters_changed: how often another process became the master of a group, or none was.
-        stale_routes: how often an outdated master was reported.
+        masters_changed: number of changes of a group's master, to another process or to none.
+        stale_routes: number of reports of an outdated master.
     """
 
     def __init__(self, view: ClusterView, connect: Callable[[BrokerInfo], Channel], background: Background) -> None:
@@ -75,11 +75,11 @@ class Brokers:
         view.subscribe(self._update)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` whenever a group has come or left, or has another master, or none."""
+        """Call `listener` whenever a group joins or leaves, or gets another master, or none."""
         self._listeners.append(listener)
 
     def channel(self, name: str) -> Channel:
-        """The way to a group's master.
+        """Return the channel to a group's master.
 
         Raises:
             NoMasterError: no group of that name is there, or it has no master now.
@@ -90,7 +90,7 @@ class Brokers:
         raise NoMasterError(name, known=known is not None)
 
     def channel_if_led(self, name: str) -> Channel | None:
-        """The way to a group's master, None if there is none."""
+        """Return the channel to a group's master; None if there is none."""
         known = self._routes.get(name)
         return None if known is None else known.channel
 
@@ -146,7 +146,7 @@ class Brokers:
 
 
 async def _close_after(channel: Channel) -> None:
-    """End what is under way, in a moment."""
+    """Close a former master's channel, in a moment."""
     try:
         await asyncio.sleep(CLOSE_AFTER_S)
     finally:

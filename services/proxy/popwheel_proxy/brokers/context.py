@@ -1,4 +1,4 @@
-"""Parts that nearly all of a proxy needs, made once."""
+"""Context of a proxy: what nearly all of its parts need."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ProxyContext:
         background: where work runs that outlives its call.
         metrics: what is counted of all calls.
         registry: where parts show metrics of their own.
-        numbers: names what this proxy does, like no other proxy's.
+        numbers: unique ids of calls and sends, across proxies.
     """
 
     options: ProxyOptions

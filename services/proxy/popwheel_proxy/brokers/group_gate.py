@@ -1,7 +1,7 @@
 """Gates of broker groups that calls wait for, and the order of their retries (pure; called back when time has passed).
 
-When a master dies, all calls to its group fail at once. If all of them were tried again every moment, the next master
-would begin under a heap of calls, and this process would do nothing else. So a group that failed has a gate, and calls
+When a master dies, all calls to its group fail at once. If all of them were retried at short intervals, the next master
+would start under a burst of calls, and this process would do nothing else. So a failed group has a gate, and calls
 to it wait there. Now and then one of them may try; the first that is answered opens the gate for all. While the group
 has no master, nobody tries.
 
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 ANYWHERE: Final = ""
 """Key of calls that may go to any group."""
-_FOR_SENDS = ":sends"  # in no name of a group is there a colon
+_FOR_SENDS = ":sends"  # names of groups have no colon
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.1
 
@@ -39,25 +39,25 @@ class Timer(Protocol):
 Later = Callable[[float, Callable[[], None]], Timer]
 """Calls back after so many seconds."""
 Waiter = Callable[[], None]
-"""A call that waits: called when it may try."""
+"""Callback of a waiting call: called when it may try."""
 
 
 def for_sends(group: str) -> str:
-    """The gate of sends that may go to this group only; everything else that is asked of it waits at its name."""
+    """Return the gate of sends that may go to this group only; other calls to it wait at its name."""
     return group + _FOR_SENDS
 
 
 def group_of(key: str) -> str:
-    """The group that is waited for at a gate."""
+    """Return the group of a gate."""
     return key.removesuffix(_FOR_SENDS)
 
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """One group that is waited for.
+    """Gate of one group.
 
     Args:
-        waiting: who waits, the longest waiting first.
+        waiting: the waiting calls, the longest waiting first.
         pause_s: how long after the next try another may follow.
         next_try: runs until the next may try; None while the group has no master.
     """
@@ -68,10 +68,10 @@ class Gate:
 
 
 class Gates:
-    """All groups that are waited for, each by the key of its gate: its name, `for_sends` of it, or `ANYWHERE`.
+    """All gates by key: a group's name, `for_sends` of it, or `ANYWHERE`.
 
     Args:
-        later: how time is waited for.
+        later: calls back after some seconds.
     """
 
     def __init__(self, later: Later) -> None:
@@ -88,11 +88,11 @@ class Gates:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait now; the others that are parked are trying."""
+        """Number of waiting calls; the other parked calls are trying."""
         return sum(len(gate.waiting) for gate in self._gates.values())
 
     def wait(self, key: str, waiter: Waiter, *, led: bool) -> None:
-        """A call waits for a group; `stop_waiting` follows.
+        """Let a call wait for a group; `stop_waiting` must follow.
 
         Args:
             key: the gate.
@@ -107,7 +107,7 @@ class Gates:
         gate.waiting[waiter] = None
 
     def stop_waiting(self, key: str, waiter: Waiter) -> None:
-        """A call waits no more, or tries."""
+        """Remove a call that waits no more, or tries."""
         gate = self._gates.get(key)
         if gate is not None:
             gate.waiting.pop(waiter, None)
@@ -115,7 +115,7 @@ class Gates:
                 del self._gates[key]
 
     def open(self, key: str) -> None:
-        """A group has answered, or is gone: all who wait for it may try, or see to that."""
+        """Open a gate: its group has answered, or is gone, so all its calls may try."""
         gate = self._gates.pop(key, None)
         if gate is not None:
             _stop(gate)
@@ -123,7 +123,7 @@ class Gates:
                 waiter()
 
     def master_changed(self, key: str, *, led: bool) -> None:
-        """A group has another master, of which nothing bad is known yet, or none."""
+        """Record another master of a group, which may be tried at once, or none."""
         gate = self._gates.get(key)
         if gate is not None:
             _stop(gate)
@@ -139,7 +139,7 @@ class Gates:
             _stop(gate)
 
     def _let_one_try(self, key: str) -> None:
-        """Let the one try that has waited the longest; a gate where nobody has waited for a whole pause is over."""
+        """Let the longest waiting call try; remove a gate at which no call has waited for a whole pause."""
         gate = self._gates[key]
         waiter = next(iter(gate.waiting), None)
         if waiter is None:

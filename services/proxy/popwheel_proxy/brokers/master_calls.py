@@ -1,4 +1,4 @@
-"""Calls of a broker group's master that outlive this master: they are made again at the next one."""
+"""Calls to a broker group's master that survive a failover: they are retried at the next master."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,11 +20,11 @@ _ANSWER_RESERVE_S = 0.1
 
 
 class RetryRefusedError(StatusError):
-    """A refusal of a call that may have been done by an earlier try: then it need not mean what it says."""
+    """Refusal of a retry whose earlier try may have succeeded: the refusal may be a result of that success."""
 
 
 class MasterCalls:
-    """Makes calls whose second time does no harm: everything but Put and Pop.
+    """Makes idempotent calls: everything but Put and Pop.
 
     Args:
         brokers: the broker groups there are.
@@ -47,7 +47,7 @@ class MasterCalls:
         wait_s: float = 0.0,
         retry: Callable[[bool], Request] | None = None,
     ) -> tuple[Response, bool]:
-        """Call a group's master, whichever process that is; and again if it can't be told what became of the call.
+        """Call a group's master, whichever process that is, and retry while the outcome is unknown.
 
         Args:
             broker: the group's name.
@@ -55,15 +55,15 @@ class MasterCalls:
             request: what to ask.
             deadline: until when the client waits, in seconds of the monotonic clock; None if for ever.
             wait_s: how long the master may wait before it answers, besides what a call may take.
-            retry: what to ask when it is made again, told whether an earlier try may have been done; the same request
-                if not given.
+            retry: makes the request of a retry; its argument says whether an earlier try may have been done. The same
+                request if not given.
 
         Returns:
-            The answer, and whether an earlier try may have been done: then what this one found changed may be its work.
+            The answer, and whether an earlier try may have been done: then the changes that this one found may be its.
 
         Raises:
             RetryRefusedError: the master refuses it, but an earlier try may have been done.
-            StatusError: the master refuses it, or is not there or does not answer, for as long as the client waits.
+            StatusError: the master refuses it, or is away or silent for as long as the client waits.
         """
         failure: StatusError | RpcError
         if self._parked_calls.is_shut(broker):
@@ -75,7 +75,7 @@ class MasterCalls:
             except (StatusError, RpcError) as error:
                 failure = error.with_traceback(None)
         if fault_of(failure) in (None, Fault.BUSY):
-            raise _told(failure, broker, in_doubt=False)
+            raise _client_error(failure, broker, outcome_unknown=False)
         with self._parked_calls.park() as parked:
             return await self._retry(parked, broker, method, retry or (lambda _: request), deadline, wait_s, failure)
 
@@ -89,43 +89,43 @@ class MasterCalls:
         wait_s: float,
         failure: StatusError | RpcError,
     ) -> tuple[Response, bool]:
-        """Make a call again that failed, until it goes well or its time is over."""
+        """Retry a failed call until it succeeds, is refused, or its time is over."""
         brokers, parked_calls = self._brokers, self._parked_calls
         began = parked_calls.clock.monotonic()
-        in_doubt = False
+        outcome_unknown = False
         while True:
             fault = fault_of(failure)
             if fault is None or fault is Fault.BUSY:
                 parked.served = True
                 parked_calls.answered(broker)
-                refusal = _told(failure, broker, in_doubt=False)
-                raise RetryRefusedError(refusal.code, refusal.message) if in_doubt else refusal
-            in_doubt = in_doubt or fault is Fault.IN_DOUBT
+                refusal = _client_error(failure, broker, outcome_unknown=False)
+                raise RetryRefusedError(refusal.code, refusal.message) if outcome_unknown else refusal
+            outcome_unknown = outcome_unknown or fault is Fault.OUTCOME_UNKNOWN
             if broker not in brokers.names:
-                raise _told(failure, broker, in_doubt=in_doubt)
+                raise _client_error(failure, broker, outcome_unknown=outcome_unknown)
             if broker not in brokers.led:
                 fault = Fault.NO_MASTER
             give_up = give_up_at(began, deadline, _ANSWER_RESERVE_S, parked_calls.hold_s, there=True)
-            if not await parked_calls.turn(broker, fault, give_up):
-                raise _told(failure, broker, in_doubt=in_doubt)
+            if not await parked_calls.wait_to_retry(broker, fault, give_up):
+                raise _client_error(failure, broker, outcome_unknown=outcome_unknown)
             try:
                 timeout_s = self._timeout_s + wait_s
                 if deadline is not None:
                     timeout_s = max(_ANSWER_RESERVE_S, min(timeout_s, deadline - parked_calls.clock.monotonic()))
-                answer = await brokers.channel(broker).call(method, request(in_doubt), timeout_s=timeout_s)
+                answer = await brokers.channel(broker).call(method, request(outcome_unknown), timeout_s=timeout_s)
             except (StatusError, RpcError) as error:
                 failure = error.with_traceback(None)
             else:
                 parked.served = True
                 parked_calls.answered(broker)
-                return answer, in_doubt
+                return answer, outcome_unknown
 
 
-def _told(failure: StatusError | RpcError, broker: str, *, in_doubt: bool) -> StatusError:
+def _client_error(failure: StatusError | RpcError, broker: str, *, outcome_unknown: bool) -> StatusError:
     """Return the client's error for a call that failed."""
     refusal = failure if isinstance(failure, StatusError) else of_rpc_error(failure, f"the broker {broker}")
-    if not in_doubt or refusal.code == Code.PROXY_TIMEOUT:
+    if not outcome_unknown or refusal.code == Code.PROXY_TIMEOUT:
         return refusal
     return StatusError(
-        Code.PROXY_TIMEOUT, f"{refusal.message}; an earlier try had no answer, so it can't be told whether it was done"
+        Code.PROXY_TIMEOUT, f"{refusal.message}; an earlier try had no answer, so its outcome is unknown"
     )

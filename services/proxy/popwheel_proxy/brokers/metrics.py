@@ -1,4 +1,4 @@
-"""Metrics of calls to broker groups that change their master."""
+"""Metrics of calls during the failover of a broker group."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _BOUNDS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class FailoverMetrics:
-    """Calls that are parked and tried again.
+    """Metrics of parked calls and their retries.
 
     Args:
         registry: where they are shown.
@@ -22,28 +22,28 @@ class FailoverMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.retries = Counter(
             "popwheel_proxy_call_retries",
-            "Tries of calls to broker groups that did not go well and were made again, by what was wrong",
+            "Retries of calls to broker groups, by the fault of the try before",
             ("reason",),
             registry=registry,
         )
         for fault in Fault:
             self.retries.labels(fault.value)
-        self._held = Histogram(
-            "popwheel_proxy_held_seconds",
-            "For how long calls were held that their broker group did not answer at once; served: whether it did then",
+        self._parked = Histogram(
+            "popwheel_proxy_parked_seconds",
+            "Time that calls were parked as their broker group did not serve them; served: whether it did in the end",
             ("served",),
             buckets=_BOUNDS_S,
             registry=registry,
         )
-        self._served = {served: self._held.labels("yes" if served else "no") for served in (True, False)}
+        self._served = {served: self._parked.labels("yes" if served else "no") for served in (True, False)}
 
-    def held(self, seconds: float, *, served: bool) -> None:
-        """A call is parked no more."""
+    def parked(self, seconds: float, *, served: bool) -> None:
+        """Record that a parked call has ended."""
         self._served[served].observe(seconds)
 
 
 class MasterMetrics(Collector):
-    """The broker groups without a master, as the controller last reported: also where no controller is left.
+    """Broker groups without a master, as the controller last reported; shown also while no controller answers.
 
     Args:
         brokers: the broker groups.
@@ -55,7 +55,7 @@ class MasterMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The groups as they are now."""
+        """Return the groups as they are now."""
         shown = GaugeMetricFamily(
             "popwheel_proxy_broker_without_master", "1 while a broker group has no master", labels=["broker"]
         )

@@ -1,4 +1,4 @@
-"""Parks calls while their broker group has no master, or does not answer, and lets them try again."""
+"""Parks calls while their broker group has no master or does not answer, and retries them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ from popwheel_proxy.brokers.retry_policy import Fault
 from popwheel_proxy.options import FailoverOptions
 from popwheel_proxy.protocol.errors import LimitError
 
-HELD_CALLS_MAX: Final = 20_000
-"""Calls parked at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`), and
-who wants fewer makes `failover.hold_ms` shorter."""
-HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+PARKED_CALLS_MAX: Final = 20_000
+"""Calls parked at one time. Fixed: as many as may wait for one broker by default (`send.waiting_messages_max`); a
+shorter `failover.hold_ms` parks fewer."""
+PARKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of messages in parked sends. Fixed for the same reason (`send.waiting_bytes_max`)."""
 
 
@@ -70,15 +70,15 @@ class ParkedCalls:
         """Park a call for as long as the `with` block takes.
 
         Args:
-            size: bytes of the messages that it holds.
+            size: bytes of its messages.
 
         Raises:
             LimitError: TOO_MANY_REQUESTS, too much is parked already.
         """
-        if self.calls >= HELD_CALLS_MAX:
-            raise _full("held_calls_max")
-        if size and self.bytes and self.bytes + size > HELD_BYTES_MAX:
-            raise _full("held_bytes_max")
+        if self.calls >= PARKED_CALLS_MAX:
+            raise _full("parked_calls_max")
+        if size and self.bytes and self.bytes + size > PARKED_BYTES_MAX:
+            raise _full("parked_bytes_max")
         self.calls += 1
         self.bytes += size
         began = self.clock.monotonic()
@@ -88,19 +88,19 @@ class ParkedCalls:
         finally:
             self.calls -= 1
             self.bytes -= size
-            self._metrics.held(self.clock.monotonic() - began, served=parked.served)
+            self._metrics.parked(self.clock.monotonic() - began, served=parked.served)
 
     def is_shut(self, key: str) -> bool:
         """Return whether calls other than sends wait for a group, so that new ones must wait with them."""
         return key in self.gates
 
     def answered(self, key: str) -> None:
-        """A group has answered, in whatever way."""
+        """Record that a group has answered: its parked calls are retried."""
         if self.gates:
             for gate in (key, for_sends(key), ANYWHERE):
                 self.gates.open(gate)
 
-    async def turn(self, key: str, fault: Fault, give_up: float) -> bool:
+    async def wait_to_retry(self, key: str, fault: Fault, give_up: float) -> bool:
         """Wait until a parked call may be tried again.
 
         Args:
@@ -128,8 +128,8 @@ class ParkedCalls:
             self.gates.stop_waiting(key, waiter)
         return True
 
-    async def word_of_topics(self, wait_s: float) -> None:
-        """Wait for it, for so many seconds at the most."""
+    async def wait_for_topics(self, wait_s: float) -> None:
+        """Wait until topics have changed, for `wait_s` seconds at the most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._topics_changed.wait()

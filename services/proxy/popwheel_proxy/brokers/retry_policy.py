@@ -4,10 +4,10 @@ A call that a group's master did not serve is one of three:
 
 - Not done: the master was not reached, or says that it does not lead (any more, or yet). The call is tried again. A
   send that may go to any queue goes to another group at once.
-- Perhaps done: the connection was lost, or no answer came in time. Most calls can simply be made again, as their second
-  time changes nothing. Messages would be stored twice, so they go to the same group again, and the group is told that
-  they do (`PutRun.again`). They go to another group only when this one is gone for good.
-- Refused for what it is: the caller gets the refusal.
+- Outcome unknown: the connection was lost, or no answer came in time. Most calls are idempotent and simply
+  retried. Messages would be stored twice, so they are retried at the same group, marked as a retry
+  (`PutRun.again`). They go to another group only when this one has left for good.
+- Refused on its merits: the caller gets the refusal.
 """
 
 from collections.abc import Collection
@@ -34,18 +34,18 @@ class Fault(Enum):
     """Fault for which a call is retried; its value is its name in metrics."""
 
     NO_MASTER = "no_master"
-    """The group has no master, as far as is known."""
+    """No known master of the group."""
     NOT_REACHED = "not_reached"
     """Fault before any part of the call was sent."""
     NOT_LEADING = "not_leading"
-    """The master says that it cannot: it does not lead any more or yet, or has too few replicas in sync."""
+    """Refusal of a master that does not lead any more or yet, or has too few replicas in sync."""
     BUSY = "busy"
-    """The master has too much to do; another may have less."""
-    IN_DOUBT = "in_doubt"
+    """Refusal of an overloaded master; another may have less load."""
+    OUTCOME_UNKNOWN = "outcome_unknown"
     """Fault with an unknown outcome."""
 
 
-_DOUBTFUL = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
+_OUTCOME_UNKNOWN = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.CANCELLED))
 
 
 def fault_of(error: StatusError | RpcError) -> Fault | None:
@@ -55,13 +55,13 @@ def fault_of(error: StatusError | RpcError) -> Fault | None:
     if isinstance(error, NoMasterError):
         return Fault.NO_MASTER
     if isinstance(error, RpcError):
-        return Fault.IN_DOUBT if error.status in _DOUBTFUL else None
+        return Fault.OUTCOME_UNKNOWN if error.status in _OUTCOME_UNKNOWN else None
     if error.code == Code.HA_NOT_AVAILABLE:
         return Fault.NOT_LEADING
     if error.code == Code.TOO_MANY_REQUESTS:
         return Fault.BUSY
     # A master that was deposed before its slaves had what it wrote.
-    return Fault.IN_DOUBT if error.code == Code.SLAVE_PERSISTENCE_TIMEOUT else None
+    return Fault.OUTCOME_UNKNOWN if error.code == Code.SLAVE_PERSISTENCE_TIMEOUT else None
 
 
 def give_up_at(began: float, deadline: float | None, reserve_s: float, hold_s: float, *, there: bool) -> float:
@@ -89,9 +89,9 @@ class Step(Enum):
     """Send it to another group at once."""
     WAIT = "wait"
     """Wait at the gate `SendTries.gate`."""
-    LOOK = "look"
-    """The group says that the topic was deleted: send it to the one that was made again, if there is one."""
-    TELL = "tell"
+    FIND_TOPIC = "check_groups"
+    """The group says that the topic was deleted: send to its successor of the same name, if there is one."""
+    FAIL = "fail"
     """Return the failure to the client."""
 
 
@@ -101,25 +101,24 @@ class SendTries:
 
     Args:
         only: the one place that it may go to, where its order would be lost in any other.
-        doubted: the place where it may be stored already.
-        left: the place where it may be stored already, if that group has been gone for too long: it may come back with
-            all it had.
+        maybe_stored_at: the place where an earlier try may have stored it.
+        left: the same, if that group has been gone for too long: it may return with all its messages.
         wait_until: until when it waits for that group while it is gone, in seconds of the monotonic clock.
-        in_doubt: whether it may be stored already, there or at a group that has left since.
-        past: groups that it has tried and that certainly did not store it.
+        outcome_unknown: whether an earlier try may have stored it, there or at a group that has left since.
+        past: groups that were tried and certainly did not store it.
     """
 
     only: Place | None = None
-    doubted: Place | None = None
+    maybe_stored_at: Place | None = None
     left: Place | None = None
     wait_until: float = inf
-    in_doubt: bool = False
+    outcome_unknown: bool = False
     past: set[str] = field(default_factory=set)
 
     @property
     def place(self) -> Place | None:
-        """The one place that it may go to now; None: any."""
-        return self.doubted or self.only
+        """The only place that it may go to now; None: any."""
+        return self.maybe_stored_at or self.only
 
     @property
     def gate(self) -> str:
@@ -136,7 +135,7 @@ class SendTries:
         sound: Collection[str],
         now: float,
     ) -> Step:
-        """A try failed.
+        """Record a failed try, and return the next step.
 
         Args:
             place: where it was; None if there was nowhere to go.
@@ -146,46 +145,48 @@ class SendTries:
             sound: those that sends do not avoid.
             now: seconds of the monotonic clock.
         """
-        if fault is Fault.IN_DOUBT and place is not None:
-            self.in_doubt = True
-            self.doubted = place
-        self.look(names, now)
+        if fault is Fault.OUTCOME_UNKNOWN and place is not None:
+            self.outcome_unknown = True
+            self.maybe_stored_at = place
+        self.check_groups(names, now)
         if self.place is not None:
-            return Step.TELL if fault is Fault.BUSY else Step.WAIT
+            return Step.FAIL if fault is Fault.BUSY else Step.WAIT
         if place is None:
             self.past.clear()
             return Step.WAIT
         self.past.add(place[0])
-        # One that says it cannot now is not worse than one that is avoided.
+        # A group that refuses for the moment is no worse than an avoided one.
         others = sound if fault in (Fault.NOT_LEADING, Fault.BUSY) else led
         if any(name not in self.past for name in others):
             return Step.ELSEWHERE
         if fault is Fault.BUSY:
-            return Step.TELL
+            return Step.FAIL
         self.past.clear()
         return Step.WAIT
 
-    def left_behind(self) -> None:
-        """The messages are for another topic of the name now: wherever they may be stored, they are not in that one."""
-        self.doubted = self.left = None
+    def forget_places(self) -> None:
+        """Forget where the messages may be stored: the topic of the name is another one now, and does not have them."""
+        self.maybe_stored_at = self.left = None
         self.wait_until = inf
 
-    def look(self, names: Collection[str], now: float) -> None:
-        """See whether the group where it may be stored is still there: when it has been gone for a while, others may
-        take it. When it is back before another may have stored it, it is asked there again.
+    def check_groups(self, names: Collection[str], now: float) -> None:
+        """Check whether the group where it may be stored is still there.
+
+        When the group has been gone for a while, others may take the message. When the group returns before another
+        may have stored it, the message is retried there.
 
         Args:
             names: groups that are there.
             now: seconds of the monotonic clock.
         """
-        if self.doubted is None and self.left is not None and self.left[0] in names:
-            self.doubted, self.left = self.left, None
-        if self.doubted is None:
+        if self.maybe_stored_at is None and self.left is not None and self.left[0] in names:
+            self.maybe_stored_at, self.left = self.left, None
+        if self.maybe_stored_at is None:
             return
-        if self.doubted[0] in names:
+        if self.maybe_stored_at[0] in names:
             self.wait_until = inf
         elif self.wait_until == inf:
             self.wait_until = now + LEFT_S
         elif now >= self.wait_until:
-            self.past.add(self.doubted[0])
-            self.doubted, self.left, self.wait_until = None, self.doubted, inf
+            self.past.add(self.maybe_stored_at[0])
+            self.maybe_stored_at, self.left, self.wait_until = None, self.maybe_stored_at, inf

@@ -1,7 +1,7 @@
 """Lite subscriptions of each client, as it reported them here; brokers that do not know them are sent them (pure).
 
-The brokers' own book of this is what counts for deliveries. This one is lost with the proxy, and clients say it all
-again every half minute.
+Deliveries follow the brokers' own book. This one is lost with the proxy, but clients repeat their reports every
+half minute.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ class LiteSubscriptions:
         self.each_max = each_max
         self._total_max = total_max
         self._by_reader: OrderedDict[Reader, _Subscription] = OrderedDict()
-        """Readers, with those of whom brokers have received nothing for the longest time first."""
+        """Readers, the one reported to brokers longest ago first."""
         self._by_client: dict[str, set[Reader]] = {}
         self._counts = Shares()
 
@@ -90,7 +90,7 @@ class LiteSubscriptions:
         return frozenset() if known is None else frozenset(known.names)
 
     def add(self, reader: Reader, names: Iterable[str], now: float) -> frozenset[str]:
-        """A reader reads these, too.
+        """Add subscriptions of a reader.
 
         Returns:
             Those that it did not read before.
@@ -104,36 +104,36 @@ class LiteSubscriptions:
         if known is None:
             known = self._begin(reader)
         known.names |= new
-        self.told(reader, now)
+        self.reported(reader, now)
         self._counts.take(reader.group, len(new))
         return new
 
     def remove(self, reader: Reader, names: Iterable[str], now: float) -> None:
-        """A reader does not read these any more."""
+        """Remove subscriptions of a reader."""
         known = self._by_reader.get(reader)
         if known is None:
             return
         gone = known.names.intersection(names)
         known.names -= gone
-        self.told(reader, now)
+        self.reported(reader, now)
         self._counts.give(reader.group, len(gone))
 
     def replace(self, reader: Reader, names: Iterable[str], now: float) -> None:
-        """A reader reads these, and nothing else.
+        """Replace all subscriptions of a reader.
 
         Raises:
             LimitError: LITE_SUBSCRIPTION_QUOTA_EXCEEDED, they are too many; nothing is changed.
         """
         known = self._by_reader.get(reader)
         wanted = set(names)
-        held = 0 if known is None else len(known.names)
-        self._check(reader, 0, len(wanted), len(wanted) - held)
+        before = 0 if known is None else len(known.names)
+        self._check(reader, 0, len(wanted), len(wanted) - before)
         if known is None:
             known = self._begin(reader)
-        self._counts.give(reader.group, held)
+        self._counts.give(reader.group, before)
         self._counts.take(reader.group, len(wanted))
         known.names = wanted
-        self.told(reader, now)
+        self.reported(reader, now)
 
     def said(self, reader: Reader, said_ms: int) -> None:
         """Record the wall-clock time in ms of a client's report."""
@@ -146,20 +146,20 @@ class LiteSubscriptions:
         known = self._by_reader.get(reader)
         return 0 if known is None else known.said_ms
 
-    def told(self, reader: Reader, now: float) -> None:
-        """The brokers have just received a reader's report."""
+    def reported(self, reader: Reader, now: float) -> None:
+        """Record that brokers have just received a reader's report."""
         known = self._by_reader.pop(reader, None)
         if known is not None:
             known.said_at = now
             self._by_reader[reader] = known  # behind all others
 
     def not_said_since(self, time: float, count_max: int) -> list[Reader]:
-        """Readers that were not reported to brokers since then, the one reported longest ago first."""
+        """Return readers that were not reported to brokers since then, the one reported longest ago first."""
         oldest = islice(self._by_reader.items(), count_max)
         return [reader for reader, known in takewhile(lambda item: item[1].said_at <= time, oldest)]
 
     def end(self, reader: Reader) -> None:
-        """A reader reads nothing more."""
+        """Remove a reader with all its subscriptions."""
         known = self._by_reader.pop(reader, None)
         if known is None:
             return
@@ -176,7 +176,7 @@ class LiteSubscriptions:
         return begun
 
     def _check(self, reader: Reader, kept: int, new: int, more: int) -> None:
-        """Refuse what would be too much: `new` beside `kept`, `more` in all than there were."""
+        """Refuse too many subscriptions: `new` ones beside `kept` ones of the reader, `more` in the whole book."""
         if kept + new > self.each_max:
             raise too_many(reader.topic, kept + new, self.each_max)
         if reader not in self._by_reader:
@@ -198,7 +198,7 @@ class LiteSubscriptions:
 
 
 def too_many(topic: str, count: int, limit: int) -> LimitError:
-    """The refusal of a client that would read more lite topics of a topic than one may."""
+    """Return the refusal of a client that would read more lite topics of a topic than one may."""
     return LimitError(
         Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
         f"this client would read {count} lite topics of {topic}, at most {limit} are allowed; have it read fewer, or "

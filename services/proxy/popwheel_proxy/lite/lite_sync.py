@@ -1,8 +1,7 @@
-"""SyncLiteSubscription: takes what clients say of their lite topics to all brokers, and tells it again to those that
-have forgotten it.
+"""SyncLiteSubscription: forwards clients' lite subscriptions to all brokers, and repeats them to those that lost them.
 
-A broker has forgotten a client after a restart, as the next master, or if it heard nothing of it for a while. It says
-so to whoever asks for messages, and the whole set is sent again. A client that is alive is told of every half minute.
+A broker has no subscriptions of a client after a restart, as a new master, or if no report came for a while. It says so
+in its answer to a pop, and the whole set is sent again. Clients that are alive are reported every half minute.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from popwheel_proxy.lite.lite_subscriptions import LiteSubscriptions, Reader, to
 from popwheel_proxy.lite.metrics import LiteMetrics
 from popwheel_proxy.protocol.statuses import OK
 from popwheel_proxy.protocol.validation import check_lite_name, check_reader
-from popwheel_proxy.send.lanes import place_of
+from popwheel_proxy.send.send_queues import place_of
 from popwheel_proxy.session.catalog import Catalog
 from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.resources import group_name, topic_name
@@ -46,7 +45,7 @@ It is a third of the time after which brokers forget it.
 _AT_ONCE_MAX = 32
 """Calls to brokers at once."""
 _BEATS_AT_ONCE = 1_000
-"""Readers that one turn of the loop says are alive: some ten milliseconds."""
+"""Readers reported as alive in one turn of the loop: some ten milliseconds."""
 _TRY_FOR_S = 10.0
 _WARN_EVERY_S = 10.0
 _OFFSET_MAX = 2**62
@@ -68,11 +67,11 @@ class _Turn:
 
 
 class LiteSync:
-    """Keeps the brokers' books of lite topics in step with what clients say here.
+    """Keeps the brokers' lite subscriptions in step with those that clients report here.
 
     Args:
         context: of the proxy.
-        book: what they have said.
+        book: the reported subscriptions.
         catalog: topics and groups.
         brokers: the broker groups there are.
         masters: the way to them.
@@ -100,16 +99,16 @@ class LiteSync:
         self._background = context.background
         self._metrics = LiteMetrics(context.registry)
         self._turns: dict[Reader, _Turn] = {}
-        self._untold: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
-        """Reader and broker -> whether it gets all, or only a sign of life; the longest waiting first."""
+        self._unreported: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
+        """Reader and broker -> whether all subscriptions are reported, or only a sign of life; the oldest first."""
         self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
         """Readers to report again, by broker.
 
         They are added after its Notify stream broke or it became master; the flag asks for all that they read.
         """
         self._missed: dict[Reader, set[str]] = {}
-        """Brokers by reader that did not accept all that it reads; they get it with its next sign of life."""
-        self._telling = 0
+        """Reader -> brokers that did not accept all its subscriptions; they get them with its next sign of life."""
+        self._reporting = 0
         self._is_beating = False
         self._warn_after = 0.0
         self._synced: list[Synced] = []
@@ -117,13 +116,13 @@ class LiteSync:
         brokers.subscribe(self._brokers_changed)
 
     def subscribe(self, listener: Synced) -> None:
-        """Notify `listener` whenever a broker has received all of a reader."""
+        """Notify `listener` whenever a broker has received all subscriptions of a reader."""
         self._synced.append(listener)
 
     async def sync(
         self, call: Call, client_id: str, request: SyncLiteSubscriptionRequest, user: str = ""
     ) -> SyncLiteSubscriptionResponse:
-        """Take down what a client of a user reads; answers when all brokers that lead know it.
+        """Store the lite subscriptions of a user's client; answers when all masters know them.
 
         Raises:
             StatusError: the first rule that is broken, or why a broker could not be notified.
@@ -162,17 +161,17 @@ class LiteSync:
         book.said(reader, asked.said_ms)
         await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
         try:
-            await self._tell_all(reader, asked, call.deadline)
+            await self._report_to_all(reader, asked, call.deadline)
         except StatusError as error:
             if error.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED:
                 undo()
                 for name in self._brokers.led:
-                    self._tell_later(reader, name, everything=True)
+                    self._report_later(reader, name, everything=True)
             raise
         return SyncLiteSubscriptionResponse(status=OK)
 
     def client_ends(self, client_id: str) -> None:
-        """A client has said that it stops: others are to have its messages at once."""
+        """End the subscriptions of a client that terminates, so that others get its messages at once."""
         for reader in self._book.of_client(client_id):
             self._book.end(reader)
             self._missed.pop(reader, None)
@@ -180,14 +179,14 @@ class LiteSync:
 
     async def _end(self, reader: Reader) -> None:
         try:
-            await self._tell_all(reader, _request(reader, broker.LITE_END), self._clock.monotonic() + _TRY_FOR_S)
+            await self._report_to_all(reader, _request(reader, broker.LITE_END), self._clock.monotonic() + _TRY_FOR_S)
         except StatusError:
             return  # brokers forget it by themselves, in a while
 
     def is_unknown(self, reader: Reader, name: str) -> None:
-        """A broker has forgotten a reader; it is sent again, if anything is known here."""
+        """Report a reader again to a broker that does not know it."""
         if reader in self._book:
-            self._tell_later(reader, name, everything=True)
+            self._report_later(reader, name, everything=True)
 
     def stream_ended(self, name: str) -> None:
         """Record that the Notify stream of a broker broke: it may have forgotten all readers."""
@@ -196,7 +195,7 @@ class LiteSync:
         self._pump()
 
     def ended(self, end: broker.LiteTopicEnd, name: str) -> None:
-        """A lite topic has ended at a broker: its reader is notified, unless its messages go to another broker now."""
+        """Notify the reader of a lite topic that ended at a broker, unless its messages go to another broker now."""
         names = self._brokers.names
         if not names or place_of(end.topic, end.lite_topic, names, 1)[0] != name:
             return
@@ -204,7 +203,7 @@ class LiteSync:
         if reader in self._book:
             self._book.remove(reader, (end.lite_topic,), self._clock.monotonic())
         if self._telemetry.unsubscribe_lite(end.client_id, end.group, end.lite_topic):
-            self._metrics.ends_told.inc()
+            self._metrics.ends_notified.inc()
 
     def tick(self) -> None:
         """Report readers that are alive to brokers, and forget the others; called about once a second."""
@@ -213,7 +212,7 @@ class LiteSync:
             self._background.start(self._beat())
 
     async def _beat(self) -> None:
-        """Do so for all whose time has come, some in each turn of the loop."""
+        """Report all readers that are due, some in each turn of the loop."""
         try:
             while readers := self._book.not_said_since(self._clock.monotonic() - HEARTBEAT_EVERY_S, _BEATS_AT_ONCE):
                 self._beat_for(readers)
@@ -229,32 +228,32 @@ class LiteSync:
                 self._missed.pop(reader, None)
                 self._book.end(reader)  # silently: it may be at another proxy
                 continue
-            self._book.told(reader, now)
+            self._book.reported(reader, now)
             missed = self._missed.pop(reader, ())
             for name in self._brokers.led:
-                self._tell_later(reader, name, everything=name in missed)
+                self._report_later(reader, name, everything=name in missed)
 
     def _brokers_changed(self) -> None:
-        """A new master knows no reader. One that was away knows readers as they were then: it missed what they said."""
+        """Report all readers to new masters: those know none, or have missed the latest reports."""
         for name in self._brokers.changed & self._brokers.led:
             self._after_streams[name] = self._book.readers, True
         self._pump()
 
-    async def _tell_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Report to all brokers that lead; one that comes to lead gets it later."""
+    async def _report_to_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
+        """Report to all masters; a new master gets the report later."""
         self._metrics.syncs.labels(broker.LiteAction.Name(asked.action).removeprefix("LITE_").lower()).inc()
         async with self._turn(reader):
             names = sorted(self._brokers.led)
-            told = (self._tell(name, reader, asked, deadline) for name in names)
-            results = await asyncio.gather(*told, return_exceptions=True)
+            reported = (self._report(name, reader, asked, deadline) for name in names)
+            results = await asyncio.gather(*reported, return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             if isinstance(result, StatusError) and name not in self._brokers.led:
                 continue  # its next master is notified
             if isinstance(result, BaseException):
                 raise result
 
-    async def _tell(self, name: str, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
-        """Report to one broker, with all that the reader reads if it has forgotten that."""
+    async def _report(self, name: str, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
+        """Report to one broker; with all subscriptions of the reader if the broker does not know it."""
         answer, _ = await self._masters.call(name, SYNC_LITE, asked, deadline)
         if answer.unknown_client and asked.action in (broker.LITE_ADD, broker.LITE_REMOVE):
             self._metrics.repeats.inc()
@@ -274,26 +273,26 @@ class LiteSync:
         request.said_ms, request.is_repeat = self._book.said_ms(reader), True
         return request
 
-    def _tell_later(self, reader: Reader, name: str, *, everything: bool) -> None:
+    def _report_later(self, reader: Reader, name: str, *, everything: bool) -> None:
         key = (reader, name)
-        self._untold[key] = everything or self._untold.get(key, False)
+        self._unreported[key] = everything or self._unreported.get(key, False)
         self._pump()
 
     def _pump(self) -> None:
         """Send the waiting reports, some at a time."""
-        while self._telling < _AT_ONCE_MAX and (self._untold or self._after_streams):
-            if self._untold:
-                (reader, name), everything = self._untold.popitem(last=False)
+        while self._reporting < _AT_ONCE_MAX and (self._unreported or self._after_streams):
+            if self._unreported:
+                (reader, name), everything = self._unreported.popitem(last=False)
             else:
                 name, (readers, everything) = next(iter(self._after_streams.items()))
                 if not readers:
                     del self._after_streams[name]
                     continue
                 reader = readers.pop()
-            self._telling += 1
-            self._background.start(self._tell_now(reader, name, everything))
+            self._reporting += 1
+            self._background.start(self._report_now(reader, name, everything))
 
-    async def _tell_now(self, reader: Reader, name: str, everything: bool) -> None:
+    async def _report_now(self, reader: Reader, name: str, everything: bool) -> None:
         try:
             async with self._turn(reader):
                 if reader not in self._book or name not in self._brokers.led:
@@ -301,18 +300,20 @@ class LiteSync:
                 if everything:
                     self._metrics.repeats.inc()
                 asked = self._everything(reader) if everything else _request(reader, broker.LITE_ADD)
-                await self._tell(name, reader, asked, self._clock.monotonic() + _TRY_FOR_S)
+                await self._report(name, reader, asked, self._clock.monotonic() + _TRY_FOR_S)
         except StatusError as error:
-            # The next sign of life, in half a minute, brings it about again.
+            # The next sign of life, in half a minute, repeats it.
             if everything and reader in self._book:
                 self._missed.setdefault(reader, set()).add(name)
             self._metrics.failures.inc()
             now = self._clock.monotonic()
             if now >= self._warn_after:
                 self._warn_after = now + _WARN_EVERY_S
-                _logger.warning("a broker could not be told of lite topics", broker=name, reason=error.message)
+                _logger.warning(
+                    "lite subscriptions could not be reported to a broker", broker=name, reason=error.message
+                )
         finally:
-            self._telling -= 1
+            self._reporting -= 1
             self._pump()
 
     @asynccontextmanager
@@ -337,10 +338,11 @@ def _request(reader: Reader, action: broker.LiteAction.ValueType) -> broker.Sync
 
 
 def _names_of(call: Call, request: SyncLiteSubscriptionRequest) -> list[str]:
-    """The lite topics that a client names.
+    """Return the lite topics that a client names.
 
     The Python client (5.1.2) adds and removes one at a time, and sends each character of its name by itself. Nothing
-    tells that from names of one letter, so both are taken. Its next whole set, half a minute later, is right.
+    distinguishes that from names of one letter, so both are accepted. Its next whole set, half a minute later, is
+    right.
     """
     names = list(request.lite_topic_set)
     may_be_spelt = (

@@ -23,7 +23,7 @@ class LiteMetrics:
         )
         self.syncs = Counter(
             "popwheel_proxy_lite_syncs",
-            "What clients said of their lite topics: add, remove, set (all of them), end",
+            "Reports of clients about their lite subscriptions: add, remove, set (all of them), end",
             ("action",),
             registry=registry,
         )
@@ -31,19 +31,21 @@ class LiteMetrics:
             self.syncs.labels(action)
         self.repeats = Counter(
             "popwheel_proxy_lite_repeats",
-            "How often a broker was told again all that a client reads, as it is new or had forgotten it",
+            "Times that all subscriptions of a client were repeated to a broker that is new or had lost them",
             registry=registry,
         )
         self.failures = Counter(
             "popwheel_proxy_lite_failures",
-            "How often a broker could not be told what a client reads, or that it is there",
+            "Reports about a client that did not reach a broker",
             registry=registry,
         )
-        self.ends_told = Counter(
-            "popwheel_proxy_lite_ends_told", "Clients told that a lite topic of theirs has ended", registry=registry
+        self.ends_notified = Counter(
+            "popwheel_proxy_lite_ends_notified",
+            "Clients notified that a lite topic of theirs has ended",
+            registry=registry,
         )
 
     def read_from(self, book: LiteSubscriptions) -> None:
-        """Take the gauges' values from here whenever they are shown."""
+        """Read the gauges' values from here at each scrape."""
         self._readers.set_function(lambda: book.reader_count)
         self._subscriptions.set_function(lambda: len(book))

@@ -1,4 +1,4 @@
-"""The methods of apache.rocketmq.v2.MessagingService as this proxy serves them, and its own.
+"""Methods of apache.rocketmq.v2.MessagingService as this proxy serves them, and one of its own.
 
 Requests are small but for those that carry messages. Larger ones of many parts are not read: small parts by the million
 keep the loop busy for the better part of a second, and nobody has asked yet how many there are. One long text is read,
@@ -15,7 +15,7 @@ from popwheel_proxy.protocol.errors import LimitError
 from popwheel_rpc.service import RAW, Codec, Method, protobuf
 
 REQUEST_BYTES_MAX: Final = 256 * 1024
-"""The limit of a request that carries no message. Fixed: what handlers allow to be in one fits."""
+"""Limit of a request that carries no message. Fixed: every request that handlers accept fits."""
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
@@ -25,7 +25,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 _PARTS_MAX: Final = 2_000
-"""Fields in all of a larger request that is read; counting them takes 2 ms."""
+"""Fields that a larger request may have in all; counting them takes 2 ms."""
 
 
 class TooLarge:
@@ -42,7 +42,7 @@ class TooLarge:
 
 
 def bounded(message_type: type[Request], bytes_max: int, *, is_streamed: bool = False) -> Codec[Request]:
-    """The codec of requests of at most `bytes_max` bytes.
+    """Return the codec of requests of at most `bytes_max` bytes.
 
     What is larger is `TooLarge`, whatever its type says, as a call without a handler can't answer; where handlers read
     a stream they get the refusal as a `LimitError` instead.
@@ -90,7 +90,7 @@ def _has_many_parts(data: bytes, descriptor: Any) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; 0 behind the end of the data."""
+    """Return a number and where it ends; 0 behind the end of the data."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,4 +1,4 @@
-"""The refusals of this proxy that its code distinguishes by their class."""
+"""Refusals of this proxy that its code distinguishes by their class."""
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -20,7 +20,7 @@ class LimitError(StatusError):
 
 
 class NoMasterError(StatusError):
-    """HA_NOT_AVAILABLE, said by this process: there is no way to a broker group, so nothing was asked of it.
+    """HA_NOT_AVAILABLE of this process: a broker group has no master, so no call was made.
 
     Args:
         name: the group's name, which may be one that a client made up.

@@ -14,15 +14,15 @@ from popwheel_proxy.protocol.turns import Turns
 from popwheel_proxy.protocol.validation import filter_of
 
 REFUSED_MAX = 256
-"""SQL92 filters whose refusal is kept in mind, the latest: who sends a bad one sends it again and again."""
+"""Latest SQL92 filters whose refusals are cached: clients send a bad filter again and again."""
 KNOWN_MAX = 4_096
-"""SQL92 filters that are kept in mind, of at most 4,096 characters each."""
+"""Cached SQL92 filters, of at most 4,096 characters each."""
 WAITING_MAX = 512
-"""Filters that wait to be read; clients share it."""
+"""Filters that wait to be parsed; clients share it."""
 
 
 class Filters:
-    """Reads filters, and keeps the latest SQL92 ones in mind.
+    """Parses filters, and caches the latest SQL92 ones.
 
     Args:
         turns: in which new ones are read.
@@ -32,20 +32,20 @@ class Filters:
         self._turns = turns
         self._known: OrderedDict[str, broker.Filter] = OrderedDict()
         self._refused: dict[str, str] = {}
-        """The faults of the latest bad ones."""
+        """Errors of the latest bad filters."""
         self._waiting = Shares()  # by client
 
     def __len__(self) -> int:
-        """The number that is kept in mind, of `KNOWN_MAX`."""
+        """Return the number of cached filters, of `KNOWN_MAX`."""
         return len(self._known)
 
     @property
     def waiting(self) -> int:
-        """The number that waits to be read, of `WAITING_MAX`."""
+        """Filters that wait to be parsed, of `WAITING_MAX`."""
         return self._waiting.total
 
     async def read(self, client_id: str, expression: FilterExpression) -> broker.Filter:
-        """Return what a broker is asked to filter by.
+        """Return the filter for the broker.
 
         Args:
             client_id: who sent it.
@@ -53,7 +53,7 @@ class Filters:
 
         Raises:
             StatusError: ILLEGAL_FILTER_EXPRESSION.
-            LimitError: TOO_MANY_REQUESTS, if too many wait to be read.
+            LimitError: TOO_MANY_REQUESTS, if too many wait to be parsed.
         """
         if expression.type != FilterType.SQL and len(expression.expression) <= SHORT:
             return filter_of(expression)

@@ -15,13 +15,13 @@ _BOUNDS_MS = (1, 3, 5, 10, 100, 1000, 3000)
 
 
 class _LatencyTable(Collector):
-    """rocketmq_rpc_latency: how long calls took, by method and status."""
+    """rocketmq_rpc_latency: duration of calls, by method and status."""
 
     def __init__(self, latency: HistogramTable) -> None:
         self._latency = latency
 
     def collect(self) -> Iterable[Metric]:
-        """The table as Prometheus reads it."""
+        """Return the table as a histogram."""
         family = HistogramMetricFamily(
             "rocketmq_rpc_latency",
             "Milliseconds from a call's arrival to its answer",
@@ -33,7 +33,7 @@ class _LatencyTable(Collector):
 
 
 class ClientLibraries(Collector):
-    """popwheel_clients: clients by the language and version of their library.
+    """popwheel_clients: clients by language and version of their library.
 
     Args:
         counts: the numbers, of those that have said it.
@@ -45,10 +45,10 @@ class ClientLibraries(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """The most frequent ones, and all others together."""
+        """Return the most frequent ones, and the sum of all others."""
         family = GaugeMetricFamily(
             "popwheel_clients",
-            "Clients by the language and version that they have said, the 20 most frequent, and all others together",
+            "Clients by language and version of their library, the 20 most frequent, and the sum of all others",
             labels=("language", "version"),
         )
         rows: dict[tuple[str, ...], int] = dict(self._counts.items())
@@ -58,7 +58,7 @@ class ClientLibraries(Collector):
 
 
 class ProxyMetrics:
-    """Metrics that no single folder counts.
+    """Metrics of the proxy as a whole.
 
     Args:
         registry: where they are shown.
@@ -70,7 +70,7 @@ class ProxyMetrics:
         self.up = Gauge("rocketmq_proxy_up", "1 while the proxy serves", registry=registry)
         self._limit_hits = Counter(
             "popwheel_proxy_limit_hits",
-            "How often a client went past a limit: the call was refused, or what it asked for was cut to the limit",
+            "Calls that exceeded a limit: they were refused, or their request was cut to the limit",
             ("limit",),
             registry=registry,
         )
@@ -85,12 +85,12 @@ class ProxyMetrics:
         )
         self.released_of_gone = Counter(
             "popwheel_proxy_renewed_handles_released",
-            "Receipt handles released that clients kept renewed which have gone",
+            "Renewed receipt handles released for clients that had gone",
             registry=registry,
         )
         self.release_failures = Counter(
             "popwheel_proxy_release_failures",
-            "Release calls for clients that have gone that failed: their messages come again later",
+            "Failed Release calls for clients that had gone: their messages are delivered again later",
             registry=registry,
         )
         self._gauges = {
@@ -98,30 +98,30 @@ class ProxyMetrics:
             for name, text in {
                 "polls": "Polls being served now",
                 "polls_waiting": "Polls that wait for messages now",
-                "polls_absent": "Polls that are held as their topic or group is not there",
-                "interests": "Different topic, group and filter that are polled for now",
-                "filter_bytes": "Characters of their filters, of 32 MiB",
-                "interests_refused": "Interests that brokers do not notify for, as they have too many; popped in turn",
-                "counted_polls": "Topics and groups whose polls are counted now, to choose how they wait",
-                "unsent_bytes": "Bytes of answers that readers have not taken yet",
+                "polls_absent": "Polls that wait for their topic or group to be created",
+                "interests": "Distinct (topic, group, filter) combinations that are polled for now",
+                "filter_bytes": "Characters of the filters of interests, of 32 MiB",
+                "interests_refused": "Interests that brokers refused as too many; popped periodically instead",
+                "counted_polls": "(topic, group) pairs whose polls are counted now, to choose how they wait",
+                "unsent_bytes": "Bytes of answers that clients have not read yet",
                 "waiting_sends": "Messages that wait for a Put to a broker",
-                "waiting_in_lanes": "Sends that wait for another one of their message group or lite topic",
+                "waiting_in_send_queues": "Sends that wait for an earlier one of their message group or lite topic",
                 "clients": "Clients known now",
-                "clients_broken": "Clients whose last open call has broken, and that have not called since",
-                "client_facts_bytes": "Memory of the lists of topics that clients give in their settings, of 64 MiB",
-                "client_uses": "Pairs of a client and what it polls for or sends to, of 200,000 that are kept",
-                "known_filters": "SQL92 filters kept in mind, of 4,096",
-                "waiting_filters": "New SQL92 filters that wait to be read, of 512",
-                "repeated_bytes": "Bytes of settings that are kept for a moment to be sent again",
+                "clients_broken": "Clients whose last open call has broken and that have made no call since",
+                "client_facts_bytes": "Memory of the topic lists in clients' settings, of 64 MiB",
+                "client_uses": "Pairs of a client and a topic that it polls or sends to, of 200,000",
+                "known_filters": "Cached SQL92 filters, of 4,096",
+                "waiting_filters": "New SQL92 filters that wait to be parsed, of 512",
+                "repeated_bytes": "Bytes of settings that are cached for a moment, as they are sent several times",
                 "telemetry_streams": "Telemetry streams open now",
-                "producer_topics": "Pairs of a producer and a topic of which it can be asked how transactions ended",
-                "asked_bytes": "Bytes of what clients are asked to do on their Telemetry streams, on its way to them",
+                "producer_topics": "(producer, topic) pairs that brokers can ask how transactions ended",
+                "asked_bytes": "Bytes of requests to clients that wait to be sent on their Telemetry streams",
                 "renewed_handles": "Receipt handles kept renewed now",
-                "held_calls": "Calls held now, as their broker group has no master or does not answer",
-                "held_bytes": "Bytes of messages in sends that are held now",
+                "parked_calls": "Calls parked now, as their broker group has no master or does not answer",
+                "parked_bytes": "Bytes of messages in sends that are parked now",
                 "brokers_without_master": "Broker groups that have no master now",
-                "masters_changed": "How often another process became a broker group's master, or none was",
-                "stale_routes": "How often a master of a broker group was told of that is not the latest",
+                "masters_changed": "Changes of a broker group's master, to another process or to none",
+                "stale_routes": "Reports of a broker group's master with an older epoch than the known one",
             }.items()
         }
 
@@ -130,6 +130,6 @@ class ProxyMetrics:
         self._limit_hits.labels(limit).inc()
 
     def read_from(self, sources: dict[str, Callable[[], float]]) -> None:
-        """Take the gauges' values from here whenever they are shown; names as in `popwheel_proxy_...`."""
+        """Read the gauges' values from here at each scrape; names as in `popwheel_proxy_...`."""
         for name, source in sources.items():
             self._gauges[name].set_function(source)

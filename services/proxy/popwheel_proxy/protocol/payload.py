@@ -29,11 +29,11 @@ _BODY_START_BYTES_MAX: Final = 6
 consumer would get past such a message.
 """
 _FIELDS_MAX: Final = 4096
-"""A message has no more fields, nor a request that are no messages: millions of empty ones take seconds to read."""
+"""Limit of a message's fields, and of a request's other fields: millions of empty ones take seconds to read."""
 _FIELDS_OF_ALL_MAX: Final = 32_768
-"""All messages of a request that are out of the ordinary have no more fields together: to go over them takes 5 ms."""
+"""Limit of the fields of all unusual messages of a request together: to read them takes 5 ms."""
 _USUAL_FIELDS_MAX: Final = 256
-"""A message with more fields before its system properties is none of the usual ones."""
+"""Limit of the fields before the system properties of a usual message."""
 _HEAD_KEPT_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
 _NOW: Final = PutKind.NOW
@@ -59,7 +59,7 @@ class ClientMessage:
         tag: None if absent.
         keys: all of them.
         priority: of a message to a topic of type PRIORITY; -1 for all others.
-        lane: its message group or lite topic, within which messages keep their order; empty if it has none.
+        send_queue: its message group or lite topic, whose sends go one after another; empty if it has none.
         lite_topic: the lite topic that it is for; empty if it is for none.
 
     Raises:
@@ -73,12 +73,12 @@ class ClientMessage:
         "head_bytes",
         "keys",
         "kind",
-        "lane",
         "lite_topic",
         "message_id",
         "payload",
         "plain",
         "priority",
+        "send_queue",
         "system_properties",
         "tag",
         "time_ms",
@@ -100,7 +100,7 @@ class ClientMessage:
         self.kind = _NOW
         self.time_ms = 0
         self.priority = -1
-        self.lane = self.lite_topic = ""
+        self.send_queue = self.lite_topic = ""
         self.plain: PlainProperties | None = plain_properties(system_properties)
         self._properties: SystemProperties | None = None
         if self.plain is not None:
@@ -115,7 +115,7 @@ class ClientMessage:
 
     @property
     def properties(self) -> SystemProperties:
-        """The decoded system properties; decoded only if they are not plain, or asked for."""
+        """Return the decoded system properties; decoded on first use, unless they are plain."""
         if self._properties is None:
             try:
                 self._properties = SystemProperties.FromString(self.system_properties)
@@ -124,7 +124,7 @@ class ClientMessage:
         return self._properties
 
     def drop_fields(self, system_properties: bytes) -> None:
-        """Take from it what its sender may not say: these system properties are left."""
+        """Replace the system properties by these, without the fields that only servers set."""
         self.system_properties = system_properties
         self._properties = None
 
@@ -134,7 +134,7 @@ def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
 
     Args:
         request: its bytes.
-        messages_max: so many may be in it.
+        messages_max: limit of their number.
 
     Raises:
         StatusError: BAD_REQUEST, if it is not well-formed, or has too many fields; PAYLOAD_TOO_LARGE, if it has too
@@ -185,7 +185,7 @@ def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
 
 
 def _usual_head(data: bytes, position: int, end: int) -> bytes:
-    """The topic and the user properties with which a message begins, if the system properties follow; else nothing."""
+    """Return the topic and user properties at the start of a message, if the system properties follow; else nothing."""
     begin = position
     for _ in range(_USUAL_FIELDS_MAX):
         if position + 1 >= end or data[position] not in (_TOPIC_TAG, _USER_PROPERTIES_TAG):
@@ -228,7 +228,7 @@ def _usual(
 
 
 def _message(data: bytes, position: int, end: int) -> tuple[ClientMessage, int]:
-    """Cut up the message whose fields lie from `position` to `end`; also how many fields it has."""
+    """Cut up the message whose fields lie from `position` to `end`; return it, and the number of its fields."""
     view = memoryview(data)  # so that a body is copied once, when the payload is put together
     kept: list[memoryview] = []  # runs of fields that belong to the payload
     head: list[bytes] = []  # the same without bodies
@@ -289,7 +289,7 @@ def _message(data: bytes, position: int, end: int) -> tuple[ClientMessage, int]:
 
 
 def _decoded_head(head: bytes) -> Message:
-    """A message without body and system properties, which must not be changed."""
+    """Return a message without body and system properties, which must not be changed."""
     try:
         return _often_sent_head(head) if len(head) <= _HEAD_KEPT_BYTES else Message.FromString(head)
     except DecodeError:
@@ -298,7 +298,7 @@ def _decoded_head(head: bytes) -> Message:
 
 @lru_cache(maxsize=1024)
 def _often_sent_head(head: bytes) -> Message:
-    """The same, made once: a topic with few properties or none is the same in message after message."""
+    """Return the same, cached: a topic with few properties or none repeats in message after message."""
     return Message.FromString(head)
 
 

@@ -27,7 +27,7 @@ numbers."""
 
 
 def status(code: int, message: str) -> Status:
-    """A status of a code that may have come as a bare number from a broker."""
+    """Return the status of a code, which may be a bare number of a broker."""
     if code == _OK_CODE:
         return OK
     try:
@@ -49,7 +49,7 @@ def is_old(metadata: Mapping[str, str]) -> bool:
 
 
 def for_client(metadata: Mapping[str, str], given: Status) -> Status:
-    """A status with a code that this client knows."""
+    """Return the status with a code that this client knows."""
     if given.code in _LATER_CODES and is_old(metadata):
         return Status(code=_LATER_CODES[given.code], message=given.message)
     return given

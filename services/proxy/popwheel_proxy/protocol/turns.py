@@ -22,7 +22,7 @@ class Turns:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Hold a turn; what is done inside must not wait for anything."""
+        """Take a turn for the `with` block, which must not wait for anything."""
         async with self._lock:
             try:
                 yield
@@ -31,11 +31,11 @@ class Turns:
 
 
 def is_large(size: int) -> bool:
-    """Check for a request of a size, in bytes, that is work for a turn of its own."""
+    """Return whether a request of a size, in bytes, needs a turn of its own."""
     return size > _LARGE_BYTES
 
 
 def pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The entries of a request, a piece at a time."""
+    """Yield the entries of a request in pieces."""
     for start in range(0, len(entries), PIECE):
         yield entries[start : start + PIECE]

@@ -1,4 +1,4 @@
-"""Every rule for what clients send, each with the code that the official clients expect. Nothing here knows of I/O."""
+"""Validation of clients' requests: each rule with the code that the official clients expect (pure)."""
 
 import re
 from functools import lru_cache
@@ -56,8 +56,7 @@ _READ_AS_LITE: Final = "consume it with a LitePushConsumer or a LiteSimpleConsum
 def check_message(
     message: ClientMessage, topic: Topic, limits: MessageLimits, *, head_is_checked: bool = False
 ) -> None:
-    """Check everything about one message of a send, and set what follows from it: how it goes into the log, its lane
-    and its priority.
+    """Check one message of a send, and set what follows from it: how it goes into the log, its send queue and priority.
 
     Args:
         message: the message.
@@ -116,7 +115,7 @@ def check_message(
 
 
 def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
-    """The invisible duration of a receive, in milliseconds.
+    """Return the invisible duration of a receive, in milliseconds.
 
     Raises:
         StatusError: ILLEGAL_INVISIBLE_TIME, if it is too short or too long.
@@ -132,7 +131,7 @@ def check_invisible(asked_ms: int, options: ReceiveOptions) -> int:
 
 
 def check_changed_invisible(asked_ms: int, options: ReceiveOptions) -> int:
-    """The invisible duration of a change; 0 makes the message visible at once, and there is no other lower limit.
+    """Return the invisible duration of a change; 0 makes the message visible at once, and no other lower limit holds.
 
     Raises:
         StatusError: ILLEGAL_INVISIBLE_TIME, if it is negative or too long.
@@ -274,7 +273,7 @@ def _check_accepted(kind: int, topic: Topic, topic_type: int) -> None:
 
 
 def _check_type(message: ClientMessage, topic: Topic) -> None:
-    """Check a message's type, and set what follows from it: how it goes into the log, and its lane."""
+    """Check a message's type, and set what follows from it: how it goes into the log, and its send queue."""
     properties = message.properties
     shown = _shown_type(properties)
     kind = properties.message_type or shown or _NORMAL
@@ -284,11 +283,11 @@ def _check_type(message: ClientMessage, topic: Topic) -> None:
         return
     if kind == _FIFO:
         _check_message_group(properties)
-        message.lane = properties.message_group
+        message.send_queue = properties.message_group
         return
     if kind == _LITE:
         _check_lite_topic(properties)
-        message.lane = message.lite_topic = properties.lite_topic
+        message.send_queue = message.lite_topic = properties.lite_topic
         return
     if kind == _PRIORITY:
         _check_priority(properties)
@@ -307,7 +306,7 @@ def _check_type(message: ClientMessage, topic: Topic) -> None:
 
 
 def _first_check_ms(properties: SystemProperties) -> int:
-    """Return when the sender of a half message wants to be asked first; 0 if it leaves that to the broker.
+    """Return when the sender of a half message wants its first check; 0 if it leaves that to the broker.
 
     Raises:
         StatusError: BAD_REQUEST: not a duration of up to an hour.
@@ -392,7 +391,7 @@ def _check_lite_topic(properties: SystemProperties) -> None:
 
 
 def check_lite_name(text: str) -> str:
-    """A lite topic's name, as a client says it.
+    """Check a lite topic's name.
 
     Raises:
         StatusError: ILLEGAL_LITE_TOPIC.
@@ -424,11 +423,11 @@ def check_reader(topic: Topic, reads_lite: bool | None) -> None:
 
 
 def refuse_lite(topic: Topic, what: str) -> None:
-    """Refuse what can't be done to a topic of lite topics.
+    """Refuse an operation that a parent topic of lite topics does not support.
 
     Args:
         topic: the topic.
-        what: what was to be done, as in `it cannot be ...`.
+        what: the operation, as in `it cannot be ...`.
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -440,7 +439,7 @@ def refuse_lite(topic: Topic, what: str) -> None:
 
 
 def _due_ms(properties: SystemProperties) -> int:
-    """The delivery time of a delayed message, in milliseconds: never before what its sender wrote.
+    """Return the delivery time of a delayed message, in milliseconds: never before the one that its sender wrote.
 
     Clients write whole seconds (Python, Rust), milliseconds or finer; Python takes the number that its caller gives for
     seconds, though its own description says milliseconds. How far ahead it may be is for the broker to say.
@@ -470,7 +469,7 @@ def _due_ms(properties: SystemProperties) -> int:
 
 
 def _shown_type(properties: SystemProperties) -> MessageType.ValueType | None:
-    """The type that a message's properties show it to be, if not an ordinary one."""
+    """Return the type that follows from a message's properties, if it is not an ordinary one."""
     has = properties.HasField
     if has("message_group"):
         return MessageType.FIFO

@@ -1,6 +1,6 @@
 """Parking of polls for topics and groups that do not exist.
 
-Consumers that go on after a deletion do not ask in a loop: some clients poll again at once after any refusal.
+So consumers do not poll in a tight loop after a deletion: some clients poll again at once after any refusal.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 
 _TOGETHER_MAX = 50
-"""Polls that are woken in one turn of the loop, of whatever names: each pops at once."""
+"""Polls that are woken in one turn of the loop, of all names: each pops at once."""
 
 
 class AbsentName(NamedTuple):
     """A topic or group that is not there.
 
     Args:
-        is_group: which of both; they may have the same name.
+        is_group: whether it is a group; a topic may have the same name.
         name: its name.
     """
 
@@ -28,11 +28,11 @@ class AbsentName(NamedTuple):
 
 
 Waiter = asyncio.Future[bool]
-"""A poll that waits; set to False it waits no more."""
+"""Future of a waiting poll; False ends the wait."""
 
 
 class AbsentNames:
-    """Polls that wait for their topic or group to be made. Limits of polls hold for them as for all others.
+    """Polls that wait for their topic or group to be created. The limits of polls include them.
 
     Args:
         view: the cluster as the controller streams it.
@@ -44,28 +44,28 @@ class AbsentNames:
         self._clock = clock
         self._waiting: dict[AbsentName, dict[Waiter, None]] = {}
         self._woken: deque[tuple[Waiter, bool]] = deque()
-        """Polls that go on in the turns to come, and whether their name was made."""
+        """Polls to be resumed in the next turns of the loop, and whether their name was made."""
         view.subscribe(self._changed)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     @property
-    def heard(self) -> int:
-        """The version of names that is known now; for `made`, from before the poll was refused."""
+    def seen_version(self) -> int:
+        """The version of the topic registry that is known now; `made` needs that from before the poll was refused."""
         return self._view.named
 
     def waiter(self) -> Waiter:
-        """A poll that is about to wait."""
+        """Return the future of a poll that is about to wait."""
         return asyncio.get_running_loop().create_future()
 
-    async def made(self, absent: AbsentName, heard: int, until_s: float, waiter: Waiter) -> bool:
+    async def made(self, absent: AbsentName, seen_version: int, until_s: float, waiter: Waiter) -> bool:
         """Wait until a topic or group is made; False if it was not in time.
 
         Args:
             absent: either.
-            heard: see there; what was made since counts, as the controller's refusal and its word of that come on ways
-                of their own.
+            seen_version: from before the refusal. Names made since count, as the controller's refusal and its cluster
+                updates arrive by different streams.
             until_s: seconds of the monotonic clock.
             waiter: the poll, not done yet.
         """
@@ -73,7 +73,7 @@ class AbsentNames:
         if left_s <= 0:
             return False
         there = self._find(absent)
-        if there is not None and there.id > heard:
+        if there is not None and there.id > seen_version:
             return True
         waiters = self._waiting.setdefault(absent, {})
         waiters[waiter] = None

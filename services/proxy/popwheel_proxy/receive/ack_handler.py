@@ -1,11 +1,10 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: any proxy serves any handle.
 
-The broker that gave a handle out is read from the handle; only that broker checks it, whichever replica of it is the
+The broker that issued a handle is read from the handle; only that broker checks it, whichever replica of it is the
 master now.
 
-When a call's outcome is unknown, it is retried (`failover/master_calls.py`), with `is_retry` set.
-A broker knows what was acknowledged a moment ago, which new handle was given, and by which call. What it does not know,
-or what another call of a client did, stays unknown.
+When a call's outcome is unknown, it is retried (`brokers/master_calls.py`), marked as a retry. A broker remembers for
+a while what was acknowledged, which new handle was issued, and by which call. The outcome of anything else is unknown.
 """
 
 import asyncio
@@ -43,9 +42,7 @@ from popwheel_proxy.session.resources import group_name, topic_name
 from popwheel_rpc.methods import ACK, CHANGE_INVISIBLE, DEAD_LETTER
 from popwheel_rpc.service import Call
 
-_CANNOT_TELL = (
-    "an earlier try had no answer, and this handle is not good any more, so it can't be told whether it was done"
-)
+_OUTCOME_UNKNOWN = "an earlier try had no answer, and this handle is not valid any more, so the outcome is unknown"
 _STATUS: Final = 1
 _ENTRY_TAG: Final = bytes((2 << 3 | LENGTH_DELIMITED,))
 _ID_TAG: Final = bytes((1 << 3 | LENGTH_DELIMITED,))
@@ -55,12 +52,12 @@ _DONE: Final = field(_ENTRY_STATUS, OK.SerializeToString())
 
 
 class AckHandler:
-    """Takes consumers' word on their messages to the brokers.
+    """Forwards consumers' acknowledgements and the like to the brokers.
 
     Args:
         context: of the proxy; its view has the key of the handles' signature.
         masters: the way to the brokers.
-        renewals: handles that are kept renewed, and no more once they are done with.
+        renewals: handles that are kept renewed, until they are acknowledged or changed.
     """
 
     def __init__(self, context: ProxyContext, masters: MasterCalls, renewals: RenewalBook) -> None:
@@ -71,7 +68,7 @@ class AckHandler:
         self._calls = context.numbers
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
-        """Acknowledge messages: a status for each, and theirs on top if they all have the same.
+        """Acknowledge messages: a status for each, and on top the one that all have, or MULTIPLE_RESULTS.
 
         Raises:
             StatusError: the request as a whole is refused.
@@ -115,12 +112,12 @@ class AckHandler:
     async def change_invisible(
         self, call: Call, request: ChangeInvisibleDurationRequest
     ) -> ChangeInvisibleDurationResponse:
-        """Give a message a new invisible duration, and its consumer a new handle.
+        """Change the invisible duration of a message; its consumer gets a new handle.
 
         Where no duration is asked for, it is as long as the group's back-off says for this attempt.
 
         Raises:
-            StatusError: why not.
+            StatusError: why it is refused.
         """
         group, topic = _names(request.group, request.topic)
         handle = request.receipt_handle
@@ -132,14 +129,14 @@ class AckHandler:
         broker = self._broker_of(group, topic, handle)
         name = next(self._calls)
 
-        def asked(in_doubt: bool) -> ChangeInvisibleRequest:
+        def asked(outcome_unknown: bool) -> ChangeInvisibleRequest:
             return ChangeInvisibleRequest(
                 group=group,
                 topic=topic,
                 receipt_handle=handle,
                 invisible_ms=invisible_ms,
                 call=name,
-                again=in_doubt,
+                is_retry=outcome_unknown,
                 back_off=back_off,
                 suspend=suspend,
             )
@@ -147,7 +144,7 @@ class AckHandler:
         try:
             response, _ = await self._masters.call(broker, CHANGE_INVISIBLE, asked(False), call.deadline, retry=asked)
         except RetryRefusedError as refusal:
-            raise self._in_doubt(group, topic, handle, refusal) from refusal
+            raise self._unknown_or_refused(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=response.receipt_handle)
 
@@ -157,25 +154,27 @@ class AckHandler:
         """Move a message to its group's dead letter queue.
 
         Raises:
-            StatusError: why not.
+            StatusError: why it is refused.
         """
         group, topic = _names(request.group, request.topic)
         handle = request.receipt_handle
         broker = self._broker_of(group, topic, handle)
         name = next(self._calls)
 
-        def asked(in_doubt: bool) -> DeadLetterRequest:
-            return DeadLetterRequest(group=group, topic=topic, receipt_handle=handle, call=name, again=in_doubt)
+        def asked(outcome_unknown: bool) -> DeadLetterRequest:
+            return DeadLetterRequest(
+                group=group, topic=topic, receipt_handle=handle, call=name, is_retry=outcome_unknown
+            )
 
         try:
             await self._masters.call(broker, DEAD_LETTER, asked(False), call.deadline, retry=asked)
         except RetryRefusedError as refusal:
-            raise self._in_doubt(group, topic, handle, refusal) from refusal
+            raise self._unknown_or_refused(group, topic, handle, refusal) from refusal
         self._renewals.drop((handle,))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     def _check_suspends(self, topic: TopicName) -> None:
-        """Refuse to suspend a message that is of no lite topic; one that can't be told is left to the broker."""
+        """Refuse to suspend a message that is of no lite topic; the broker checks one of a topic not known here."""
         known = self._view.topics.get(topic)
         if known is not None and known.type != TopicType.LITE:
             raise StatusError(
@@ -185,7 +184,7 @@ class AckHandler:
             )
 
     async def _ack_all(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> dict[int, Status]:
-        """Acknowledge, asking each broker once; the statuses of what is refused, by the place of the handle."""
+        """Acknowledge with one call per broker; return the refusals, by the index of the handle."""
         refusals: dict[int, Status] = {}
         by_broker: defaultdict[str, list[int]] = defaultdict(list)
         for index, handle in enumerate(handles):
@@ -198,7 +197,7 @@ class AckHandler:
             some = [handles[index] for index in indexes]
             answers = [(indexes, await self._ack_at(call, broker, group, topic, some))]
         else:
-            # All at once: one that has no master holds up only its own.
+            # All at once: a group without a master delays only its own.
             asked = by_broker.items()
             results_of = await asyncio.gather(
                 *(
@@ -217,23 +216,23 @@ class AckHandler:
     async def _ack_at(
         self, call: Call, broker: str, group: str, topic: str, handles: Sequence[str]
     ) -> Sequence[EntryResult]:
-        """Acknowledge at one broker: no results if all is well; a failure is the result of each."""
+        """Acknowledge at one broker; no results if all succeeded, and a failed call is the result of each handle."""
         if broker not in self._view.brokers:
             return [self._why_away(group, topic, handle) for handle in handles]
         name = next(self._calls)
 
-        def asked(in_doubt: bool) -> AckRequest:
-            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, again=in_doubt)
+        def asked(outcome_unknown: bool) -> AckRequest:
+            return AckRequest(group=group, topic=topic, receipt_handles=handles, call=name, is_retry=outcome_unknown)
 
         try:
-            answer, in_doubt = await self._masters.call(broker, ACK, asked(False), call.deadline, retry=asked)
+            answer, outcome_unknown = await self._masters.call(broker, ACK, asked(False), call.deadline, retry=asked)
         except StatusError as refusal:
             return [EntryResult(code=refusal.code, error=refusal.message)] * len(handles)
         results = answer.results
-        if in_doubt:
+        if outcome_unknown:
             for handle, result in zip(handles, results, strict=False):  # no results at all if all is well
                 if result.code == Code.INVALID_RECEIPT_HANDLE and self._is_genuine(group, topic, handle):
-                    result.code, result.error = Code.PROXY_TIMEOUT, _CANNOT_TELL
+                    result.code, result.error = Code.PROXY_TIMEOUT, _OUTCOME_UNKNOWN
         return results
 
     def _is_genuine(self, group: str, topic: str, handle: str) -> bool:
@@ -244,22 +243,22 @@ class AckHandler:
             return False
         return True
 
-    def _in_doubt(self, group: str, topic: str, handle: str, refusal: RetryRefusedError) -> StatusError:
+    def _unknown_or_refused(self, group: str, topic: str, handle: str, refusal: RetryRefusedError) -> StatusError:
         """Return the error of a retried call that was refused, as an earlier try may have succeeded."""
         if refusal.code == Code.INVALID_RECEIPT_HANDLE and self._is_genuine(group, topic, handle):
-            return StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL)
+            return StatusError(Code.PROXY_TIMEOUT, _OUTCOME_UNKNOWN)
         return refusal
 
     def _why_away(self, group: str, topic: str, handle: str) -> EntryResult:
-        """Return why a handle of an absent broker cannot be acknowledged."""
+        """Return why a handle of an absent broker cannot be acknowledged now."""
         try:
             broker = self._broker_of(group, topic, handle)
         except StatusError as error:
             return EntryResult(code=error.code, error=error.message)
-        return EntryResult(code=Code.HA_NOT_AVAILABLE, error=f"the broker {broker} has just come; try again")
+        return EntryResult(code=Code.HA_NOT_AVAILABLE, error=f"the broker {broker} has just joined; try again")
 
     def _broker_of(self, group: str, topic: str, handle: str) -> str:
-        """The broker of a handle, which is there.
+        """Return the broker of a handle, which is there.
 
         Raises:
             StatusError: INVALID_RECEIPT_HANDLE, or HA_NOT_AVAILABLE if the handle is good but its broker is away:
@@ -278,7 +277,7 @@ def _names(group: Resource, topic: Resource) -> tuple[GroupName, TopicName]:
 
 
 def _overall(refusals: Mapping[int, Status], count: int) -> Status:
-    """The status on top of `count` entries: their own if they agree, else MULTIPLE_RESULTS."""
+    """Return the status on top of `count` entries: their own if they agree, else MULTIPLE_RESULTS."""
     if not refusals:
         return OK
     first = next(iter(refusals.values()))

@@ -1,4 +1,4 @@
-"""The clients of this proxy, as operators are shown them: some at a time, in the order of their ids."""
+"""Clients of this proxy, listed for operators in pages, in the order of their ids."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,12 +16,13 @@ from popwheel_proxy.session.clients import Clients, KnownClient
 from popwheel_proxy.session.telemetry import Telemetry
 
 _LIST_MAX: Final = 500
-_LOOKED_AT_ONCE: Final = 500
-"""Clients that are looked at in one turn of the loop, and clients that are told of."""
-_TOLD_AT_ONCE: Final = 25
+_SCANNED_AT_ONCE: Final = 500
+"""Clients checked in one turn of the loop."""
+_DESCRIBED_AT_ONCE: Final = 25
+"""Clients described in one turn of the loop."""
 _MESSAGES_MAX: Final = 100
 _HOLDS = ("push", "lite push")
-"""Clients of these kinds have the proxy keep hidden what they hold."""
+"""Kinds of clients whose messages the proxy keeps invisible."""
 
 
 class ClientList:
@@ -30,7 +31,7 @@ class ClientList:
     Args:
         clients: who they are.
         telemetry: their streams.
-        renewals: what is kept hidden for them.
+        renewals: the messages that are kept invisible for them.
         lite_topics: the number of lite topics that a client reads.
         view: has the key of receipt handles.
         clock: for times.
@@ -54,33 +55,33 @@ class ClientList:
         self._turn = asyncio.Lock()
 
     async def some(self, request: pb.ClientListRequest) -> pb.ClientListResponse:
-        """Some clients, or the one that is asked for, if it is here. One list is made at a time."""
+        """Return a page of clients, or the one that is asked for, if it is here. One list is made at a time."""
         async with self._turn:
             answer = pb.ClientListResponse(total=len(self._clients))
             if request.id:
                 known = self._clients.get(request.id)
                 if known is not None:
-                    self._tell(answer.clients.add(), request.id, known, _MESSAGES_MAX)
+                    self._describe(answer.clients.add(), request.id, known, _MESSAGES_MAX)
                 return answer
             limit = min(max(1, request.limit), _LIST_MAX)
             found = await self._find(request, limit + 1)
             answer.next = found[limit - 1] if len(found) > limit else ""
             for number, client_id in enumerate(found[:limit]):
-                if number and number % _TOLD_AT_ONCE == 0:
+                if number and number % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
                 known = self._clients.get(client_id)
                 if known is not None:
-                    self._tell(answer.clients.add(), client_id, known, 0)
+                    self._describe(answer.clients.add(), client_id, known, 0)
             return answer
 
     async def _find(self, request: pb.ClientListRequest, count: int) -> list[str]:
-        """Ids of the first clients behind a place that are asked for."""
+        """Return the ids of the first matching clients behind `request.after`."""
         found: list[str] = []
         ids = self._clients.ids
-        for start in range(0, len(ids), _LOOKED_AT_ONCE):
+        for start in range(0, len(ids), _SCANNED_AT_ONCE):
             some = [
                 each
-                for each in ids[start : start + _LOOKED_AT_ONCE]
+                for each in ids[start : start + _SCANNED_AT_ONCE]
                 if each > request.after and each.startswith(request.prefix) and self._is_wanted(request, each)
             ]
             found = nsmallest(count, found + some)
@@ -105,7 +106,7 @@ class ClientList:
             or any(topic == each and group in ("", of) for of, each, _ in known.polls)
         )
 
-    def _tell(self, info: pb.ClientInfo, client_id: str, known: KnownClient, messages_max: int) -> None:
+    def _describe(self, info: pb.ClientInfo, client_id: str, known: KnownClient, messages_max: int) -> None:
         facts, clock = known.facts, self._clock
         zero_ms = clock.wall_ms() - round(clock.monotonic() * 1000)
         info.id = client_id
@@ -115,18 +116,18 @@ class ClientList:
         info.kind, info.group = facts.kind, facts.group
         info.since_ms = zero_ms + round(known.since * 1000)
         info.seen_ms = zero_ms + round(known.seen_at * 1000)
-        self._tell_names(info, known, zero_ms)
+        self._add_names(info, known, zero_ms)
         open_calls = self._clients.open_calls(client_id, known.user)
         info.polls = max(0, open_calls - self._telemetry.streams_of(client_id))
-        held, some = self._renewals.held(client_id, max(1, messages_max))
-        info.held = held if held or facts.kind in _HOLDS else -1
+        count, some = self._renewals.handles_of(client_id, max(1, messages_max))
+        info.in_flight = count if count or facts.kind in _HOLDS else -1
         if some:
-            info.held_since_ms = zero_ms + round(some[0][1] * 1000)
+            info.in_flight_since_ms = zero_ms + round(some[0][1] * 1000)
         for each, since in some[:messages_max]:
-            _tell_message(info.messages.add(), self._view.receipt_key, each, zero_ms + round(since * 1000))
+            _describe_message(info.messages.add(), self._view.receipt_key, each, zero_ms + round(since * 1000))
         info.lite_topics = self._lite_topics(client_id)
 
-    def _tell_names(self, info: pb.ClientInfo, known: KnownClient, zero_ms: int) -> None:
+    def _add_names(self, info: pb.ClientInfo, known: KnownClient, zero_ms: int) -> None:
         """Add the topics that the client reads and sends to: by its settings, and by its calls here."""
         facts = known.facts
         polled_ms = {poll: zero_ms + round(at * 1000) for poll, at in known.polls.items()}
@@ -141,13 +142,13 @@ class ClientList:
         info.publishes_total = max(facts.publishes_total, len(topics))
 
 
-def _tell_message(told: pb.HeldMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
-    """A message that is kept hidden, as far as its handle says it."""
-    told.group, told.topic, told.broker = renewed.entry.group, renewed.entry.topic, renewed.broker
-    told.since_ms = since_ms
+def _describe_message(message: pb.ClientMessage, key: bytes, renewed: RenewedHandle, since_ms: int) -> None:
+    """Describe a message that is kept invisible, as far as its handle says."""
+    message.group, message.topic, message.broker = renewed.entry.group, renewed.entry.topic, renewed.broker
+    message.since_ms = since_ms
     try:
-        handle = receipt.decode(key, told.group, told.topic, renewed.entry.receipt_handle)
+        handle = receipt.decode(key, message.group, message.topic, renewed.entry.receipt_handle)
     except StatusError:
-        return  # the key is not known yet: who has it is shown all the same
-    told.is_retry = handle.origin == receipt.FROM_RETRY_TOPIC
-    told.queue_id, told.queue_offset = handle.queue_id, handle.queue_offset
+        return  # the key is not known yet: the message is listed without its place
+    message.is_retry = handle.origin == receipt.FROM_RETRY_TOPIC
+    message.queue_id, message.queue_offset = handle.queue_id, handle.queue_offset

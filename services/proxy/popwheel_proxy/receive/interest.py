@@ -1,12 +1,12 @@
-"""One interest of a proxy: the polls that share it, and what is known of it at each broker (pure).
+"""One interest of a proxy: the polls that share it, and its state at each broker (pure).
 
 All polls of the same (topic, group, filter) share one `Interest`; in lite topics each client has its own. For each
 broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
 both change, and wakes polls.
 
 A poll need not pop before it waits if all brokers that there are have registered the interest, nothing is left over and
-no pop is under way (`is_quiet`): then nothing waits that is not about to be told of. A broker has registered an
-interest once its first word on it has come on the stream that lives: it answers each registration with how many
+no pop is under way (`is_quiet`): then no message waits without a notification under way. A broker has registered an
+interest once its first notification has arrived on the current stream: it answers each registration with how many
 messages wait.
 """
 
@@ -17,7 +17,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ALL, Filter
 
 POPS_AT_ONCE_MAX = 32
-"""Pops of one interest that are under way at one broker before nobody is woken for more."""
+"""Limit of the pops of one interest in flight at one broker: no poll is woken beyond it."""
 
 Key = tuple[str, str, int, str, str]
 
@@ -28,12 +28,12 @@ class Waiting:
 
     Args:
         broker: its name.
-        messages: how many are known to wait there.
-        pops: how many are under way there.
-        notifications: how often it has notified of messages.
+        messages: number of known waiting messages.
+        pops: number of pops in flight.
+        notifications: number of notifications of messages.
         answered: whether a pop was answered since its last notification.
         fruitless: pops in a row that found nothing although something waits.
-        not_before: until when nobody is woken, in seconds of the monotonic clock.
+        not_before: until when no poll is woken, in seconds of the monotonic clock.
         failure: why the last pop failed; None if it did not.
     """
 
@@ -48,7 +48,7 @@ class Waiting:
 
     @property
     def left_over(self) -> bool:
-        """True if more messages wait than pops are under way for them."""
+        """True if more messages wait than pops are in flight for them."""
         return self.messages > self.pops
 
     def may_wake(self, now: float) -> bool:
@@ -58,7 +58,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One pop under way, from the moment its poll is woken."""
+    """One pop in flight, from the moment its poll is woken."""
 
     interest: "Interest"
     waiting: Waiting
@@ -71,12 +71,12 @@ class Ticket:
 
 
 Waiter = Callable[[Ticket], None]
-"""A poll that waits: called with the ticket of the pop that it is woken for."""
+"""Callback of a waiting poll, called with the ticket of the pop that it is woken for."""
 
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One (topic, group, filter) that is polled for, or one client's lite topics of a topic.
+    """Interest in one (topic, group, filter), or in one client's lite topics of a topic.
 
     Args:
         id: the proxy's number for it.
@@ -84,7 +84,7 @@ class Interest:
         waiters: polls that wait for any broker, the longest waiting first.
         places: polls that wait at one broker, and where.
         at_broker: the same by broker, the longest waiting first.
-        waiting: what is known of each broker.
+        waiting: state of each broker.
         left_over: brokers with more messages than pops that are under way for them; who was paused last comes last.
         busy: brokers with messages or pops under way.
         unconfirmed: if it is registered, brokers that have not said so yet.
@@ -136,7 +136,7 @@ class Interest:
     def is_quiet(self) -> bool:
         """True if all brokers would notify of new messages, and none are known to wait or to be on their way.
 
-        Never with a filter: nobody is notified of messages that it does not want, and only pops take the group past
+        Never with a filter: brokers do not notify of messages that do not match, and only pops take the group past
         them.
         """
         return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL

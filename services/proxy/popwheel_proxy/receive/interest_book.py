@@ -1,6 +1,6 @@
 """Interests of waiting polls, and the polls that a notification wakes.
 
-It wakes no more than messages wait, and no wake-up is lost.
+No more polls are woken than messages wait, and no wake-up is lost.
 
 At each broker as many polls of an interest are woken as messages are known to wait beyond the pops that are under way
 (`interest.py`). Notifications add up, the answer to a pop sets the number anew. It may be too low while a pop is under
@@ -31,22 +31,22 @@ from popwheel_proxy.receive.interest import Interest, Key, Ticket, Waiter, Waiti
 from popwheel_proxy.receive.refused_interests import RefusedInterests
 
 FRUITLESS_MAX = 16
-"""Pops in a row that may find nothing although the broker says that something waits; then there is a pause."""
+"""Limit of consecutive pops that find nothing although the broker reports messages; then there is a pause."""
 FRUITLESS_PAUSE_S = 0.1
 FAILURE_PAUSE_S = 0.2
 ENDED_AT_ONCE_MAX = 1_000
-"""Interests without a poll that are looked at in one step of the loop, whether brokers know of them or not."""
+"""Interests without a poll that are checked in one step of the loop, whether brokers know of them or not."""
 FILTER_BYTES_MAX = 32 * 1024 * 1024
-"""Characters of the filters of all interests of a proxy. Fixed: who needs more has too many filters."""
+"""Characters of the filters of all interests of a proxy. Fixed: far more than sensible filters need."""
 
 
 class InterestBook:
-    """All interests of a proxy. Calls waiters.
+    """All interests of a proxy; wakes waiting polls.
 
     Args:
-        interests_max: how many there may be; groups share it.
-        filter_bytes_max: how many characters their filters may have together; groups share that, too.
-        idle_s: how long one stays registered at the brokers without a poll.
+        interests_max: limit of their number; groups share it.
+        filter_bytes_max: limit of the characters of all filters; groups share it, too.
+        idle_s: how long an interest without a poll stays registered at the brokers.
     """
 
     def __init__(self, interests_max: int, filter_bytes_max: int, idle_s: float) -> None:
@@ -67,34 +67,34 @@ class InterestBook:
 
     @property
     def filter_bytes(self) -> int:
-        """Characters of their filters."""
+        """Characters of all filters."""
         return self._bytes.total
 
     def all(self) -> list[Interest]:
-        """All of them."""
+        """All interests."""
         return list(self._by_id.values())
 
     @property
     def waiting_polls(self) -> int:
-        """Polls that wait now."""
+        """Number of waiting polls."""
         return sum(len(interest.waiters) + len(interest.places) for interest in self._by_id.values())
 
     @property
     def refused(self) -> int:
-        """Interests that brokers have refused; one that several have counts for each."""
+        """Number of refused interests; one that several brokers refused counts for each."""
         return len(self._refused)
 
     def registered_at(self, broker: str) -> list[Interest]:
-        """The interests that a broker is to notify for."""
+        """Return the interests that a broker must notify for."""
         return [
             interest for interest in self._by_id.values() if interest.registered or broker in interest.registered_at
         ]
 
     def enter(self, topic: str, group: str, wanted: Filter, lite_client_id: str = "") -> Interest:
-        """A poll begins; it must `leave` in the end.
+        """Add a poll to its interest; it must `leave` in the end.
 
         Args:
-            topic, group, wanted: what is polled for, and for whom.
+            topic, group, wanted: topic, group and filter of the poll.
             lite_client_id: the client, if it polls for its lite topics.
 
         Raises:
@@ -117,7 +117,7 @@ class InterestBook:
         return interest
 
     def leave(self, interest: Interest, waiter: Waiter, now: float) -> None:
-        """A poll has ended."""
+        """Remove a poll that has ended."""
         self.stop_waiting(interest, waiter)
         interest.polls -= 1
         assert interest.polls >= 0, "a poll has left twice"
@@ -131,14 +131,14 @@ class InterestBook:
         return next(iter(interest.left_over))
 
     def begin(self, interest: Interest, broker: str) -> Ticket:
-        """A poll is about to pop, woken or not; `finish`, `fail` or `hand_back` must follow."""
+        """Begin a pop of a poll, woken or not; `finish`, `fail` or `hand_back` must follow."""
         waiting = interest.at(broker)
         waiting.pops += 1
         self._weigh(interest, waiting)
         return Ticket(interest, waiting, waiting.notifications)
 
     def finish(self, ticket: Ticket, taken: int, messages: int, now: float) -> None:
-        """A pop is answered: it took `taken` messages, and the broker knows of `messages` more."""
+        """End a pop that was answered: it took `taken` messages, and the broker knows of `messages` more."""
         interest, waiting = ticket.interest, ticket.waiting
         waiting.pops -= 1
         assert waiting.pops >= 0, "a pop has ended twice"
@@ -156,7 +156,7 @@ class InterestBook:
         self._wake(interest, waiting, now)
 
     def fail(self, ticket: Ticket, now: float, failure: StatusError | None = None) -> None:
-        """A pop has failed; what waits there is left to others, after a pause.
+        """End a pop that has failed; its messages are left to other polls, after a pause.
 
         `failure`: what the broker said, if it did.
         """
@@ -167,13 +167,13 @@ class InterestBook:
         self._wake(ticket.interest, ticket.waiting, now)
 
     def hand_back(self, ticket: Ticket, now: float) -> None:
-        """A poll that was woken does not pop; another may."""
+        """Return the ticket of a woken poll that does not pop, for another poll."""
         ticket.waiting.pops -= 1
         assert ticket.waiting.pops >= 0, "a pop has ended twice"
         self._wake(ticket.interest, ticket.waiting, now)
 
     def wait(self, interest: Interest, waiter: Waiter, now: float, broker: str | None = None) -> Ticket | None:
-        """A poll waits; or gets the ticket of a pop at once, if messages are left over.
+        """Let a poll wait; or return the ticket of a pop at once, if messages are left over.
 
         Args:
             interest: what it waits for.
@@ -197,7 +197,7 @@ class InterestBook:
         return None
 
     def stop_waiting(self, interest: Interest, waiter: Waiter) -> None:
-        """A poll does not wait any more."""
+        """Remove a poll that does not wait any more."""
         interest.waiters.pop(waiter, None)
         if interest.places and (broker := interest.places.pop(waiter, None)) is not None:
             there = interest.at_broker[broker]
@@ -206,7 +206,7 @@ class InterestBook:
                 del interest.at_broker[broker]
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> bool:
-        """Record how many messages wait for an interest at a broker's first notification; 0: it only will notify.
+        """Record a broker's notification of so many messages; 0 confirms that the interest is registered.
 
         Returns:
             False if no poll pops for them: another proxy may have one. They are known here all the same, and the next
@@ -227,19 +227,19 @@ class InterestBook:
         return self._wake(interest, waiting, now) or waiting.pops > 0
 
     def register(self, interest: Interest, brokers: Iterable[str]) -> None:
-        """All brokers are being asked to notify for an interest."""
+        """Record that an interest is being registered at all brokers."""
         interest.registered = True
         interest.unconfirmed = dict.fromkeys(brokers)
 
     def refuse(self, interest_id: int, broker: str, now: float) -> None:
-        """A broker will not notify for an interest."""
+        """Record that a broker refuses an interest."""
         interest = self._by_id.get(interest_id)
         if interest is not None:
             self._refused.add(interest_id, broker, now)
             self._assume(interest, broker, now)
 
     def refuse_unknown(self, interest_id: int, broker: str, now: float) -> Interest | None:
-        """A broker does not know which lite topics the client of an interest reads, so it has nothing for it.
+        """Record that a broker does not know the lite subscriptions of an interest's client.
 
         Returns:
             The interest; None if it has ended.
@@ -251,12 +251,12 @@ class InterestBook:
         return interest
 
     def refused_at(self, topic: str, group: str, lite_client_id: str, broker: str) -> Interest | None:
-        """The interest in a client's lite topics, if a broker has refused it."""
+        """Return the interest in a client's lite topics, if a broker has refused it."""
         interest = self._by_key.get((topic, group, ALL, "", lite_client_id))
         return interest if interest is not None and (interest.id, broker) in self._refused else None
 
     def serve_refused(self, now: float) -> list[tuple[Interest, str]]:
-        """Let polls pop where no notification comes; to be called ten times a second.
+        """Let polls pop at brokers that refused their interests; called ten times a second.
 
         Returns:
             Interests to be registered again, and where.
@@ -274,14 +274,14 @@ class InterestBook:
         return again
 
     def stream_ended(self, broker: str) -> None:
-        """A broker does not notify any more, until it has registered all anew."""
+        """Record that a broker's stream has ended: it notifies again once it has registered all interests anew."""
         self._refused.drop_broker(broker)
         for interest in self._by_id.values():
             if interest.registered:
                 interest.unconfirmed[broker] = None
 
     def forget_broker(self, broker: str) -> None:
-        """A broker has left: nothing waits there any more. Polls that wait there pop, which fails, and go elsewhere."""
+        """Forget a broker that has left. Polls that wait there pop, which fails, and go elsewhere."""
         for interest in self._by_id.values():
             interest.registered_at -= {broker}
             interest.left_over.pop(broker, None)
@@ -331,7 +331,7 @@ class InterestBook:
             self._refused.drop(interest.id, broker)
 
     def _assume(self, interest: Interest, broker: str, now: float) -> None:
-        """Have a poll, if there is one, pop at a broker that does not notify of its messages.
+        """Wake a poll, if there is one, to pop at a broker that does not notify of its messages.
 
         One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
         """
@@ -341,7 +341,7 @@ class InterestBook:
             self._wake(interest, waiting, now)
 
     def _pause(self, interest: Interest, waiting: Waiting, until: float) -> None:
-        """Wake nobody for a broker for a while, and let others come first after that: `_wake` or `_weigh` follows.
+        """Wake no poll for a broker for a while, and prefer others after that: `_wake` or `_weigh` follows.
 
         Else two that fail by turns, each for longer than the other's pause, would keep polls from all others.
         """
@@ -351,7 +351,7 @@ class InterestBook:
             del interest.left_over[waiting.broker]
 
     def _wake(self, interest: Interest, waiting: Waiting, now: float) -> bool:
-        """Wake as many polls as messages are left over and pops may be under way; whether any was. Their pops may have
+        """Wake as many polls as messages are left over and pops are allowed; return if any was. Their pops may have
         ended already.
         """
         has_woken = False

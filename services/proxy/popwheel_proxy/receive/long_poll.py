@@ -1,8 +1,8 @@
-"""One long poll as a machine: a poll in, results of pops, notifications and the time in; what is to be done out.
+"""One long poll as a state machine: results of pops, notifications and the time in; actions out.
 
 The article on stateless real-time consumption draws it as a long polling task: pop once; if nothing is there and time
 remains, wait to be notified; notifications queue up, and the task's only consumption run takes one of them, pops at
-its broker, and answers or goes on until the deadline. Where notifications come from is none of its business.
+its broker, and answers or continues until the deadline. Where notifications come from does not matter here.
 
 `TRANSITIONS` is the table of states and events, which the README prints. The modes differ only in what follows a pop
 that found nothing. `notify`: be woken for any broker. `plain`: for this broker only; when its pop fails, or its
@@ -25,7 +25,7 @@ class Mode(Enum):
     NOTIFY = "notify"
     """Pop with notify: it is woken for a message at any broker."""
     PLAIN = "plain"
-    """Plain long polling: it stays at the broker that its client named."""
+    """Plain long polling: it waits at the broker that its client named."""
     SLICED = "sliced"
     """Short pops round the brokers, as MNS does it, a slice of time each.
 
@@ -75,7 +75,7 @@ class Do(Enum):
     ANSWER_EMPTY = auto()
     """Answer that there is no message."""
     RELEASE = auto()
-    """Release the messages that were just found: nobody waits for them any more."""
+    """Release the messages that were just found: the client has gone."""
 
 
 Effect = Pop | WaitAt | Do | None
@@ -184,17 +184,17 @@ class LongPoll:
         return self._until if self.state in (State.WAITING, State.PAUSING) else self.deadline + self._grace_s
 
     def start(self) -> Effect:
-        """The poll begins."""
+        """Start the poll."""
         return self._step("start", self._pop(self._brokers.popleft()) if self._pops_first else Do.WAIT)
 
     def popped(self, found: int, now: float) -> Effect:
-        """A pop has brought `found` messages."""
+        """Record a pop that found `found` messages."""
         if self.state is State.DONE:
             return self._step("popped", Do.RELEASE if found else None)
         return self._step("popped", Do.ANSWER if found else self._go_on(now))
 
     def pop_failed(self, now: float) -> Effect:
-        """A pop has failed; the poll goes on as if nothing was there, but does not stay at this broker alone."""
+        """Record a failed pop: the poll continues as after an empty one, but does not wait at this broker alone."""
         if self.state is State.DONE:
             return self._step("pop_failed", None)
         if self._mode is Mode.PLAIN:
@@ -202,11 +202,11 @@ class LongPoll:
         return self._step("pop_failed", self._go_on(now))
 
     def refused(self) -> Effect:
-        """A broker will not pop for this client, now or later."""
+        """Record that a broker will not pop for this client, now or later."""
         return self._step("refused", None if self.state is State.DONE else Do.ANSWER_EMPTY)
 
     def notified(self, broker: str) -> Effect:
-        """A broker says that messages are there."""
+        """Record a broker's notification of messages."""
         effect = None
         if self._mode is Mode.NOTIFY or broker == self._broker:
             if self.state is State.WAITING:
@@ -216,7 +216,7 @@ class LongPoll:
         return self._step("notified", effect)
 
     def time_passed(self, now: float) -> Effect:
-        """The time may have come to answer, or to go elsewhere."""
+        """Check whether it is time to answer, or to pop elsewhere."""
         effect: Effect
         if self.state is State.DONE or now < self.wake_at:
             effect = None
@@ -230,12 +230,12 @@ class LongPoll:
         return self._step("time_passed", effect)
 
     def drain(self) -> Effect:
-        """The proxy is about to stop: answer as soon as no pop is under way."""
+        """Answer as soon as no pop is in flight: the proxy is about to stop."""
         self._draining = True
         return self._step("drain", Do.ANSWER_EMPTY if self.state in (State.WAITING, State.PAUSING) else None)
 
     def gone(self) -> None:
-        """The client does not wait any more."""
+        """End the poll: its client does not wait any more."""
         self.state = TRANSITIONS.step(self.state, "gone", State.DONE)
 
     def validate(self) -> None:

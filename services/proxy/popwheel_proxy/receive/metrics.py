@@ -14,7 +14,7 @@ from popwheel_common.series import Labels, Series, bounded_in_steps
 from popwheel_proxy.receive.long_poll import Mode
 
 Known = Callable[[str, str], bool]
-"""Function that returns whether a topic (of the system, too) and a group exist."""
+"""Function that returns whether a topic (system topics included) and a group exist."""
 Modes = Callable[[], Iterable[tuple[tuple[str, str], Mode]]]
 """The mode of each topic and group that was polled of late."""
 
@@ -29,10 +29,10 @@ class RoundTrips(Collector):
         self.observe = self._histogram.observe
 
     def collect(self) -> Iterable[Metric]:
-        """The histogram as Prometheus reads it."""
+        """Return the histogram."""
         family = HistogramMetricFamily(
             "popwheel_proxy_notification_round_trip_seconds",
-            "Time from a broker's notification to the answer of the pop that it brought about",
+            "Time from a broker's notification to the answer of the pop that it caused",
         )
         family.add_metric((), in_seconds(self._histogram.buckets), self._histogram.total_ms / 1000)
         yield family
@@ -59,7 +59,7 @@ class PollModes(SlicedCollector):
         )
         family = GaugeMetricFamily(
             "popwheel_proxy_poll_mode",
-            "How many topics and groups have polls that wait so: notify, plain or sliced",
+            "Number of (topic, group) pairs by the mode of their polls: notify, plain or sliced",
             labels=("topic", "consumer_group", "mode") if pairs else ("mode",),
         )
         yield from filled(family, ((labels, count) for labels, count in shown.items() if count))
@@ -79,7 +79,7 @@ class PollCounts(SlicedCollector):
 
     Args:
         name: of the metric.
-        text: what it says.
+        text: its HELP text.
         known: topics and groups that are not known are dropped when the counts are shown.
         known_group: the same of groups.
     """
@@ -99,16 +99,16 @@ class PollCounts(SlicedCollector):
         self._groups.row(group).value += 1
 
     def of(self, topic: str, group: str) -> int:
-        """Polls of a group for a topic that have been counted."""
+        """Return the count of a group's polls for a topic."""
         row = self._pairs.get(topic, group)
         return 0 if row is None else row.value
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The topics and groups that have been counted."""
+        """Return the topics and groups with counts."""
         return [(topic, group) for (topic, group), _ in self._pairs]
 
     def keep(self, known: Known, known_group: Callable[[str], bool]) -> None:
-        """Drop what is not known."""
+        """Drop the counts of unknown topics and groups."""
         self._pairs.keep(known)
         self._groups.keep(known_group)
 
@@ -129,7 +129,7 @@ class PollMetrics:
 
     Args:
         registry: where they are shown.
-        view: knows the topics and groups that were deleted.
+        view: reports deleted topics and groups.
         known: which there are.
         modes: how polls wait.
     """
@@ -147,7 +147,7 @@ class PollMetrics:
             registry.register(collector)
         self._mode_switches = Counter(
             "popwheel_proxy_poll_mode_switches",
-            "How often the polls of a topic and group began to wait another way",
+            "Changes of the mode in which the polls of a topic and group wait",
             ("to",),
             registry=registry,
         )
@@ -161,15 +161,15 @@ class PollMetrics:
         self.pops = Counter("popwheel_proxy_pops", "Pop calls to brokers", registry=registry)
         self.first_pops_spared = Counter(
             "popwheel_proxy_first_pops_spared",
-            "Polls that waited at once, as all brokers had said that nothing waits for them",
+            "Polls that waited without a first pop, as no broker had messages for them",
             registry=registry,
         )
         self.pop_failures = Counter("popwheel_proxy_pop_failures", "Pop calls that failed", registry=registry)
         self.released = Counter(
-            "popwheel_proxy_messages_released", "Messages given back for clients that had gone", registry=registry
+            "popwheel_proxy_messages_released", "Messages released for clients that had gone", registry=registry
         )
         self.notify_streams_broken = Counter(
-            "popwheel_proxy_notify_streams_broken", "Notify streams that ended and were opened anew", registry=registry
+            "popwheel_proxy_notify_streams_broken", "Notify streams that ended and were reopened", registry=registry
         )
         view.subscribe(self._cluster_changed)
 
@@ -179,7 +179,7 @@ class PollMetrics:
         self._wakes_of.row(topic, group).value += 1
 
     def woken_for_nothing(self, topic: str, group: str) -> None:
-        """Count one whose pop then found nothing."""
+        """Count a woken poll whose pop found nothing."""
         self.empty_wakes.inc()
         self._empty_wakes_of.row(topic, group).value += 1
 
@@ -189,11 +189,11 @@ class PollMetrics:
         return 0 if wakes is None else wakes.value, 0 if empty is None else empty.value
 
     def mode_switched(self, to: Mode) -> None:
-        """Count a (topic, group) whose polls wait another way from now on."""
+        """Count a change of the mode of a (topic, group)."""
         self._mode_switches.labels(to.value).inc()
 
     def _cluster_changed(self, update: ClusterUpdate) -> None:
-        """Drop what was counted for topics and groups that were deleted, even if they were made again since."""
+        """Drop the counts of deleted topics and groups, even if they were created again since."""
         topics, groups = frozenset(update.deleted_topics), frozenset(update.deleted_groups)
         if topics or groups:
             for series in (self._wakes_of, self._empty_wakes_of):

@@ -1,11 +1,11 @@
 """Mode of the polls of a (topic, group): pop with notify while they are few, plain long polling while they are many.
 
-With few polls, one that hangs at one broker misses what the others have. With many, some poll comes by at each broker
-all the time, and nobody need be notified. What is compared is the number of pop requests per second over a sliding
+With few polls, one that waits at one broker misses messages of the others. With many, each broker is polled
+all the time, and notifications are not needed. The measure is the number of pop requests per second over a sliding
 window: of this proxy or, where a store shared by all proxies is there, of the cluster.
 
-The window is two buckets of `WINDOW_S`: of the one before the current counts the share that is still in the window, as
-if its requests had come evenly. That is four numbers per (topic, group), and one addition per request.
+The window has two buckets of `WINDOW_S`: the previous one counts by its share that is still in the window, as
+if its requests were evenly spread. That is four numbers per (topic, group), and one addition per request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ from popwheel_proxy.receive.long_poll import Mode
 WINDOW_S: Final = 5.0
 """Period for which requests are counted."""
 PATIENCE_S: Final = 2.0
-"""A poll that has waited at one broker for this long waits at all from then on, unless plain long polling is pinned.
+"""Time after which a poll that waits at one broker waits at all, unless plain long polling is pinned.
 
-So a message is found by then, however wrong the count was.
+So a message is found by then, even if the count was wrong.
 """
 COUNTED_MAX: Final = 10_000
-"""(topic, group)s that are counted; the polls of others are notified."""
+"""Limit of the counted (topic, group) pairs; the polls of others are notified."""
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -31,13 +31,13 @@ Key = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Demand:
-    """The pop requests of one (topic, group).
+    """Pop requests of one (topic, group).
 
     Args:
         mode: how its polls wait.
         current: requests in the current bucket.
         previous: in the one before.
-        untold: not yet sent to those who add up the cluster's.
+        unreported: requests not yet added to the shared count of the cluster.
         since: since when the mode is this one, in seconds of the monotonic clock.
         cluster_per_s: the cluster's requests per second, as far as known.
     """
@@ -45,13 +45,13 @@ class Demand:
     mode: Mode
     current: int = 0
     previous: int = 0
-    untold: int = 0
+    unreported: int = 0
     since: float = float("-inf")
     cluster_per_s: float = 0.0
 
 
 class Switch(NamedTuple):
-    """A (topic, group) whose polls wait another way from now on."""
+    """Change of the mode of a (topic, group)."""
 
     topic: str
     group: str
@@ -63,10 +63,10 @@ class ModeChoice:
     """Counts requests and chooses modes.
 
     Args:
-        pinned: the mode of all polls; None: it is chosen.
-        up_per_s: from so many requests per second on, polls are plain.
-        down_per_s: below so many they are notified again; less than `up_per_s`.
-        stay_s: how long a mode is kept at the least, in seconds.
+        pinned: the mode of all polls; None to choose by their rate.
+        up_per_s: requests per second from which on polls are plain.
+        down_per_s: requests per second below which they are notified again; less than `up_per_s`.
+        stay_s: shortest time between two changes of a mode, in seconds.
         now: seconds of the monotonic clock.
         counted_max: how many (topic, group)s are counted.
     """
@@ -93,21 +93,21 @@ class ModeChoice:
 
     @property
     def patience_s(self) -> float:
-        """Time for which a poll stays at one broker before it turns to all of them, in seconds."""
+        """Time for which a poll waits at one broker before it waits at all of them, in seconds."""
         return PATIENCE_S if self._pinned is None else float("inf")
 
     @property
     def modes(self) -> list[tuple[Key, Mode]]:
-        """The mode of each (topic, group) that was polled of late."""
+        """Mode of each (topic, group) that was polled recently."""
         return [(key, demand.mode) for key, demand in list(self._demands.items())]
 
     def mode_of(self, topic: str, group: str) -> Mode | None:
-        """Return the mode of a topic's and group's polls; None if there were none of late, or they are not counted."""
+        """Return the mode of a topic's and group's polls; None without recent polls, or if they are not counted."""
         demand = self._demands.get((topic, group))
         return None if demand is None else demand.mode
 
     def count(self, topic: str, group: str) -> Mode | None:
-        """A poll begins.
+        """Count a poll.
 
         Returns:
             How it waits; None: it is one (topic, group) too many to count, and `uncounted` says how it waits.
@@ -118,7 +118,7 @@ class ModeChoice:
                 return None
             demand = self._demands[topic, group] = Demand(self.uncounted)
         demand.current += 1
-        demand.untold += 1
+        demand.unreported += 1
         return demand.mode
 
     @property
@@ -127,10 +127,10 @@ class ModeChoice:
         return self._pinned or Mode.NOTIFY
 
     def time_passed(self, now: float) -> list[Switch]:
-        """Turn the window and choose; to be called about once a second.
+        """Move the window and choose the modes; called about once a second.
 
         Returns:
-            What has changed.
+            The changes.
         """
         self._turn(now)
         if self._pinned is not None:
@@ -149,28 +149,28 @@ class ModeChoice:
                 switches.append(Switch(topic, group, chosen, per_s))
         return switches
 
-    def tell(self, keys_max: int) -> dict[Key, int]:
-        """Return the requests that came here since the last call, for the sum over the cluster.
+    def report(self, keys_max: int) -> dict[Key, int]:
+        """Return the requests since the last call, for the shared count of the cluster.
 
         Args:
-            keys_max: of so many (topic, group)s, those with most requests.
+            keys_max: limit of the (topic, group) pairs; those with most requests are returned.
         """
         chosen: Iterable[tuple[Key, Demand]] = self._demands.items()
         if len(self._demands) > keys_max:
             chosen = nlargest(keys_max, chosen, key=lambda item: item[1].current + item[1].previous)
-        told = {}
+        reported = {}
         for key, demand in chosen:
-            told[key] = demand.untold
-            demand.untold = 0
-        return told
+            reported[key] = demand.unreported
+            demand.unreported = 0
+        return reported
 
     def cluster(self, per_s: Mapping[Key, float]) -> None:
-        """The requests per second of all proxies; of what is not named, only this proxy's own count from now on."""
+        """Set the requests per second of all proxies; pairs without an entry use this proxy's own count."""
         for key, demand in self._demands.items():
             demand.cluster_per_s = per_s.get(key, 0.0)
 
     def _turn(self, now: float) -> None:
-        """Begin a new bucket if it is time; forget what was not polled for two of them."""
+        """Begin a new bucket if it is time; forget pairs that were not polled for two buckets."""
         passed = int((now - self._bucket_began) / WINDOW_S)
         if passed < 1:
             return

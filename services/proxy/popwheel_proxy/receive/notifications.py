@@ -1,7 +1,7 @@
 """One Notify stream per broker: registers this proxy's interests, and receives notifications for them.
 
-After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of what waits
-already, so nothing that arrived in between is missed. The next master of a broker group gets a stream of its own at
+After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of messages that
+wait already, so none that arrived in between is missed. The next master of a broker group gets a stream of its own at
 once.
 """
 
@@ -31,19 +31,19 @@ from popwheel_rpc.status import RpcError
 _PAUSE_FIRST_S = 0.05
 _PAUSE_LONGEST_S = 1.0
 _PAUSE_NOT_LEADING_S = 0.2
-"""A broker that does not lead yet, or any more, is asked again after this at the latest."""
+"""Longest pause before the next try at a broker that does not lead yet, or any more."""
 _START_S_MAX = 10.0
-"""A broker to which there was no stream yet is given this long before that is worth a warning: it may be starting."""
+"""Time without a first stream after which a warning is logged: until then the broker may be starting."""
 _INTERESTS_PER_SEND = 1_000
 _READERS_MAX = 10_000
-"""Pairs of a topic and a group that brokers are notified of in a minute; those of a new stream are made in one turn."""
+"""Limit of the (topic, group) pairs that brokers are notified of in a minute; a new stream gets all in one turn."""
 _READERS_S = 60.0
 
 _logger = structlog.get_logger()
 
 
 class Notifications:
-    """Keeps the brokers' word on what waits flowing into the book.
+    """Passes the brokers' notifications of waiting messages to the book.
 
     Args:
         book: the interests.
@@ -52,7 +52,7 @@ class Notifications:
         random_source: spreads reconnects.
         background: where the streams run.
         metrics: what is counted.
-        lite: receives what brokers say of lite topics, and knows when they know a client.
+        lite: receives brokers' reports about lite topics, and reports which brokers know a client.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Notifications:
         self._links: dict[str, _Link] = {}
         self._names: frozenset[str] = frozenset()
         self._readers: dict[tuple[str, str], None] = {}
-        """Topics and groups of which all brokers were notified that these read those, within the last minute."""
+        """(topic, group) pairs that all brokers were notified of within the last minute."""
         self._tools = _LinkTools(book, clock, random_source, metrics, lite, self._readers)
         self._readers_since = clock.monotonic()
         brokers.subscribe(self.follow)
         lite.subscribe(self._synced)
 
     def follow(self) -> None:
-        """Open streams to masters that have come and end those of brokers that have left or have another or none."""
+        """Open streams to new masters, and end those to former ones."""
         for name, link in list(self._links.items()):
             if self._brokers.channel_if_led(name) is not link.channel:
                 link.close()
@@ -96,10 +96,10 @@ class Notifications:
                 link.task = self._background.start(link.run())
 
     def reads(self, topic: str, group: str) -> bool:
-        """Notify all brokers that a group reads a topic: what waits for it there counts as lag, wherever it is polled.
+        """Notify all brokers that a group reads a topic: its waiting messages count as lag, wherever it is polled.
 
         Returns:
-            False if they were notified of too many within a minute.
+            False if there were too many pairs within a minute.
         """
         if (topic, group) in self._readers:
             return True
@@ -107,11 +107,11 @@ class Notifications:
             return False
         self._readers[topic, group] = None
         for link in self._links.values():
-            link.tell(_reading(topic, group))
+            link.enqueue(_reading(topic, group))
         return True
 
     def names_changed(self, update: ClusterUpdate) -> None:
-        """Forget who reads what was deleted: brokers forget it, too, and are notified of it if it is made anew."""
+        """Forget pairs of deleted topics and groups, as brokers do; after a new creation they are notified again."""
         if update.snapshot:
             self._readers.clear()
         elif self._readers and (update.deleted_topics or update.deleted_groups):
@@ -123,9 +123,9 @@ class Notifications:
         """Register an interest at all brokers."""
         if not interest.registered:
             self._book.register(interest, self._links)
-            told = _registration(interest)
+            message = _registration(interest)
             for link in self._links.values():
-                link.tell(told)
+                link.enqueue(message)
 
     def register_at(self, interest: Interest, broker: str) -> None:
         """Have one broker notify for an interest; one without a master is asked once it has one. Polls that wait at one
@@ -138,27 +138,27 @@ class Notifications:
             interest.registered_at |= {broker}
             link = self._links.get(broker)
             if link is not None:
-                link.tell(_registration(interest))
+                link.enqueue(_registration(interest))
 
     def cancel(self, interest: Interest) -> None:
         """Cancel an interest at all brokers."""
-        told = NotifyInterest(id=interest.id, cancel=True)
+        message = NotifyInterest(id=interest.id, cancel=True)
         for name, link in self._links.items():
             if interest.registered or name in interest.registered_at:
-                link.tell(told)
+                link.enqueue(message)
         interest.registered = False
         interest.registered_at = frozenset()
 
     def _synced(self, reader: Reader, broker: str) -> None:
-        """A broker knows now what a client reads: it takes its interest, if it has refused it."""
+        """Register a client's interest at a broker that refused it, as the broker knows its lite subscriptions now."""
         interest = self._book.refused_at(reader.topic, reader.group, reader.client_id, broker)
         link = self._links.get(broker)
         if interest is not None and link is not None:
-            link.tell(_registration(interest))
+            link.enqueue(_registration(interest))
 
     def time_passed(self, now: float) -> None:
         """Run the periodic work; called ten times a second."""
-        if now - self._readers_since >= _READERS_S:  # then it is said again: a topic or group may have been made anew
+        if now - self._readers_since >= _READERS_S:  # brokers are notified again: a topic may have been created anew
             self._readers_since = now
             self._readers.clear()
         for interest in self._book.time_passed(now):
@@ -166,7 +166,7 @@ class Notifications:
         for interest, broker in self._book.serve_refused(now):
             link = self._links.get(broker)
             if link is not None:
-                link.tell(_registration(interest))
+                link.enqueue(_registration(interest))
 
     def close(self) -> None:
         """End all streams."""
@@ -177,7 +177,7 @@ class Notifications:
 
 @dataclass(frozen=True, slots=True)
 class _LinkTools:
-    """Tools that the streams to all brokers share; see `Notifications`."""
+    """Shared parts of the streams to all brokers; see `Notifications`."""
 
     book: InterestBook
     clock: Clock
@@ -202,12 +202,12 @@ class _Link:
         self._lite = tools.lite
         self._readers = tools.readers
         self._outbox: list[NotifyInterest | Interest] = []
-        """Interests are those to be registered: what is sent of them is made as it is sent, as there may be many."""
+        """Changes, and interests to be registered: their messages are made when they are sent, as there may be many."""
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
 
-    def tell(self, change: NotifyInterest) -> None:
-        """Send a change with the next write; while there is no stream it is not needed."""
+    def enqueue(self, change: NotifyInterest) -> None:
+        """Queue a change for the next write; without a stream it is not needed."""
         self._outbox.append(change)
         if self._outbox_filled is not None and not self._outbox_filled.done():
             self._outbox_filled.set_result(None)
@@ -245,7 +245,7 @@ class _Link:
             pause_s = min(pause_s * 2, _PAUSE_LONGEST_S if self._leads else _PAUSE_NOT_LEADING_S)
 
     async def _run_one_stream(self) -> str:
-        """Open a stream, register everything, and take in what comes; returns why it ended."""
+        """Open a stream, register everything, and process notifications; return why it ended."""
         self._outbox = list(self._book.registered_at(self.name))
         self._outbox += [_reading(topic, group) for topic, group in self._readers]
         try:
@@ -260,7 +260,7 @@ class _Link:
                 for event in events.events:
                     if not event.refused:
                         if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
-                            self.tell(NotifyInterest(id=event.id, hand_on=True))
+                            self.enqueue(NotifyInterest(id=event.id, forward=True))
                         continue
                     if event.unknown_client:
                         interest = self._book.refuse_unknown(event.id, self.name, now)
@@ -310,5 +310,5 @@ def _registration(interest: Interest) -> NotifyInterest:
 
 
 def reader_of(interest: Interest) -> Reader:
-    """Return the reader whose interest in lite topics it is."""
+    """Return the reader of an interest in lite topics."""
     return Reader(interest.group, interest.topic, interest.lite_client_id)

@@ -1,4 +1,4 @@
-"""Pulls, GetOffset, UpdateOffset, QueryOffset: reading one queue by offset, without a trace in the pop state."""
+"""Pulls, GetOffset, UpdateOffset, QueryOffset: reads of one queue by offset, without effect on the pop state."""
 
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ _POLICIES = {
 
 
 class Offsets:
-    """Serves consumers that keep their own offsets.
+    """Serves consumers that read by offset.
 
     Args:
         catalog: topics and groups.
@@ -134,11 +134,11 @@ class Offsets:
         finally:
             self._admission.leave(client_id, call.peer, group)
         if not of_tool:
-            await self._catalog.ensure_group(group)  # last, as it must not be made for a request that is refused (E1)
+            await self._catalog.ensure_group(group)  # last, as no group may be created for a refused request (E1)
         return answer
 
     async def get_offset(self, call: Call, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
-        """The offset that a group has committed for a queue.
+        """Return the offset that a group has committed for a queue.
 
         Raises:
             StatusError: OFFSET_NOT_FOUND, if it has none.
@@ -189,7 +189,7 @@ class Offsets:
         await self._catalog.ensure_group(group)
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
-        """The first or last offset of a queue, or that of a point in time.
+        """Return the first or last offset of a queue, or that of a point in time.
 
         Raises:
             StatusError: why not.
@@ -212,7 +212,7 @@ class Offsets:
         return pb.QueryOffsetResponse(status=OK, offset=answer.offset)
 
     def _queue(self, queue: MessageQueue, use: Use) -> tuple[Topic, str]:
-        """The topic of a queue and the name of the broker that has it.
+        """Return the topic of a queue and the name of the broker that has it.
 
         Raises:
             StatusError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, BAD_REQUEST for a queue that the topic does not have,
@@ -235,5 +235,5 @@ class Offsets:
 
 
 def _next_offset(number: int) -> bytes:
-    """A PullMessageResponse that holds only the next offset; written even if it is 0, as it is part of a oneof."""
+    """Return a PullMessageResponse with only the next offset; encoded even if it is 0, as it is part of a oneof."""
     return b"\x18" + varint(number)

@@ -1,4 +1,4 @@
-"""Drives one `LongPoll` machine: pops at brokers, waits in the book of interests, hands the outcome to the call."""
+"""Driver of one `LongPoll` machine: pops at brokers, waits in the book of interests, returns the outcome."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from popwheel_rpc.status import RpcError
 
 _RELEASE_WITHIN_S = 10.0
 _PASSING = (
-    Code.TOPIC_NOT_FOUND,  # the broker has not seen yet what was just made
+    Code.TOPIC_NOT_FOUND,  # the broker has not seen a new topic or group yet
     Code.CONSUMER_GROUP_NOT_FOUND,
     Code.TOO_MANY_REQUESTS,
     Code.HA_NOT_AVAILABLE,
@@ -32,7 +32,7 @@ _PASSING = (
     Code.INTERNAL_ERROR,
     Code.INTERNAL_SERVER_ERROR,
 )
-"""Refusals of a pop that may be over in a moment: the poll goes on. Any other ends it, and the client gets it."""
+"""Refusals of a pop that are temporary: the poll continues. Any other one ends it, and the client gets it."""
 _EMPTY = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
 """Codes among these that mean an empty result: the broker has not seen the topic or group yet."""
 
@@ -51,7 +51,7 @@ NOTHING = Found("", (), ())
 
 @dataclass(frozen=True, slots=True)
 class PollTools:
-    """Tools that all polls of a proxy share."""
+    """Shared parts of all polls of a proxy."""
 
     brokers: Brokers
     masters: MasterCalls
@@ -66,7 +66,7 @@ class PollTools:
 
 
 class Poll:
-    """One poll on its way.
+    """One running poll.
 
     Args:
         tools: what polls share.
@@ -108,8 +108,8 @@ class Poll:
         """Poll until messages are found or the time is over.
 
         Raises:
-            StatusError: nothing was found, and a broker has not looked, or does not give what waits: why it would not
-                the last time.
+            StatusError: nothing was found, and a broker did not search, or does not deliver waiting messages: its last
+                refusal.
         """
         self._perform(self._machine.start())
         if not self._outcome.done():
@@ -123,7 +123,7 @@ class Poll:
         return self.found
 
     def close(self) -> None:
-        """The call is over, however it ended; what a pop under way still brings is released."""
+        """Close the poll after its call has ended; messages of a pop in flight are released."""
         tools = self._tools
         self._machine.gone()
         if self._timer is not None:
@@ -131,11 +131,11 @@ class Poll:
         tools.book.leave(self._interest, self.woken, tools.clock.monotonic())
 
     def drain(self) -> None:
-        """The proxy is about to stop."""
+        """Answer as soon as possible: the proxy is about to stop."""
         self._perform(self._machine.drain())
 
     def end(self) -> None:
-        """The client has said that it stops: answer that there is no message, and release what was found or is yet."""
+        """End the poll of a client that terminates: answer that there is no message, and release all found messages."""
         self._machine.gone()
         self._tools.book.stop_waiting(self._interest, self.woken)
         if not self._outcome.done():
@@ -144,7 +144,7 @@ class Poll:
         release(self._tools, self._request, found, attempted=False)
 
     def woken(self, ticket: Ticket) -> None:
-        """A notification has come for this poll."""
+        """Wake this poll after a notification."""
         tools = self._tools
         effect = self._machine.notified(ticket.broker)
         if effect is None:
@@ -163,7 +163,7 @@ class Poll:
                 ticket = tools.book.begin(self._interest, effect.broker)
             tools.background.start_at_once(self._pop(ticket))
         elif effect is Do.WAIT:
-            self._first = False  # what is found from now on was waited for
+            self._first = False  # messages found from now on were waited for
             if not self._notified:
                 self._notified = True
                 tools.metrics.pops_with_notify.inc(self._interest.topic, self._interest.group)
@@ -181,17 +181,17 @@ class Poll:
                 self._outcome.set_result(None)
 
     def _wait(self, broker: str | None) -> None:
-        """Wait at one broker or at all; what is left over there wakes it at once."""
+        """Wait at one broker or at all; messages left over there wake it at once."""
         tools = self._tools
         ticket = tools.book.wait(self._interest, self.woken, tools.clock.monotonic(), broker)
         if ticket is not None:
             self.woken(ticket)
 
     async def _pop(self, ticket: Ticket) -> None:
-        """One pop; runs on when the call has been given up, so that what it brings can be released."""
+        """Pop once; continues after the call has ended, so that its messages can be released."""
         tools = self._tools
         tools.metrics.pops.inc()
-        left_s = self._machine.wake_at - tools.clock.monotonic()  # then what it brings is released
+        left_s = self._machine.wake_at - tools.clock.monotonic()  # then its messages are released
         self._request.wanted_for_ms = max(1, int(left_s * 1000))
         try:
             answer = await tools.brokers.channel(ticket.broker).call(POP, self._request, timeout_s=tools.pop_timeout_s)
@@ -244,7 +244,7 @@ class Poll:
             self._perform(self._machine.pop_failed(now))
 
     def _arm(self) -> None:
-        """Tell the machine the time when it wants to know it, and at its deadline, though a pop is under way then:
+        """Pass the machine the time when it asked for it, and at its deadline, though a pop is under way then:
         after that the poll may wait on.
         """
         machine, now = self._machine, self._tools.clock.monotonic()
@@ -260,7 +260,7 @@ class Poll:
 
 
 def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: bool) -> None:
-    """Make messages visible again at once, for a client that has gone.
+    """Make messages of a client that has gone visible again at once.
 
     Args:
         tools: what polls share.
@@ -280,7 +280,7 @@ def release(tools: PollTools, request: PopRequest, found: Found, *, attempted: b
 
 
 async def _release(tools: PollTools, broker: str, request: ReleaseRequest) -> None:
-    """Release, in a few seconds; in the worst case the messages come again after their invisible duration."""
+    """Release messages within a few seconds; else they are delivered again after their invisible duration."""
     try:
         await tools.masters.call(broker, RELEASE, request, tools.clock.monotonic() + _RELEASE_WITHIN_S)
     except StatusError:

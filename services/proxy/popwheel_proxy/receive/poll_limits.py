@@ -1,6 +1,6 @@
-"""Limits of polls and pulls, and of how many may run: per client, per connection, and in all, shared between groups.
+"""Limits of polls and pulls, and of their number: per client, per connection, and in all, shared between groups.
 
-Too much is cut to the limit and counted; what makes no sense, or is one too many, is refused.
+A value beyond a limit is cut and counted; an invalid value, or a poll too many, is refused.
 """
 
 from typing import Final
@@ -16,22 +16,24 @@ ANSWER_RESERVE_MS: Final = 300
 """A poll or pull is answered this long before the client's deadline."""
 
 BLOCK_MESSAGES_MAX: Final = 1024
-"""Messages of one block. A broker's loop serves nobody else while it reads them, less than 1 us each; it also stops at
-`broker.pop.response_bytes_max`."""
+"""Messages of one block. A broker's loop serves no other call while it reads them, less than 1 us each.
+
+It also stops at `broker.pop.response_bytes_max`.
+"""
 
 _SHORTEST = "grpc_client_consumer_min_long_polling_timeout_ms"
 _LONGEST = "grpc_client_consumer_max_long_polling_timeout_ms"
 
 
 class PollLimits:
-    """Number of messages, and time to wait for them.
+    """Limits of the messages of a poll, and of its wait.
 
     Args:
         options: the limits.
         metrics: what is counted.
 
     Attributes:
-        admission: how many polls may run; a pull counts as a poll.
+        admission: limits of running polls; a pull counts as a poll.
     """
 
     def __init__(self, options: ProxyOptions, metrics: ProxyMetrics) -> None:
@@ -93,7 +95,7 @@ def _count(asked: int) -> int:
 
 
 class Admission:
-    """Counts polls and the bytes of their answers that readers have not taken.
+    """Counts running polls, and the bytes of their unread answers.
 
     Args:
         options: the limits.
@@ -113,17 +115,17 @@ class Admission:
         return self._by_group.total
 
     def enter(self, client_id: str, connection: str, group: str) -> None:
-        """A poll begins; `leave` must follow.
+        """Admit a poll; `leave` must follow.
 
         Raises:
-            LimitError: TOO_MANY_REQUESTS, if it is one too many.
+            LimitError: TOO_MANY_REQUESTS, if there are too many.
         """
         options = self._options
         if not self._by_group.room(group, options.polls_max):
             raise _refusal("polls_max", f"this proxy serves {self.polls} polls, and has no room for more of this group")
-        if self._by_client.held(client_id) >= options.polls_per_client_max:
+        if self._by_client.share(client_id) >= options.polls_per_client_max:
             raise _refusal("polls_per_client_max", "this client has too many polls at one time")
-        if self._by_connection.held(connection) >= options.polls_per_connection_max:
+        if self._by_connection.share(connection) >= options.polls_per_connection_max:
             raise _refusal("polls_per_connection_max", "this connection has too many polls at one time")
         if not self.unsent.room(client_id, options.unsent_bytes_max):
             raise _refusal("unsent_bytes_max", "too many messages wait for clients that read slowly, as this one")
@@ -132,7 +134,7 @@ class Admission:
         self._by_connection.take(connection)
 
     def leave(self, client_id: str, connection: str, group: str) -> None:
-        """A poll has ended."""
+        """Remove a poll that has ended."""
         self._by_group.give(group)
         self._by_client.give(client_id)
         self._by_connection.give(connection)

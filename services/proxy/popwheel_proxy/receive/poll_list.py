@@ -1,4 +1,4 @@
-"""The polls of this proxy, as operators are shown them: by topic and group, some at a time."""
+"""Waiting polls of this proxy, listed for operators in pages, by topic and group."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ class PollList:
     Args:
         book: those that wait.
         modes: how they wait.
-        metrics: what came of them.
+        metrics: their counts.
         brokers: names of all brokers.
     """
 
@@ -55,20 +55,20 @@ class PollList:
         self._turn = asyncio.Lock()
 
     async def some(self, request: pb.PollListRequest) -> pb.PollListResponse:
-        """Some topics and groups in their order. One list is made at a time."""
+        """Return a page of topics and groups, in order. One list is made at a time."""
         async with self._turn:
             limit = min(max(1, request.limit), LIST_MAX)
             found = await self._find(request, limit + 1)
             waiting = await self._count({pair: _Waiting() for pair in found[:limit]})
             answer = pb.PollListResponse(more=len(found) > limit)
             for number, (pair, count) in enumerate(waiting.items(), 1):
-                self._tell(answer.polls.add(), pair, count)
+                self._describe(answer.polls.add(), pair, count)
                 if number % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             return answer
 
     async def _find(self, request: pb.PollListRequest, count: int) -> list[Pair]:
-        """The first topics and groups behind a place that are asked for."""
+        """Return the first matching topics and groups behind `request.after`."""
         after = request.after_topic, request.after_group
         found: list[Pair] = []
         pairs: Iterator[Pair] = chain(
@@ -102,7 +102,7 @@ class PollList:
                 await asyncio.sleep(0)
         return waiting
 
-    def _tell(self, info: pb.PollInfo, pair: Pair, count: _Waiting) -> None:
+    def _describe(self, info: pb.PollInfo, pair: Pair, count: _Waiting) -> None:
         metrics, mode = self._metrics, self._modes.mode_of(*pair)
         info.topic, info.group = pair
         info.mode = "" if mode is None else mode.value

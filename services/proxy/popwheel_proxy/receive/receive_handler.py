@@ -1,4 +1,4 @@
-"""ReceiveMessage: checks what is asked for, lets a poll run, and writes the answer in one go."""
+"""ReceiveMessage: checks the request, runs a poll, and writes the answer in one go."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -36,7 +36,7 @@ _OK_ANSWER: Final = ReceiveMessageResponse(status=OK).SerializeToString()
 
 
 class _Receive:
-    """A call of ReceiveMessage: how its client's goodbye reaches it, wherever it is."""
+    """A call of ReceiveMessage, which ends when its client terminates, whatever it waits for."""
 
     __slots__ = ("ended", "poll", "waiter")
 
@@ -44,10 +44,10 @@ class _Receive:
         self.ended = False
         self.poll: Poll | None = None
         self.waiter: Waiter | None = None
-        """While its topic or group is not there."""
+        """Set while it waits for its topic or group to be created."""
 
     def end(self) -> None:
-        """Record that its client stops."""
+        """Record that its client terminates."""
         self.ended = True
         if self.poll is not None:
             self.poll.end()
@@ -55,7 +55,7 @@ class _Receive:
             self.waiter.set_result(False)
 
     def check(self) -> None:
-        """Check that its client goes on.
+        """Check that its client has not terminated.
 
         Raises:
             StatusError: MESSAGE_NOT_FOUND, as for polls that wait.
@@ -65,19 +65,19 @@ class _Receive:
 
 
 class ReceiveHandler:
-    """Takes messages from brokers to consumers.
+    """Delivers messages from brokers to consumers.
 
     Args:
         context: of the proxy.
         catalog: topics and groups.
         clients: a poll is a sign of life.
         tools: what polls share.
-        limits: what polls may ask for, and how many may run.
+        limits: limits of polls.
         renewals: handles that are kept renewed.
-        filters: reads those that clients send.
+        filters: parses clients' filters.
 
     Attributes:
-        absent: holds polls for topics and groups that are not there.
+        absent: polls that wait for a missing topic or group.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class ReceiveHandler:
         self._receives.setdefault(client_id, {})[receive] = None
         try:
             while True:
-                heard = self.absent.heard
+                seen_version = self.absent.seen_version
                 try:
                     return await self._receive(call, client_id, user, request, until_s, stream, receive)
                 except StatusError as error:
                     refused = error
-                # Not within `except`: compiled code has lost the exception by the time it has waited.
-                if not await self._is_made(call, client_id, request, refused.code, until_s, receive, heard):
+                # Not within `except`: compiled code loses the exception across an await.
+                if not await self._is_made(call, client_id, request, refused.code, until_s, receive, seen_version):
                     raise refused
                 receive.check()
         finally:
@@ -146,10 +146,12 @@ class ReceiveHandler:
         code: Code.ValueType,
         until_s: float,
         receive: _Receive,
-        heard: int,
+        seen_version: int,
     ) -> bool:
-        """Hold a poll that was refused because its topic or group is not there, until that is made; False if it was not
-        in time, or the poll was refused for another reason.
+        """Let a poll wait until its missing topic or group is made.
+
+        Returns:
+            False if that was not in time, or the poll was refused for another reason.
         """
         if self._draining or receive.ended or code not in (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND):
             return False
@@ -160,7 +162,7 @@ class ReceiveHandler:
         self._admission.enter(client_id, call.peer, group)
         receive.waiter = self.absent.waiter()
         try:
-            return await self.absent.made(absent, heard, until_s, receive.waiter)
+            return await self.absent.made(absent, seen_version, until_s, receive.waiter)
         finally:
             receive.waiter = None
             self._admission.leave(client_id, call.peer, group)
@@ -211,12 +213,12 @@ class ReceiveHandler:
             poll.drain()
 
     def client_ends(self, client_id: str) -> None:
-        """A client has said that it stops: its polls end, and what they find is released."""
+        """End the polls of a client that terminates, and release their messages."""
         for receive in list(self._receives.get(client_id, ())):
             receive.end()
 
     def _pop_request(self, client_id: str, request: ReceiveMessageRequest, wanted: Filter) -> PopRequest:
-        """Check a request and say what is to be popped, from any queue.
+        """Check a request, and return its pop, from any queue.
 
         Raises:
             StatusError: the first rule that is broken.
@@ -319,7 +321,7 @@ class ReceiveHandler:
                 release(self._tools, pop, found, attempted=True)
 
     def _machine(self, request: ReceiveMessageRequest, pop: PopRequest, interest: Interest, until_s: float) -> LongPoll:
-        """The poll's machine: where it pops, how it waits, and until when."""
+        """Return the poll's state machine: where it pops, how it waits, and until when."""
         tools, topic, group = self._tools, interest.topic, interest.group
         # The lite topics of a client are spread over all brokers, and each poll is for that client only.
         mode = Mode.NOTIFY if pop.lite else self._mode_choice.count(topic, group)
@@ -337,7 +339,7 @@ class ReceiveHandler:
             return LongPoll(tuple(brokers), False, min(now, until_s), _GRACE_S)
         tools.metrics.long_polls.inc(topic, group)
         if mode is Mode.NOTIFY:
-            if pop.ordered or pop.lite:  # the same try once more is to be given what it was given there
+            if pop.ordered or pop.lite:  # a retry must get the messages of its earlier try from there
                 return LongPoll((first,), True, until_s, _GRACE_S)
             if interest.is_quiet:
                 tools.metrics.first_pops_spared.inc()
@@ -357,7 +359,7 @@ class ReceiveHandler:
         return self._options.grpc_client_consumer_max_long_polling_timeout_ms
 
     def _until_s(self, call: Call, asked_ms: int) -> float:
-        """The time until which an empty poll that comes now waits, in seconds of the monotonic clock.
+        """Return the time until which an empty poll waits, in seconds of the monotonic clock.
 
         Its answer is to reach the client before the deadline.
         """
@@ -366,9 +368,9 @@ class ReceiveHandler:
         return until_s if call.deadline is None else max(now, min(until_s, call.deadline - ANSWER_RESERVE_MS / 1000))
 
     def _named(self, request: ReceiveMessageRequest, interest: Interest) -> str:
-        """The broker that the client names; if there is none of that name any other, in turn.
+        """Return the broker that the client names; if there is none of that name any other, in turn.
 
-        Each interest has a turn of its own: in one that others share, polls that come in step with them would see only
+        Each interest has a counter of its own: with a shared one, polls that alternate with others would see only
         some of the brokers. It begins somewhere else each time, as an interest may last for a single poll.
         """
         names = self._tools.brokers.names
@@ -387,10 +389,10 @@ def _absent_topic(topic: str) -> AbsentName:
 
 
 def answer_parts(messages: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """The bytes of one ReceiveMessageResponse each: the status, the messages, the time of delivery.
+    """Return the encoded ReceiveMessageResponses: the status, the messages, the time of delivery.
 
     Args:
-        messages: as the broker gave them.
+        messages: as the broker returned them.
         now_ms: milliseconds since 1970.
     """
     parts = [_OK_ANSWER]

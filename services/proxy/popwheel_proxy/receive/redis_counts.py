@@ -1,8 +1,8 @@
-"""The pop requests of all proxies in Redis: one pipelined call per exchange.
+"""Counts of the pop requests of all proxies in Redis: one pipelined call per exchange.
 
 Each bucket of `WINDOW_S` is a hash, `popwheel:polls:<number of the bucket>`: topic and group -> requests of all
-proxies. It expires by itself. The clock of Redis says which one is current: proxies need not agree on the time.
-`popwheel:polls:generation` is a random number, set by whoever finds it missing: when it changes, Redis was emptied.
+proxies. It expires by itself. The clock of Redis decides which one is current: proxies' clocks need not agree.
+`popwheel:polls:generation` is a random number, set by a proxy that finds none: when it changes, Redis was emptied.
 """
 
 import random
@@ -89,7 +89,7 @@ class RedisCounts:
         await self._client.aclose()
 
     def _now_s(self) -> float:
-        """Redis' time as of the last call, or this machine's before the first."""
+        """Return Redis' time as of the last call, or this machine's before the first."""
         if self._ahead_s is None:
             return self._clock.wall_ms() / 1000
         return self._clock.monotonic() + self._ahead_s

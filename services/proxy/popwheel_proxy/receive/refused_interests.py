@@ -1,4 +1,4 @@
-"""Interests that a broker refused to register, and when each has its turn to be popped for all the same (pure).
+"""Interests that a broker refused to register, and the schedule of their pops (pure).
 
 A broker takes a limited number of interests; for those past it, it does not notify. Their polls must find its messages
 nevertheless: every `TURN_EVERY_S` one poll that waits pops there, as if the broker had said that a message is there.
@@ -9,9 +9,9 @@ longer waiting and not ever more pops. Now and then a turn is used to register a
 from dataclasses import dataclass
 
 TURN_EVERY_S = 1.0
-"""Longest wait of a message at such a broker beside a poll, if not too many refused interests take turns."""
+"""Interval between the pops of a refused interest, if there are not too many."""
 TURNS_AT_ONCE_MAX = 50
-"""Turns taken with one look, ten times a second: past 500 refused interests their turns come more rarely."""
+"""Pops of refused interests in one step, ten times a second: past 500 refused interests they become rarer."""
 REGISTER_EVERY_S = 30.0
 """Time after a refusal until the interest is registered again."""
 
@@ -23,7 +23,7 @@ class RefusedInterest:
     Args:
         interest_id: the proxy's number for it, which no other one gets later.
         broker: who has refused it.
-        turn_at: when it has its next turn, seconds of the monotonic clock.
+        turn_at: time of its next pop, seconds of the monotonic clock.
         register_at: when it is to be registered again.
         is_unknown: whether the broker does not know which lite topics its client reads: then it has none for it.
     """
@@ -36,7 +36,7 @@ class RefusedInterest:
 
 
 class RefusedInterests:
-    """All that is refused now, the next turn first."""
+    """Refused interests, the next pop first."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[int, str], RefusedInterest] = {}
@@ -49,7 +49,7 @@ class RefusedInterests:
         return key in self._all
 
     def add(self, interest_id: int, broker: str, now: float, *, is_unknown: bool = False) -> None:
-        """A broker has refused an interest, perhaps once more; then it keeps its turn.
+        """Add an interest that a broker has refused; one that is refused again keeps its turn.
 
         `is_unknown`: as it does not know the client, which may change at any time: each turn registers again.
         """
@@ -62,16 +62,16 @@ class RefusedInterests:
         known.is_unknown = is_unknown
 
     def drop(self, interest_id: int, broker: str) -> None:
-        """The broker has registered it, or it is over."""
+        """Remove an interest that was registered or has ended."""
         self._all.pop((interest_id, broker), None)
 
     def drop_broker(self, broker: str) -> None:
-        """The stream to a broker has ended: with the next one everything is registered anew."""
+        """Remove all of a broker whose stream has ended: the next stream registers everything anew."""
         for key in [key for key in self._all if key[1] == broker]:
             del self._all[key]
 
     def take_turns(self, now: float) -> list[RefusedInterest]:
-        """Return the interests whose turn has come; they get their next one."""
+        """Return the interests that are due, and schedule their next pops."""
         turns: list[RefusedInterest] = []
         for refusal in self._all.values():
             if refusal.turn_at > now or len(turns) == TURNS_AT_ONCE_MAX:

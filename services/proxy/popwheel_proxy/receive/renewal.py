@@ -1,14 +1,14 @@
 """Keeps messages invisible for push consumers that asked for auto_renew, for as long as they show signs of life.
 
 `RenewalBook` decides; `Renewal` makes the calls. A handle is renewed whenever a third of its invisible duration has
-passed, so that one failed try does no harm, until it is acknowledged or released, its client is gone, or it was kept
-for the longest time allowed. In that case it is as if its consumer had failed: it comes again by its group's back-off.
+passed, so that one failed try does no harm, until it is acknowledged or released, its client is gone, or it was renewed
+for the longest time allowed. Then it is treated as failed: it is delivered again after its group's back-off.
 
-What a client holds that has gone is released: others have it at once, and it counts as an attempt. Handles with an
-invisible duration that their consumer chose are not kept here, and stay hidden for as long as it said.
+Messages of a client that has gone are released: other consumers get them at once, and they count as an attempt.
+Handles with an invisible duration that their consumer chose are not renewed here.
 
-Several receives may be given one handle, each try of one by its attempt id, here or at other proxies. The latest one
-here has it in this book, and the end of an earlier one takes nothing from it.
+Several receives may get the same handle, as retries of one attempt id, here or at other proxies. The latest receive
+here owns it in this book, and the end of an earlier one does not remove it.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class RenewedHandle:
 
     Args:
         client_id: for whom.
-        broker: who gave it out.
+        broker: the broker that issued it.
         receive: which receive has it, as brokers know it; 0 if only one can.
         entry: group, topic and handle.
         until: when renewing ends in any case, in seconds of the monotonic clock.
@@ -56,7 +56,7 @@ class RenewedHandle:
 
 
 class RenewalBook:
-    """The handles that are kept renewed. Told the time; does no I/O.
+    """Handles that are kept renewed (pure; it is passed the time).
 
     Args:
         options: durations and limits.
@@ -81,7 +81,7 @@ class RenewalBook:
         if count > self._shares.room(client_id, self._options.handles_max):
             raise LimitError(
                 Code.TOO_MANY_REQUESTS,
-                f"{len(self)} messages are kept invisible, {self._shares.held(client_id)} of them for this client: "
+                f"{len(self)} messages are kept invisible, {self._shares.share(client_id)} of them for this client: "
                 "that is its share; acknowledge some, and receive again",
                 "renewal.handles_max",
             )
@@ -89,7 +89,7 @@ class RenewalBook:
     def add(
         self, client_id: str, broker: str, group: str, topic: str, handles: Sequence[str], now: float, receive: int = 0
     ) -> None:
-        """Renew handles from now on; also those that an earlier try of the receive has."""
+        """Renew handles from now on; the receive takes over those of its earlier tries."""
         until = now + self._options.longest_ms / 1000
         for handle in handles:
             self._drop(handle)
@@ -99,26 +99,26 @@ class RenewalBook:
             self._handles[handle] = RenewedHandle(client_id, broker, receive, entry, until, now + self._interval_s)
 
     def drop(self, handles: Sequence[str]) -> None:
-        """Renew these no more: acknowledged, released, or refused by the broker."""
+        """Stop renewing these: they were acknowledged, released, or refused by the broker."""
         for handle in handles:
             self._drop(handle)
 
     def drop_of(self, receive: int, handles: Sequence[str]) -> None:
-        """The same for a receive that has failed: a later try keeps what it has."""
+        """Stop renewing the handles of a failed receive, except those that a later try owns."""
         for handle in handles:
             renewed = self._handles.get(handle)
             if renewed is not None and renewed.receive == receive:
                 self._drop(handle)
 
-    def held(self, client_id: str, count: int) -> tuple[int, list[tuple[RenewedHandle, float]]]:
-        """The number of handles that are kept for a client, and the first `count` of them with the times since when."""
+    def handles_of(self, client_id: str, count: int) -> tuple[int, list[tuple[RenewedHandle, float]]]:
+        """Return the number of a client's handles, and the first `count` of them with the times since when."""
         handles = self._by_client.get(client_id, {})
         longest_s = self._options.longest_ms / 1000
         some = [self._handles[handle] for handle in islice(handles, count)]
         return len(handles), [(each, each.until - longest_s) for each in some]
 
     def take(self, client_id: str, count: int) -> list[RenewedHandle]:
-        """Remove handles of a client, `count` at the most: they are renewed no more.
+        """Remove handles of a client, `count` at the most, which are renewed no more.
 
         Returns:
             These handles; none if the client has no more.
@@ -139,7 +139,7 @@ class RenewalBook:
             assert self._shares.total == len(self._handles), "the shares of clients are not what is kept (M1)"
 
     def due(self, now: float) -> dict[str, list[RenewEntry]]:
-        """Return what is to be renewed now, by broker, of a thousand handles at the most.
+        """Return the handles that are due now, by broker, a thousand at the most.
 
         Those that were kept for the longest time are renewed once more, to back off.
         """
@@ -179,7 +179,7 @@ class Renewal:
         self._is_renewing = False
 
     def tick(self) -> None:
-        """Renew what is due; called about once a second."""
+        """Renew the handles that are due; called about once a second."""
         if not self._is_renewing:
             self._is_renewing = True
             self._background.start(self._renew_due())
@@ -195,12 +195,12 @@ class Renewal:
             self._is_renewing = False
 
     def release(self, client_id: str, *, is_goodbye: bool) -> None:
-        """Release what a client holds that has gone.
+        """Release the messages of a client that has gone.
 
         Args:
             client_id: who it is.
-            is_goodbye: whether it has said so. Else it may be at another proxy now, where a receive was tried again:
-                what that one has is not released.
+            is_goodbye: whether it has terminated. Else it may be at another proxy now, where a receive was retried: the
+                messages of that receive are not released.
         """
         self._background.start(self._release_all(client_id, is_goodbye))
 
@@ -210,13 +210,13 @@ class Renewal:
             for each in taken:
                 by_broker[each.broker].append(each)
             await asyncio.sleep(0)
-        await asyncio.gather(*(self._release_at(broker, held, is_goodbye) for broker, held in by_broker.items()))
+        await asyncio.gather(*(self._release_at(broker, handles, is_goodbye) for broker, handles in by_broker.items()))
 
-    async def _release_at(self, broker: str, held: Sequence[RenewedHandle], is_goodbye: bool) -> None:
-        """Release handles of one broker; if it does not answer, they come when their invisible durations end."""
-        for start in range(0, len(held), _RELEASED_AT_ONCE_MAX):
+    async def _release_at(self, broker: str, handles: Sequence[RenewedHandle], is_goodbye: bool) -> None:
+        """Release handles of one broker; if it does not answer, their invisible durations run out."""
+        for start in range(0, len(handles), _RELEASED_AT_ONCE_MAX):
             requests: dict[tuple[str, str, int], ReleaseRequest] = {}
-            for each in held[start : start + _RELEASED_AT_ONCE_MAX]:
+            for each in handles[start : start + _RELEASED_AT_ONCE_MAX]:
                 entry, receive = each.entry, 0 if is_goodbye else each.receive
                 asked = ReleaseRequest(group=entry.group, topic=entry.topic, attempted=True, receive=receive)
                 request = requests.setdefault((entry.group, entry.topic, receive), asked)

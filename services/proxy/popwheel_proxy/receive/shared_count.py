@@ -1,6 +1,6 @@
-"""Adds this proxy's pop requests to those of all proxies, and takes the cluster's number back, once a second.
+"""Exchange of pop request counts: adds this proxy's to those of all proxies, and reads their sum, once a second.
 
-No request waits for it. Whatever is wrong with the store, polls go on with the proxy's own count: a metric says so, and
+No request waits for it. If the store fails, polls use the proxy's own count: a metric shows that, and
 the log once.
 """
 
@@ -16,15 +16,15 @@ from popwheel_proxy.receive.mode_choice import WINDOW_S, Key, ModeChoice
 
 INTERVAL_S: Final = 1.0
 TIMEOUT_S: Final = 0.5
-"""A store that takes longer counts as away."""
+"""Timeout of an exchange."""
 KEYS_MAX: Final = 1_000
-"""(topic, group)s in one call: those with most requests."""
+"""Limit of (topic, group) pairs in one call: those with most requests."""
 
 _logger = structlog.get_logger()
 
 
 class CountStoreError(Exception):
-    """The store is away, or what it says makes no sense; the text says which."""
+    """Error of a store that is away, or whose answer makes no sense; the text says which."""
 
 
 class Sums(NamedTuple):
@@ -46,7 +46,7 @@ class CountStore(Protocol):
         """Add requests to those of the current window, and read what all proxies have added; 0 only reads.
 
         Raises:
-            CountStoreError: it did not work; the requests may have been added or not.
+            CountStoreError: the exchange failed; the requests may have been added or not.
         """
 
     async def close(self) -> None:
@@ -57,9 +57,9 @@ class SharedCount:
     """Keeps `mode_choice` up to date with the cluster's requests.
 
     Args:
-        store: where they are added up.
+        store: the shared counts.
         mode_choice: knows this proxy's own.
-        clock: for how long a store that was wiped is not believed.
+        clock: measures how long a wiped store is ignored.
         registry: where metrics are shown.
     """
 
@@ -72,12 +72,12 @@ class SharedCount:
         self._trouble: str | None = None
         self._up = Gauge(
             "popwheel_proxy_shared_count_up",
-            "1 while the mode of polls is chosen by the count of all proxies, 0 while by this proxy's own",
+            "1 while the mode of polls follows the count of all proxies, 0 while it follows this proxy's own",
             registry=registry,
         )
         self._failures = Counter(
             "popwheel_proxy_shared_count_failures",
-            "How often the count of all proxies was not to be had, or not to be believed",
+            "Times that the count of all proxies was not available or not valid",
             registry=registry,
         )
 
@@ -91,7 +91,7 @@ class SharedCount:
         """Exchange counts once."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                sums = await self._store.exchange(self._mode_choice.tell(KEYS_MAX))
+                sums = await self._store.exchange(self._mode_choice.report(KEYS_MAX))
         except CountStoreError as error:
             self._fall_back(str(error))
         except TimeoutError:
@@ -106,11 +106,11 @@ class SharedCount:
     def _take(self, sums: Sums) -> None:
         now = self._clock.monotonic()
         if self._generation not in (None, sums.generation):
-            # What the others have added in this window is gone, so the sums would be too small.
+            # The other proxies' counts in this window are gone, so the sums would be too small.
             self._believed_from = now + WINDOW_S
         self._generation = sums.generation
         if now < self._believed_from:
-            self._fall_back("it has lost what it held")
+            self._fall_back("it has lost its counts")
             return
         self._mode_choice.cluster(sums.per_s)
         self._up.set(1)
@@ -119,10 +119,10 @@ class SharedCount:
             _logger.info("polls of all proxies are counted again")
 
     def _fall_back(self, reason: str) -> None:
-        """Go on with the proxy's own count; this is logged once, until the store is back."""
+        """Use the proxy's own count; logged once, until the store is back."""
         self._mode_choice.cluster({})
         self._up.set(0)
         self._failures.inc()
         if self._trouble is None:
-            _logger.warning("polls of all proxies are not counted: this proxy goes by its own", reason=reason)
+            _logger.warning("polls of all proxies are not counted: this proxy uses its own count", reason=reason)
         self._trouble = reason

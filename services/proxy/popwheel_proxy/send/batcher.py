@@ -1,4 +1,4 @@
-"""Batches the sends to one broker: what waits joins one Put while another Put is in flight."""
+"""Batches the sends to one broker: those that wait while a Put is in flight make up the next one."""
 
 import asyncio
 from collections import deque
@@ -21,11 +21,11 @@ from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
 
 _MESSAGE_OVERHEAD_BYTES = 64
 _LONE_ROW: Final = 4
-"""Number of Puts of one send each in a row after which the next does not wait for others."""
-_LOOK_EVERY: Final = 16
-"""But for every so many-th one, which finds out whether there are any."""
+"""Consecutive Puts of one send each after which the next send does not wait for others."""
+_JOIN_EVERY: Final = 16
+"""Every so many-th lone send waits all the same, to find out whether others join."""
 _OK_CODE = int(Code.OK)
-_FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on say that a broker could not, not that it would not
+_FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on mean that a broker failed, not that it refused
 
 
 def size_of(messages: Sequence[ClientMessage]) -> int:
@@ -37,7 +37,7 @@ def size_of(messages: Sequence[ClientMessage]) -> int:
 
 
 class NotSentError(Exception):
-    """A shipment was taken out of its batcher before any of it was sent: it can go to another broker."""
+    """Error of a shipment that left its batcher before any of it was sent: it can go to another broker."""
 
 
 Outcome = Literal["stored", "refused", "unreachable", "unanswered"]
@@ -52,15 +52,15 @@ class PutObserver(Protocol):
     """Observer of Puts."""
 
     def put_began(self, batcher: "Batcher") -> None:
-        """A Put begins."""
+        """Record that a Put begins."""
 
     def put_ended(self, batcher: "Batcher", outcome: Outcome, sends: int) -> None:
-        """A Put of so many sends has ended."""
+        """Record that a Put of so many sends has ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Shipment:
-    """The messages of one send, for one queue, on their way.
+    """Messages of one send, for one queue.
 
     Args:
         topic: full name of the topic.
@@ -72,7 +72,7 @@ class Shipment:
         moves: whether it may go to another broker instead.
         is_retry: whether the broker may have stored them already. Then each message is a run of its own, as some may be
             stored and others not, and what is stored need not stand together.
-        topic_id: which topic of that name; 0 if it is not said.
+        topic_id: id of the topic of that name; 0 if unknown.
     """
 
     topic: str
@@ -91,7 +91,7 @@ class Shipment:
 
     @property
     def lite_topic(self) -> str:
-        """The lite topic that its messages are for; empty if they are for none."""
+        """Lite topic of its messages; empty if there is none."""
         return self.messages[0].lite_topic
 
     @property
@@ -106,13 +106,13 @@ class Shipment:
 class Batcher:
     """Coalesces the sends to one broker; with no Put in flight, the sends of two loop turns join.
 
-    In the second turn come those that have arrived while the first ones were read: one sync is for all of them. A send
-    that seems to be alone goes at once: the end of a turn costs it as much as the Put does.
+    The second turn has the sends that were received while the first ones were read: one sync serves them all. A send
+    that seems to be alone is sent at once: the end of a turn costs it as much as the Put does.
 
     Args:
         name: the broker's name.
-        channel: gives the way to the broker, or raises `StatusError` if it is not there.
-        options: how much may join and wait.
+        channel: returns the channel to the broker, or raises `StatusError` if it is away.
+        options: limits of batches and of waiting sends.
         background: where Puts run.
         observer: notified of Puts.
 
@@ -120,7 +120,7 @@ class Batcher:
         name: the broker's name.
         is_putting: whether a Put is in flight.
         put_began_at: when it began, or the one before it.
-        looks: how often the observer saw it in flight.
+        checks: how often the observer saw it in flight.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Batcher:
         self.name = name
         self.is_putting = False
         self.put_began_at = 0.0
-        self.looks = 0
+        self.checks = 0
         self._observer = observer
         self._channel = channel
         self._options = options
@@ -170,7 +170,7 @@ class Batcher:
             messages: the messages, all of one kind.
             moves: whether they may go to another broker instead, should this one hang.
             is_retry: whether the broker may have stored them already.
-            topic_id: which topic of that name; 0 if it is not said.
+            topic_id: id of the topic of that name; 0 if unknown.
 
         Returns:
             A future of the queue offset of each message, of its reference if they are delayed or half messages; it
@@ -193,17 +193,17 @@ class Batcher:
         self._bytes.take(topic, size)
         if not self._running:
             self._running = True
-            if self._lone_puts >= _LONE_ROW and self._lone_puts % _LOOK_EVERY:
+            if self._lone_puts >= _LONE_ROW and self._lone_puts % _JOIN_EVERY:
                 self._background.start_at_once(self._run(0))
             else:
                 self._background.start(self._run(1))
         return stored
 
-    def give_back(self, *, left: bool = False) -> int:
-        """Give what waits back to its senders; a Put in flight goes on.
+    def return_waiting(self, *, left: bool = False) -> int:
+        """Return waiting shipments to their senders, who send them elsewhere; a Put in flight continues.
 
         Args:
-            left: the broker has left or has no master, so what may not move cannot wait here either.
+            left: whether the broker has left or has no master, so that not even bound shipments can wait here.
 
         Returns:
             The number of shipments.
@@ -226,7 +226,7 @@ class Batcher:
         self._bytes.give(shipment.topic, shipment.size)
 
     async def _run(self, turns: int) -> None:
-        """Put what waits until nothing waits any more; first let so many turns of the loop pass."""
+        """Put waiting shipments until none waits any more; first let so many turns of the loop pass."""
         try:
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -244,7 +244,7 @@ class Batcher:
             self._running = False
 
     def _next_batch(self) -> list[Shipment]:
-        """Take what goes with the next Put: at least one shipment, in order, without those that were given up."""
+        """Take the shipments of the next Put: at least one, in order, without those whose callers have gone."""
         batch: list[Shipment] = []
         count = 0
         size = 0
@@ -288,7 +288,7 @@ class Batcher:
                 if not shipment.stored.done():
                     shipment.stored.set_exception(NotSentError)
             return
-        self.looks = 0
+        self.checks = 0
         self.is_putting = True
         self._observer.put_began(self)
         try:
@@ -404,7 +404,7 @@ def _full(limit: str) -> LimitError:
 
 
 def _fail(shipment: Shipment, error: BaseException) -> None:
-    """Fail a sender whose Put ended in an unexpected way, or was cancelled as the proxy ends."""
+    """Fail a shipment whose Put ended in an unexpected way, or was cancelled as the proxy stops."""
     if isinstance(error, Exception) and not shipment.stored.done():
         shipment.stored.set_exception(error)
     else:

@@ -1,4 +1,4 @@
-"""The batchers of all brokers: watches over their Puts, and has what waits behind a bad one go elsewhere."""
+"""Batchers of all brokers: supervises their Puts, and moves sends away from a failing broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from popwheel_proxy.send.batcher import Batcher, Outcome
 from popwheel_proxy.send.broker_health import BrokerHealth, Change
 from popwheel_proxy.send.metrics import SendMetrics
 
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 """Interval between two checks of Puts in flight."""
-OVERDUE_LOOKS = 6
+OVERDUE_CHECKS = 6
 """A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Looks are counted instead of seconds, so
 that a loop that stood still is not taken for brokers that hang."""
 
@@ -23,15 +23,15 @@ _logger = structlog.get_logger()
 
 
 class Batchers:
-    """One batcher for each broker that was sent to, and how these brokers do.
+    """One batcher for each broker that was sent to, and the health of these brokers.
 
     Args:
         brokers: the brokers there are.
-        options: how much may join and wait in a batcher.
+        options: limits of a batcher.
         clock: for latencies.
         background: where Puts run.
         metrics: what is counted.
-        answered: called with the name of a broker that has stored something.
+        answered: called with the name of a broker that has stored messages.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Batchers:
         self._metrics = metrics
         self._answered = answered
         self._batchers: dict[str, Batcher] = {}
-        self._looking = False
+        self._is_checking = False
         self.health = BrokerHealth()
         metrics.brokers_avoided.set_function(lambda: self.health.avoided)
         brokers.subscribe(self._brokers_changed)
@@ -62,7 +62,7 @@ class Batchers:
         return sum(batcher.waiting_messages for batcher in self._batchers.values())
 
     def batcher(self, broker: str) -> Batcher:
-        """The batcher of a broker of the view."""
+        """Return the batcher of a broker of the view."""
         batcher = self._batchers.get(broker)
         if batcher is None:
             batcher = Batcher(broker, self._brokers.channel, self._options, self._background, self)
@@ -70,14 +70,14 @@ class Batchers:
         return batcher
 
     def put_began(self, batcher: Batcher) -> None:
-        """A batcher is about to put (`batcher.PutObserver`)."""
+        """Record that a batcher begins a Put (`batcher.PutObserver`)."""
         batcher.put_began_at = self._clock.monotonic()
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+        if not self._is_checking:
+            self._is_checking = True
+            asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._check_puts)
 
     def put_ended(self, batcher: Batcher, outcome: Outcome, sends: int) -> None:
-        """A batcher's Put has ended (`batcher.PutObserver`)."""
+        """Record that a batcher's Put has ended (`batcher.PutObserver`)."""
         if self._batchers.get(batcher.name) is not batcher:
             return  # the broker has left, and may even be back
         self._metrics.ended(batcher.name, outcome, sends)
@@ -90,24 +90,24 @@ class Batchers:
         if change is not Change.NONE:
             self._changed(batcher.name, change)
 
-    def _look(self) -> None:
-        """Find Puts that are overdue, and move what waits behind them if another broker answers."""
+    def _check_puts(self) -> None:
+        """Find overdue Puts, and move the sends behind them if another broker answers."""
         busy = [batcher for batcher in self._batchers.values() if batcher.is_putting]
-        self._looking = bool(busy)
+        self._is_checking = bool(busy)
         if busy:
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+            asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._check_puts)
         now = self._clock.monotonic()
         overdue = []
         for batcher in busy:
-            batcher.looks += 1
-            if batcher.looks >= OVERDUE_LOOKS:
+            batcher.checks += 1
+            if batcher.checks >= OVERDUE_CHECKS:
                 overdue.append(batcher)
                 change = self.health.overdue(batcher.name, batcher.put_began_at, now)
                 if change is not Change.NONE:
                     self._changed(batcher.name, change)
-        for batcher in overdue:  # only now, as what waits must not go from one that hangs to the next
+        for batcher in overdue:  # only now, as sends must not move from one hanging broker to the next
             if batcher.waiting_messages and self.health.answers_better(batcher.name):
-                self._metrics.moved.inc(batcher.give_back())
+                self._metrics.moved.inc(batcher.return_waiting())
 
     def _changed(self, broker: str, change: Change) -> None:
         if change is Change.AVOIDED:
@@ -121,15 +121,15 @@ class Batchers:
             _logger.info("sends go to a broker again", broker=broker)
 
     def _brokers_changed(self) -> None:
-        """Forget brokers that have left; what waits for them, or for those without a master, goes elsewhere."""
+        """Forget brokers that have left; sends that wait for them, or for those without a master, go elsewhere."""
         names, led = self._brokers.names, self._brokers.led
         self.health.keep(names)
         now = self._clock.monotonic()
         for name in self._brokers.changed:
             self.health.master_changed(name, now, led=name in led)
         for name in [name for name in self._batchers if name not in names]:
-            self._metrics.moved.inc(self._batchers.pop(name).give_back(left=True))
+            self._metrics.moved.inc(self._batchers.pop(name).return_waiting(left=True))
         for name, batcher in self._batchers.items():
             if name not in led:
-                self._metrics.moved.inc(batcher.give_back(left=True))
+                self._metrics.moved.inc(batcher.return_waiting(left=True))
         self._metrics.keep(names)

@@ -1,10 +1,10 @@
 """Health of brokers: those that sends avoid, and when they are tried again (pure).
 
-The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is left alone. From
-there come the pauses for 0.55 s and more; the rest differs. A broker is slow by its moving latency, not by one send,
-and compared with the other brokers, as there is no point in leaving a slow one for others as slow. A failure counts by
-the time it took, not as ten seconds. The pause doubles when the trouble lasts. And none comes back unseen because its
-time is up: one send goes there, and a good answer to that brings it back.
+The idea is that of RocketMQ's latency fault tolerance: the longer a broker took, the longer it is avoided. Its
+pauses for 0.55 s and more are the same; the rest differs. A broker is slow by its moving latency, not by one send,
+and compared with the other brokers, as others that are as slow are no better choice. A failure counts by
+the time it took, not as ten seconds. The pause doubles when the trouble lasts. And no broker returns untested when its
+pause is over: one send probes it, and a good answer brings it back.
 
     SOUND ──slow, failing, overdue──> AVOIDED for a pause ──pause over──> one send probes it ──good──> SOUND
                                          ^                                     │
@@ -19,14 +19,14 @@ from math import inf
 SLOW_FROM_S = 0.1
 """Latency below which no broker is slow: a busy device, or a pause of this process, may well take it."""
 SLOW_FACTOR = 3.0
-"""A slow one takes as many times as long as the others."""
+"""A slow broker takes so many times as long as the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
-"""(from this latency on, avoided for so long at first): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
-leaves a broker alone for nothing less; the second for what is less is our own."""
+"""(from this latency on, first pause): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
+avoids a broker for nothing less; the shorter pause below is our own."""
 PAUSE_MAX_S = 60.0
 """Longest time without a probe for which a broker is avoided, however often it was."""
 FORGIVEN_AFTER_S = 60.0
-"""A broker that was sound for this long begins again with a short pause."""
+"""A broker that was sound for this long starts over with a short pause."""
 PROBE_EVERY_S = 1.0
 """A probe without an answer, as its client has gone, is followed by another after this."""
 
@@ -54,9 +54,9 @@ class Change(Enum):
     AVOIDED = auto()
     """The broker was sound and is avoided now."""
     STILL_BAD = auto()
-    """A Put to an avoided broker did not go well."""
+    """A Put to an avoided broker failed."""
     BACK = auto()
-    """A Put to an avoided broker went well: it is sound again."""
+    """A Put to an avoided broker succeeded: it is sound again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class BrokerState:
         name: its name.
         latency_s: moving latency of its Puts.
         puts: how many are in it; it is not slow before there are some.
-        trouble: why it is avoided.
+        trouble: the reason for avoiding it.
         since: when that was last found out: Puts that began earlier show nothing new.
         probe_at: when the next send may probe it.
         strikes: how often it was found bad, until it is forgiven.
@@ -87,7 +87,7 @@ class BrokerState:
 
 
 class BrokerHealth:
-    """Told how Puts went, says where the next send goes. Knows the brokers of the view and no others (`keep`).
+    """Health of the brokers of the view (`keep`), by the outcomes of Puts; chooses the broker of the next send.
 
     Attributes:
         sound: names of the brokers that are not avoided.
@@ -107,7 +107,7 @@ class BrokerHealth:
         self._refresh()
 
     def master_changed(self, name: str, now: float, *, led: bool) -> None:
-        """A broker group has another master, of which nothing bad is known, or none."""
+        """Record another master of a broker group, which counts as sound, or none."""
         if name in self._brokers:
             self._brokers[name] = BrokerState(name, trouble=Trouble.NONE if led else Trouble.AWAY, master_since=now)
             self._refresh()
@@ -120,7 +120,7 @@ class BrokerHealth:
         """Choose the broker of a send: an avoided one whose probe is due, the healthy ones in turn, or the least bad.
 
         Args:
-            turn: how many sends of the topic were before.
+            turn: number of earlier sends of the topic.
             past: brokers that this send has tried; they are tried again only if there is no other, and it is no probe.
             now: seconds of the monotonic clock.
 
@@ -144,7 +144,7 @@ class BrokerHealth:
         return any(state.trouble <= Trouble.SLOW and state.name != name for state in self._brokers.values())
 
     def answered(self, name: str, began: float, now: float) -> Change:
-        """A Put that began then was answered well."""
+        """Record the success of a Put that began then."""
         state = self._brokers.get(name)
         if state is None or began < state.master_since:
             return Change.NONE
@@ -166,11 +166,11 @@ class BrokerHealth:
         return Change.NONE
 
     def failed(self, name: str, began: float, now: float) -> Change:
-        """A Put that began then did not get through, was not answered in time, or could not be stored."""
+        """Record the failure of a Put that began then: not delivered, not answered in time, or not stored."""
         return self._bad(name, Trouble.FAILING, began, now)
 
     def overdue(self, name: str, began: float, now: float) -> Change:
-        """A Put that began then is still not answered, and ought to be; may be said again and again."""
+        """Record that a Put that began then is overdue; may be called repeatedly for one Put."""
         return self._bad(name, Trouble.HANGING, began, now)
 
     def _bad(self, name: str, trouble: Trouble, began: float, now: float) -> Change:
@@ -179,7 +179,7 @@ class BrokerHealth:
             return Change.NONE
         if not state.trouble or began >= state.since:
             return self._strike(state, trouble, now - began, now)
-        # The same Put once more, or one that began before it: no reason to be harder, but none to probe soon.
+        # The same Put, or an earlier one: no reason for a longer pause, but none for an early probe either.
         state.trouble = max(state.trouble, trouble)
         state.probe_at = max(state.probe_at, now + _pause_s(now - began))
         self._refresh()
@@ -211,7 +211,7 @@ class BrokerHealth:
         return bool(others) and latency_s >= SLOW_FACTOR * others[(len(others) - 1) // 2]
 
     def _probe(self, now: float) -> BrokerState:
-        """The broker whose probe has been due for longest."""
+        """Return the broker whose probe has been due for longest."""
         state = min(self._brokers.values(), key=lambda one: one.probe_at)
         state.probe_at = now + PROBE_EVERY_S
         self._refresh()

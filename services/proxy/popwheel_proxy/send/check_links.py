@@ -1,6 +1,6 @@
-"""One stream per broker by which it has producers asked how their transactions ended.
+"""One stream per broker for transaction checks: the broker sends them, producers answer them.
 
-There is none as long as no producer is known here. After a stream has broken, the next one begins with all topics.
+There is none while no producer is known here. After a stream has broken, the next one begins with all topics.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ _logger = structlog.get_logger()
 
 
 class CheckLinks:
-    """Links to each broker: a stream of its own.
+    """Streams to all brokers.
 
     Args:
-        book: for which topics there are producers.
+        book: producers by topic.
         telemetry: the way to them.
         brokers: the brokers there are.
         random_source: spreads reconnects.
@@ -55,7 +55,7 @@ class CheckLinks:
         brokers.subscribe(self.follow)
 
     def follow(self) -> None:
-        """Open streams to masters that have come, and end those to brokers that lead no more."""
+        """Open streams to new masters, and end those to former ones."""
         for name, link in list(self._links.items()):
             if self._brokers.channel_if_led(name) is not link.channel:
                 link.close()
@@ -70,7 +70,7 @@ class CheckLinks:
 
     def _producers_changed(self, topics: list[str], gone: list[str]) -> None:
         for link in self._links.values():
-            link.tell(topics, gone)
+            link.report(topics, gone)
         self.follow()
 
     def close(self) -> None:
@@ -92,14 +92,14 @@ class _Link:
         self._book = book
         self._telemetry = telemetry
         self._random = random_source
-        self._untold: dict[str, bool] = {}
-        """Topic -> whether there are producers; what is to be sent next, each topic once."""
+        self._unreported: dict[str, bool] = {}
+        """Topic -> whether there are producers; changes to be sent next, each topic once."""
         self._changed = asyncio.Event()
 
-    def tell(self, topics: list[str], gone: list[str]) -> None:
-        """Report a change with the next message."""
-        self._untold.update(dict.fromkeys(topics, True))
-        self._untold.update(dict.fromkeys(gone, False))
+    def report(self, topics: list[str], gone: list[str]) -> None:
+        """Queue a change for the next message."""
+        self._unreported.update(dict.fromkeys(topics, True))
+        self._unreported.update(dict.fromkeys(gone, False))
         self._changed.set()
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class _Link:
 
     async def _run_one_stream(self) -> tuple[str, bool]:
         """Open a stream, report all topics, and forward checks; return why it ended, and whether anything came."""
-        self._untold = dict.fromkeys(self._book, True)
+        self._unreported = dict.fromkeys(self._book, True)
         self._changed.set()
         try:
             stream = self.channel.open(CHECK_TRANSACTIONS)
@@ -145,12 +145,12 @@ class _Link:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                while self._untold:
-                    told = list(islice(self._untold.items(), _TOPICS_PER_MESSAGE))
-                    for topic, _ in told:
-                        del self._untold[topic]
-                    topics = [topic for topic, has_producers in told if has_producers]
-                    gone = [topic for topic, has_producers in told if not has_producers]
+                while self._unreported:
+                    reported = list(islice(self._unreported.items(), _TOPICS_PER_MESSAGE))
+                    for topic, _ in reported:
+                        del self._unreported[topic]
+                    topics = [topic for topic, has_producers in reported if has_producers]
+                    gone = [topic for topic, has_producers in reported if not has_producers]
                     await stream.send([TransactionProducers(topics=topics, gone_topics=gone)])
         except (StatusError, RpcError, StreamClosedError):
             stream.cancel()  # the receiver sees it end too, and opens another

@@ -18,7 +18,7 @@ from popwheel_rpc.service import Call
 
 
 class EndHandler:
-    """Takes the ends of transactions to the brokers.
+    """Forwards the ends of transactions to the brokers.
 
     Args:
         view: for the key of the ids' signature.
@@ -30,9 +30,9 @@ class EndHandler:
         self._masters = masters
 
     async def end(self, call: Call, request: EndTransactionRequest) -> EndTransactionResponse:
-        """End a transaction. Told the same twice, a broker answers OK twice; so a call without an answer is made again.
+        """End a transaction. The call is idempotent, so one without an answer is retried.
 
-        Who says neither commit nor rollback doesn't know: it is answered OK, and asked again later.
+        A client that says neither commit nor rollback is answered OK, and checked again later.
 
         Raises:
             StatusError: ILLEGAL_TOPIC; INVALID_TRANSACTION_ID: the id was not issued for this topic and message, or
@@ -45,7 +45,7 @@ class EndHandler:
             half = transaction_id.decode(self._view.receipt_key, topic, request.transaction_id)
             if request.message_id and request.message_id != half.message_id:
                 raise StatusError(
-                    Code.INVALID_TRANSACTION_ID, "this transaction id was given out for a message with another id"
+                    Code.INVALID_TRANSACTION_ID, "this transaction id was issued for a message with another id"
                 )
         if request.resolution == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED:
             return EndTransactionResponse(status=OK)

@@ -19,7 +19,7 @@ class _Sends:
 
 
 class SendMetrics(Collector):
-    """Sends by broker and outcome, and what was done about brokers that are slow or fail.
+    """Metrics of sends by broker and outcome, and of avoided brokers.
 
     Args:
         registry: where they are shown.
@@ -30,7 +30,7 @@ class SendMetrics(Collector):
         registry.register(self)
         self.retries = Counter(
             "popwheel_proxy_send_retries",
-            "Sends tried again because a broker was not reached or took no messages",
+            "Sends retried as a broker was not reached or took no messages",
             registry=registry,
         )
         self.moved = Counter(
@@ -45,18 +45,18 @@ class SendMetrics(Collector):
         )
         probes = Counter(
             "popwheel_proxy_broker_probes",
-            "Puts to brokers that sends avoid; a good one brings its broker back",
+            "Puts that probe avoided brokers; a good one ends the avoidance",
             ("result",),
             registry=registry,
         )
         self._probes = {good: probes.labels("good" if good else "bad") for good in (True, False)}
 
     def ended(self, broker: str, outcome: str, sends: int) -> None:
-        """A Put with so many sends has ended."""
+        """Count the sends of a Put that has ended."""
         self._ended.row(broker, outcome).count += sends
 
     def probed(self, *, good: bool) -> None:
-        """A Put to an avoided broker has ended."""
+        """Count a probe of an avoided broker."""
         self._probes[good].inc()
 
     def keep(self, brokers: Collection[str]) -> None:
@@ -64,10 +64,10 @@ class SendMetrics(Collector):
         self._ended.keep(lambda broker, outcome: broker in brokers)
 
     def collect(self) -> Iterable[Metric]:
-        """The sends as Prometheus reads them."""
+        """Return the sends by broker and outcome."""
         family = CounterMetricFamily(
             "popwheel_proxy_sends",
-            "Sends (of one or more messages for one queue) by broker, and how their Put ended",
+            "Sends (of one or more messages for one queue) by broker and outcome of their Put",
             labels=("broker", "outcome"),
         )
         for labels, sends in self._ended:

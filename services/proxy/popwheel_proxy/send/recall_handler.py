@@ -18,15 +18,15 @@ from popwheel_rpc.methods import RECALL
 from popwheel_rpc.service import Call
 
 _OVER = (Code.PRECONDITION_FAILED, Code.MESSAGE_NOT_FOUND)
-"""Codes of a master for a message whose time has come, be it that it was delivered or recalled."""
-_CANNOT_TELL = (
-    "an earlier try had no answer, and the message's delivery time has come, so it can't be told whether it was taken "
-    "back or is being delivered"
+"""Codes of a master for a message whose time has come: it was delivered, or recalled."""
+_OUTCOME_UNKNOWN = (
+    "an earlier try had no answer, and the message's delivery time has come, so it is unknown whether it was recalled "
+    "or is being delivered"
 )
 
 
 class RecallHandler:
-    """Takes producers' recalls to the brokers.
+    """Forwards producers' recalls to the brokers.
 
     Args:
         view: for the key of the handles' signature.
@@ -38,7 +38,7 @@ class RecallHandler:
         self._masters = masters
 
     async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
-        """Take back a message: OK says that it will not be delivered. Its topic may have been deleted since.
+        """Recall a message: OK means that it will not be delivered. Its topic may have been deleted since.
 
         Raises:
             StatusError: ILLEGAL_TOPIC; BAD_REQUEST: the handle was not issued for this topic; HA_NOT_AVAILABLE: its
@@ -57,5 +57,5 @@ class RecallHandler:
         except RetryRefusedError as refusal:
             if refusal.code not in _OVER:
                 raise
-            raise StatusError(Code.PROXY_TIMEOUT, _CANNOT_TELL) from refusal
+            raise StatusError(Code.PROXY_TIMEOUT, _OUTCOME_UNKNOWN) from refusal
         return RecallMessageResponse(status=OK, message_id=answer.message_id)

@@ -1,4 +1,4 @@
-"""The answer to a SendMessage, put together by hand: to add its entries one by one takes three times as long."""
+"""The answer to a SendMessage, encoded by hand: to add its entries one by one takes three times as long."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ _MIXED: Final = Status(
 
 
 class SendAnswer:
-    """A SendMessageResponse that is encoded already.
+    """An encoded SendMessageResponse.
 
     Args:
         status: the one on top.
@@ -38,10 +38,10 @@ class SendAnswer:
 
 
 def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | StatusError]) -> SendAnswer:
-    """One entry per message; the status on top is theirs if they all have the same.
+    """Return the answer with an entry per message; the status on top is theirs if they all have the same.
 
     Args:
-        messages: what was sent, at least one.
+        messages: the messages, at least one.
         stored: for each its queue offset, its reference (`PutResult`), or why it was not stored.
     """
     assert len(messages) == len(stored), "not every message has its result"
@@ -59,9 +59,9 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
             some_stored = True
             entry = _OK_FIELD + named + field(_REFERENCES[message.kind], result.encode())
         else:
-            told = status(result.code, result.message)
-            refused.setdefault(int(result.code), told)
-            entry = field(_STATUS, told.SerializeToString()) + named
+            shown = status(result.code, result.message)
+            refused.setdefault(int(result.code), shown)
+            entry = field(_STATUS, shown.SerializeToString()) + named
         parts.append(_ENTRY_TAG + varint(len(entry)) + entry)
     on_top = OK
     if refused:
@@ -71,5 +71,5 @@ def send_answer(messages: Sequence[ClientMessage], stored: Sequence[int | str | 
 
 
 def refused_send(why: Status) -> SendAnswer:
-    """The answer to a request of which nothing was stored."""
+    """Return the answer to a request of which nothing was stored."""
     return SendAnswer(why, field(_STATUS, why.SerializeToString()))

@@ -20,9 +20,9 @@ from popwheel_proxy.protocol.payload import ClientMessage, messages_of
 from popwheel_proxy.protocol.validation import check_message
 from popwheel_proxy.send.batcher import NotSentError
 from popwheel_proxy.send.batchers import Batchers
-from popwheel_proxy.send.lanes import Lanes, place_of
 from popwheel_proxy.send.metrics import SendMetrics
 from popwheel_proxy.send.send_answer import SendAnswer, send_answer
+from popwheel_proxy.send.send_queues import SendQueues, place_of
 from popwheel_proxy.send.send_retry import Send, SendRetry, Stored
 from popwheel_proxy.send.system_properties import has_server_fields, missing_properties, without_server_fields
 from popwheel_proxy.session.catalog import Catalog
@@ -36,28 +36,28 @@ _NOWHERE: Collection[str] = ()
 
 @dataclass(slots=True)
 class _Part:
-    """Part of a request that is stored together: messages of one topic, one kind, one send queue, and one priority.
+    """Messages of a request that are stored together: of one topic, kind, send queue and priority.
 
     Args:
         topic: the topic.
-        lane: of the messages; empty if they have none.
-        indexes: their places in the request.
+        send_queue: of the messages; empty if they have none.
+        indexes: their indexes in the request.
     """
 
     topic: Topic
-    lane: str = ""
+    send_queue: str = ""
     indexes: list[int] = field(default_factory=list)
 
 
 class SendHandler:
-    """Takes messages from producers to brokers.
+    """Forwards messages from producers to brokers.
 
     Args:
         context: of the proxy.
         catalog: topics.
         brokers: the broker groups there are.
         parked_calls: where sends wait whose group has no master, or does not answer.
-        sends_halves: notified of a call that sends half messages to a topic.
+        sends_half_messages: notified of a call that sends half messages to a topic.
         clients: notified who sends to which topic.
     """
 
@@ -67,7 +67,7 @@ class SendHandler:
         catalog: Catalog,
         brokers: Brokers,
         parked_calls: ParkedCalls,
-        sends_halves: Callable[[Call, str], None],
+        sends_half_messages: Callable[[Call, str], None],
         clients: Clients,
     ) -> None:
         options, clock, send_metrics = context.options, context.clock, SendMetrics(context.registry)
@@ -77,18 +77,18 @@ class SendHandler:
         self._clock = clock
         self._metrics = context.metrics
         self._numbers = context.numbers
-        self._sends_halves = sends_halves
+        self._sends_half_messages = sends_half_messages
         self._clients = clients
         self._batchers = Batchers(brokers, options.send, clock, context.background, send_metrics, parked_calls.answered)
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}
-        self._lanes = Lanes(options.send.waiting_messages_max)
+        self._send_queues = SendQueues(options.send.waiting_messages_max)
 
     @property
-    def waiting_in_lanes(self) -> int:
-        """Sends that wait for another of their send queue."""
-        return self._lanes.waiting
+    def waiting_in_send_queues(self) -> int:
+        """Sends that wait for an earlier one of their send queue."""
+        return self._send_queues.waiting
 
     @property
     def waiting_messages(self) -> int:
@@ -118,7 +118,7 @@ class SendHandler:
             self._check(call, message, topic, now_ms, head_is_checked=False)
             if not topic.queues:
                 topic = await self._make(topic, messages)
-            if message.lane:
+            if message.send_queue:
                 return send_answer(messages, await self._store_in_turn(call, topic, messages))
             return send_answer(messages, await self._store(call, topic, messages))
         if not messages:
@@ -142,27 +142,27 @@ class SendHandler:
         """Check all messages; return which of them can be stored together."""
         parts: dict[tuple[str, PutKind, str, int], _Part] = {}
         part = head = None
-        kind, lane, priority = PutKind.NOW, "", -1
+        kind, send_queue, priority = PutKind.NOW, "", -1
         for index, message in enumerate(messages):
             head_is_checked = message.head is head
             if not head_is_checked:
                 part, head = None, message.head
                 topic = self._topic_of(message)
             self._check(call, message, topic, now_ms, head_is_checked=head_is_checked)
-            is_same = message.kind == kind and message.lane == lane and message.priority == priority
+            is_same = message.kind == kind and message.send_queue == send_queue and message.priority == priority
             if part is None or not is_same:
-                kind, lane, priority = message.kind, message.lane, message.priority
-                part = parts.setdefault((topic.name, kind, lane, priority), _Part(topic, lane))
+                kind, send_queue, priority = message.kind, message.send_queue, message.priority
+                part = parts.setdefault((topic.name, kind, send_queue, priority), _Part(topic, send_queue))
             part.indexes.append(index)
         return list(parts.values())
 
     def _topic_of(self, message: ClientMessage) -> Topic:
-        """The topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
+        """Return the topic of a message, if it may be sent to; one without queues has still to be made (`_make`)."""
         return self._catalog.topic_to_be(topic_name(message.head.topic, Use.SEND))
 
     def _check(self, call: Call, message: ClientMessage, topic: Topic, now_ms: int, *, head_is_checked: bool) -> None:
-        """Check a message for its topic, and make its system properties those that are stored: without what is not the
-        sender's to say, with what the sender left out.
+        """Check a message for its topic, and complete its system properties: drop those that only servers set, and add
+        those that the sender left out.
         """
         check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
         if message.plain is None and has_server_fields(message.properties):
@@ -171,7 +171,7 @@ class SendHandler:
         message.system_properties += missing + encode_send_id(next(self._numbers))
 
     async def _make(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
-        """A topic that is made on first use; messages are checked again if it turns out to be of another type."""
+        """Make a topic on first use; check the messages again if it is of another type than expected."""
         made = await self._catalog.ensure_topic(TopicName(topic.name))
         if made.type != topic.type:
             for message in messages:
@@ -183,7 +183,7 @@ class SendHandler:
     ) -> Sequence[int | str | StatusError]:
         """Store as `_store` does, with a refusal in the place of each message's offset or handle."""
         try:
-            if part.lane:
+            if part.send_queue:
                 return await self._store_in_turn(call, part.topic, messages)
             return await self._store(call, part.topic, messages)
         except StatusError as error:
@@ -192,22 +192,22 @@ class SendHandler:
             return [error] * len(messages)
 
     async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
-        """Put messages of one send queue into its queue, behind all of it that this proxy was sent before.
+        """Put messages of one send queue into their queue, behind all earlier sends of it at this proxy.
 
         Raises:
             StatusError: why they could not be stored.
         """
-        lane = messages[0].lane
-        # A lite topic has one of its own. A topic that was given more keeps its message groups in the first ones.
-        queues = 1 if messages[0].lite_topic else topic.lane_queues or topic.queues
+        send_queue = messages[0].send_queue
+        # A lite topic has its own. After a topic got more queues, its message groups stay in the first ones.
+        queues = 1 if messages[0].lite_topic else topic.message_group_queues or topic.queues
         wait_s = None if call.deadline is None else call.deadline - self._clock.monotonic()
 
         async def store() -> Stored:
             homes = self._brokers.homes
-            only = place_of(topic.name, lane, homes, queues) if homes else None
+            only = place_of(topic.name, send_queue, homes, queues) if homes else None
             return await self._store(call, topic, messages, only)
 
-        return await self._lanes.in_turn(topic.name, lane, wait_s, store)
+        return await self._send_queues.in_turn(topic.name, send_queue, wait_s, store)
 
     async def _store(
         self,
@@ -216,14 +216,14 @@ class SendHandler:
         messages: list[ClientMessage],
         only: Place | None = None,
     ) -> Stored:
-        """Put messages into one queue; if a broker group cannot take them, another one is tried until the deadline.
+        """Put messages into one queue; if a broker group cannot take them, try another one until the deadline.
 
         Args:
             call: whose deadline counts.
             topic: their topic.
             messages: the messages, all of one kind.
-            only: the one broker and queue that they may go to; there they wait or fail. For messages with a lane, whose
-                order would be lost in any other.
+            only: the one broker and queue that they may go to; there they wait or fail. Given for messages with a send
+                queue, whose order would be lost in any other.
 
         Returns:
             The queue offset of each message; of delayed and half messages their references.
@@ -233,7 +233,7 @@ class SendHandler:
         """
         self._clients.sends(call.metadata.get("x-mq-client-id", ""), topic.name)
         if messages[0].kind is PutKind.HALF:
-            self._sends_halves(call, topic.name)
+            self._sends_half_messages(call, topic.name)
         pick = self._pick if messages[0].priority < 0 else partial(self._pick_level, messages[0].priority)
         place = only or pick(topic, _NOWHERE)
         failure: StatusError | RpcError | None = None
@@ -250,10 +250,10 @@ class SendHandler:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         tries = SendTries(only)
         send = Send(topic, messages, call.deadline, pick, self._look_up, tries, place, failure)
-        return await self._retry.go_on(send)
+        return await self._retry.retry(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
-        """The next broker and queue in turn, past brokers that do badly if there are others; None without a master."""
+        """Return the next broker and queue in turn, skipping avoided brokers if it can; None without a master."""
         turn = self._turns.get(topic.name, -1) + 1
         self._turns[topic.name] = turn
         health = self._health
@@ -269,7 +269,7 @@ class SendHandler:
         return None if place is None else (place[0], level_of(priority, topic.queues))
 
     def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
-        """The topic that has the name of another one now, if it takes these messages, which are for that one."""
+        """Return the topic that has the name of `topic` now, if it takes these messages."""
         now = self._catalog.topic_now(topic)
         if now.type != topic.type:
             for message in messages:

@@ -1,9 +1,9 @@
-"""Sends that failed: tried elsewhere, parked until their group has a master again, or given up."""
+"""Retries of failed sends: elsewhere at once, or parked until their group has a master again."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from popwheel_common.contract.cluster_view import incarnation_of
+from popwheel_common.contract.cluster_view import store_id_of
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
@@ -19,9 +19,9 @@ from popwheel_proxy.send.metrics import SendMetrics
 from popwheel_rpc.status import RpcError
 
 _ANSWER_RESERVE_S = 0.3
-_LOOK_FIRST_S = 0.2
-_LOOK_S_MAX = 1.0
-"""Longest time that a send waits for news of another topic before it asks the broker again, which may have been wrong.
+_TOPIC_WAIT_FIRST_S = 0.2
+_TOPIC_WAIT_S_MAX = 1.0
+"""Longest time that a send waits for another topic of the name before it retries at a broker that may be outdated.
 """
 
 Stored = Sequence[int] | Sequence[str]
@@ -30,19 +30,19 @@ Stored = Sequence[int] | Sequence[str]
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One send, from the moment when it first failed.
+    """One send after its first failure.
 
     Args:
         topic: their topic, as this proxy knows it.
         messages: the messages.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
-        pick: the next place in turn for a topic, past some groups; None if no group has a master.
-        look_up: the topic that has the name now; raises `StatusError` if there is none that takes the messages.
+        pick: returns the next place in turn for a topic, past some groups; None if no group has a master.
+        look_up: returns the topic that has the name now; raises `StatusError` if none takes the messages.
         tries: what is known of its tries.
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
         fault: what it means.
-        look_s: for how long word of another topic is waited for if the topic was deleted.
+        topic_wait_s: for how long it waits for another topic of the name if the topic was deleted.
     """
 
     topic: Topic
@@ -54,10 +54,10 @@ class Send:
     place: Place | None
     failure: StatusError | RpcError | None
     fault: Fault = Fault.NO_MASTER
-    look_s: float = _LOOK_FIRST_S
+    topic_wait_s: float = _TOPIC_WAIT_FIRST_S
 
     def has_another_topic(self) -> bool:
-        """Return whether another topic has the name now; then the messages are for that.
+        """Return whether another topic has the name now; then the messages go there.
 
         If the controllers have lost their state since, it may be the same one under a new id, with what was stored.
 
@@ -72,12 +72,12 @@ class Send:
                 Code.TOPIC_NOT_FOUND,
                 f"the topic {topic.name} was deleted and made again with fewer queues meanwhile; send again",
             )
-        if incarnation_of(topic.id) == incarnation_of(self.topic.id):
-            self.tries.left_behind()
+        if store_id_of(topic.id) == store_id_of(self.topic.id):
+            self.tries.forget_places()
         self.topic = topic
         return True
 
-    def told(self) -> StatusError:
+    def client_error(self) -> StatusError:
         """Return the client's error for a send that could not be stored."""
         failure = self.failure
         if failure is None:
@@ -85,11 +85,11 @@ class Send:
             failure = StatusError(Code.HA_NOT_AVAILABLE, f"{away} now; try again")
         if isinstance(failure, RpcError):
             failure = of_rpc_error(failure, "the broker" if self.place is None else f"the broker {self.place[0]}")
-        if not self.tries.in_doubt or failure.code == Code.PROXY_TIMEOUT:
+        if not self.tries.outcome_unknown or failure.code == Code.PROXY_TIMEOUT:
             return failure
         return StatusError(
             Code.PROXY_TIMEOUT,
-            f"{failure.message}; an earlier try had no answer, so it can't be told whether it is stored",
+            f"{failure.message}; an earlier try had no answer, so it is unknown whether the message is stored",
         )
 
 
@@ -98,7 +98,7 @@ class SendRetry:
 
     Args:
         brokers: the broker groups there are.
-        batchers: the ways to them, and how they do.
+        batchers: send to them, and know their health.
         parked_calls: where sends wait.
         metrics: what is counted.
     """
@@ -109,11 +109,11 @@ class SendRetry:
         self._parked_calls = parked_calls
         self._metrics = metrics
 
-    async def go_on(self, send: Send) -> Stored:
-        """Try until it is stored, refused, or its time is over.
+    async def retry(self, send: Send) -> Stored:
+        """Retry until it is stored, refused, or its time is over.
 
         Args:
-            send: what is sent; it has been tried once, or there was nowhere to go.
+            send: the send; it has been tried once, or there was nowhere to go.
 
         Raises:
             StatusError: why it could not be stored.
@@ -125,53 +125,57 @@ class SendRetry:
             if stored is not None:
                 return stored
             step = self._after(send)
-        if step is Step.TELL:
-            raise send.told()
+        if step is Step.FAIL:
+            raise send.client_error()
         try:
             return await self._park(send, step, began)
         except LimitError as refusal:
-            send.failure = refusal  # too much is parked; but it may be stored already, and then that is said
-            raise send.told() from refusal
+            # Too much is parked; but an earlier try may have stored it, and then the error says so.
+            send.failure = refusal
+            raise send.client_error() from refusal
 
     async def _park(self, send: Send, step: Step, began: float) -> Stored:
-        """Park a send, and try when it may."""
+        """Park a send, and retry when its gate opens."""
         with self._parked_calls.park(size_of(send.messages)) as parked:
-            while step is not Step.TELL:
+            while step is not Step.FAIL:
                 if step is Step.WAIT:
                     give_up = self._give_up(send, began)
                     until = min(give_up, send.tries.wait_until)
-                    if not await self._parked_calls.turn(send.tries.gate, send.fault, until) and until == give_up:
-                        raise send.told()
-                elif step is Step.LOOK:
-                    await self._look(send, began)
+                    if (
+                        not await self._parked_calls.wait_to_retry(send.tries.gate, send.fault, until)
+                        and until == give_up
+                    ):
+                        raise send.client_error()
+                elif step is Step.FIND_TOPIC:
+                    await self._wait_for_topic(send, began)
                 stored = await self._try(send)
                 if stored is not None:
                     parked.served = True
                     return stored
                 step = self._after(send)
             parked.served = True
-            raise send.told()
+            raise send.client_error()
 
-    async def _look(self, send: Send, began: float) -> None:
-        """Wait for word of another topic of the name, unless it has come already.
+    async def _wait_for_topic(self, send: Send, began: float) -> None:
+        """Wait until another topic has the name, unless one has it already.
 
-        After a while the same broker is asked again, ever more rarely: its answer can't change before the broker or
-        this proxy has received something.
+        After a while the send is retried at the same broker, ever more rarely: its answer can't change before it or
+        this proxy has received a cluster update.
         """
         clock, give_up = self._parked_calls.clock, self._give_up(send, began)
-        until = clock.monotonic() + send.look_s
-        send.look_s = min(2 * send.look_s, _LOOK_S_MAX)
+        until = clock.monotonic() + send.topic_wait_s
+        send.topic_wait_s = min(2 * send.topic_wait_s, _TOPIC_WAIT_S_MAX)
         try:
             while not send.has_another_topic():
                 now = clock.monotonic()
                 if now >= give_up:
-                    raise send.told()
+                    raise send.client_error()
                 if now >= until:
                     return
-                await self._parked_calls.word_of_topics(min(until, give_up) - now)
+                await self._parked_calls.wait_for_topics(min(until, give_up) - now)
         except StatusError as refusal:
             send.failure = refusal
-            raise send.told() from refusal
+            raise send.client_error() from refusal
 
     def _after(self, send: Send) -> Step:
         """Return the step after a failed try."""
@@ -182,15 +186,15 @@ class SendRetry:
             send.fault = Fault.NOT_REACHED
         elif isinstance(send.failure, StatusError) and send.failure.code == Code.TOPIC_NOT_FOUND:
             self._metrics.retries.inc()
-            return Step.LOOK
+            return Step.FIND_TOPIC
         else:
             fault = fault_of(send.failure)
             if fault is None:
-                return Step.TELL
+                return Step.FAIL
             send.fault = fault
         now = self._parked_calls.clock.monotonic()
         step = send.tries.failed(place, send.fault, brokers.names, brokers.led, self._batchers.health.sound, now)
-        if step is not Step.TELL:
+        if step is not Step.FAIL:
             self._metrics.retries.inc()
         return step
 
@@ -201,9 +205,9 @@ class SendRetry:
         return give_up_at(began, send.deadline, _ANSWER_RESERVE_S, self._parked_calls.hold_s, there=there)
 
     async def _try(self, send: Send) -> Stored | None:
-        """Try once; None if it failed."""
+        """Try once; return None if it failed."""
         tries = send.tries
-        tries.look(self._brokers.names, self._parked_calls.clock.monotonic())
+        tries.check_groups(self._brokers.names, self._parked_calls.clock.monotonic())
         send.failure = None
         place = send.place = tries.place or send.pick(send.topic, tries.past)
         if place is None or place[0] not in self._brokers.led:
@@ -214,7 +218,7 @@ class SendRetry:
                 place[1],
                 send.messages,
                 moves=tries.place is None,
-                is_retry=tries.doubted is not None,
+                is_retry=tries.maybe_stored_at is not None,
                 topic_id=send.topic.id,
             )
         except NotSentError:

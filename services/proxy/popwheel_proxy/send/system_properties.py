@@ -1,4 +1,4 @@
-"""System properties that are added to a message at delivery, and those that only the server may set.
+"""System properties that are added to a message of a send, and those that only the server may set.
 
 Each official client reads what is added here: Rust sends no digest; Node's client cannot receive a message
 without one, and Python's none without an encoding.
@@ -22,7 +22,7 @@ from popwheel_proxy.protocol.payload import ClientMessage
 _NO_ENCODING: Final = 0  # ENCODING_UNSPECIFIED; enum wrappers are slow
 _PORT_SEPARATOR: Final = ":"
 _FIELDS_MAX: Final = 512
-"""System properties of a message that are gone over one by one at the most."""
+"""Limit of a message's system properties that are read one by one."""
 _NO_MD5: Final = "0" * 32
 # A digest is added to each message of some clients, so its bytes are put together by hand.
 _MD5_HEAD: Final = SystemProperties(body_digest=Digest(type=MD5, checksum=_NO_MD5)).SerializeToString()[: -len(_NO_MD5)]
@@ -30,7 +30,7 @@ _IDENTITY_ENCODING: Final = SystemProperties(body_encoding=IDENTITY).SerializeTo
 
 
 def missing_properties(message: ClientMessage, peer: str, now_ms: int) -> bytes:
-    """System properties to be added behind the sender's own, encoded; empty if nothing is missing.
+    """Return the encoded system properties to be added behind the sender's own; empty if none is missing.
 
     Args:
         message: as it was cut out of the request.
@@ -80,13 +80,13 @@ _NUMBERS: Final = frozenset(
 
 
 def has_server_fields(properties: SystemProperties) -> bool:
-    """Return whether a sender has set a field that is the server's."""
+    """Return whether a sender has set a field that only servers set."""
     has: Callable[[Any], bool] = properties.HasField
     return properties.store_host != "" or any(map(has, _OPTIONAL))
 
 
 def without_server_fields(system_properties: bytes) -> bytes:
-    """A sender's encoded system properties without the server's fields; all others stay byte for byte.
+    """Return a sender's encoded system properties without the server's fields; all others stay byte for byte.
 
     Raises:
         StatusError: BAD_REQUEST, if they are not well-formed, or have too many fields.

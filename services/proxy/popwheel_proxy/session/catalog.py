@@ -1,9 +1,9 @@
-"""Topics and groups as a call needs them: found, made on first use where that is allowed, or refused."""
+"""Lookup of topics and groups for calls: found, created on first use where that is allowed, or refused."""
 
 from typing import NamedTuple, TypeVar
 
 from popwheel_common.clock import Clock
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.contract.names import (
     DEAD_LETTER_PREFIX,
     GroupName,
@@ -34,27 +34,27 @@ Made = TypeVar("Made")
 
 _CONTROLLER_TIMEOUT_S = 3.0
 _REFUSAL_S = 1.0
-"""Time for which the controller is not asked again for a name that it does not make now, unless names have changed."""
+"""Time for which a refused name is not requested again from the controller, unless names have changed."""
 _REFUSALS_MAX = 1_000
-"""Refusals that are kept in mind, the latest."""
+"""Cached refusals, the latest."""
 _MAY_LAST = (Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND)
 
 
 class _Refusal(NamedTuple):
-    """A refusal of the controller, its time, and what was known of names then."""
+    """Refusal of the controller, its time, and the seen version of names at that time."""
 
     code: Code.ValueType
     message: str
     at_s: float
-    heard: int
+    seen_version: int
 
 
 class Catalog:
-    """The topics and groups of the cluster. Who asks has the names from the gate (`resources.py`).
+    """Topics and groups of the cluster, by names that were checked (`resources.py`).
 
     Args:
         view: the cluster as the controller streams it.
-        controller: who makes topics and groups.
+        controller: creates topics and groups.
         options: whether they are made on first use.
         clock: the time.
     """
@@ -84,7 +84,7 @@ class Catalog:
         return Topic(name=name, type=TopicType.NORMAL, queues=queues) if there else None
 
     def topic(self, name: TopicName) -> Topic:
-        """A topic that must be there.
+        """Return a topic that must exist.
 
         Raises:
             StatusError: TOPIC_NOT_FOUND, or HA_NOT_AVAILABLE before anything is known of the cluster.
@@ -96,18 +96,18 @@ class Catalog:
         raise StatusError(Code.TOPIC_NOT_FOUND, f"the topic {name} does not exist; create it first")
 
     def topic_now(self, topic: Topic) -> Topic:
-        """The topic that has the name of another one now; that itself if it may be younger than all that was seen.
+        """Return the topic that has the name of `topic` now; `topic` itself if it may be newer than the seen version.
 
         Raises:
             StatusError: as `topic` does.
         """
         now = self.find_topic(topic.name)
-        if now is None and (topic.id > self._view.named or incarnation_of(topic.id) != self._view.incarnation):
+        if now is None and (topic.id > self._view.named or store_id_of(topic.id) != self._view.store_id):
             return topic
         return now or self.topic(TopicName(topic.name))
 
     def topic_to_be(self, name: TopicName) -> Topic:
-        """A topic that is there, or as `ensure_topic` would make it; nothing is made yet.
+        """Return a topic that exists, or as `ensure_topic` would create it; nothing is created yet.
 
         Raises:
             StatusError: as `topic` does.
@@ -120,7 +120,7 @@ class Catalog:
         return Topic(name=name, type=TopicType.MIXED)
 
     async def ensure_topic(self, name: TopicName) -> Topic:
-        """A topic that is made, of type MIXED, if it is not there and may be made on first use.
+        """Return a topic; create it, of type MIXED, if it does not exist and may be created on first use.
 
         Raises:
             StatusError: as `topic` does.
@@ -136,7 +136,7 @@ class Catalog:
         return self.find_topic(topic) is not None and self.find_group(group) is not None
 
     def find_group(self, name: str) -> Group | None:
-        """A consumer group that is there."""
+        """Return a consumer group that exists, or None."""
         return self._view.groups.get(name)
 
     def check_group(self, name: GroupName) -> None:
@@ -154,7 +154,7 @@ class Catalog:
             )
 
     async def ensure_group(self, name: GroupName, within_s: float = _CONTROLLER_TIMEOUT_S) -> Group:
-        """A consumer group that is made if it is not there and may be made on first use.
+        """Return a consumer group; create it if it does not exist and may be created on first use.
 
         Args:
             name: of the group.
@@ -178,10 +178,10 @@ class Catalog:
         name: str,
         within_s: float = _CONTROLLER_TIMEOUT_S,
     ) -> Made:
-        """Ask the controller for a topic or group, unless it has refused that a moment ago."""
+        """Request a topic or group from the controller, unless it refused that a moment ago."""
         refusal = self._refusals.get((what, name))
         if refusal is not None:
-            if refusal.heard == self._view.named and self._clock.monotonic() - refusal.at_s < _REFUSAL_S:
+            if refusal.seen_version == self._view.named and self._clock.monotonic() - refusal.at_s < _REFUSAL_S:
                 raise StatusError(refusal.code, refusal.message)
             del self._refusals[what, name]
         try:
@@ -202,5 +202,5 @@ class Catalog:
     def _check_ready(self) -> None:
         if not self._view.ready:
             raise StatusError(
-                Code.HA_NOT_AVAILABLE, "this proxy has not heard of the cluster's topics yet; try again in a moment"
+                Code.HA_NOT_AVAILABLE, "this proxy does not know the cluster's topics yet; try again in a moment"
             )

@@ -27,8 +27,8 @@ class ClientFacts(NamedTuple):
     """Facts on a client.
 
     Args:
-        language, version, platform, hostname: of its library and its machine; empty for what it has not said.
-        kind: one of `KINDS`; empty if it has not said.
+        language, version, platform, hostname: of its library and its machine; empty if not reported.
+        kind: one of `KINDS`; empty if not reported.
         group: of a consumer.
         subscriptions: some of the topics that it reads, with their filters.
         subscriptions_total: number of them all.
@@ -54,7 +54,7 @@ class ClientFacts(NamedTuple):
         return texts + sum(len(topic) + _BYTES_OF_ENTRY for topic in self.publishes)
 
     def without_lists(self) -> "ClientFacts":
-        """The same with the numbers of topics alone."""
+        """Return the facts with the numbers of topics alone."""
         return self._replace(subscriptions=(), publishes=())
 
 
@@ -82,5 +82,5 @@ def facts_of(settings: Settings) -> ClientFacts:
 
 
 def _full_name(resource: Resource) -> str:
-    """The name as all others see it; such settings were checked before."""
+    """Return the full name; such settings were checked before."""
     return f"{resource.resource_namespace}%{resource.name}" if resource.resource_namespace else resource.name

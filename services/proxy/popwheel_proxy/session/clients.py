@@ -1,4 +1,4 @@
-"""The clients, their users, and those of them that have gone (pure).
+"""Clients of this proxy: their users, their last calls, and which have gone (pure).
 
 A client is known by its id; a connection says nothing, as it may have several and share them. It is gone when it says
 so or after a long silence. It is also gone when its last open call has broken and it does not call again within the
@@ -14,11 +14,11 @@ from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.session.client_facts import FILTER_LENGTH_MAX, NAMES_MAX, UNKNOWN, ClientFacts
 
 GONE_AT_ONCE_MAX = 5_000
-"""Clients that are found to be gone in one look; the next one finds more."""
+"""Clients found to be gone in one scan; the next scan finds more."""
 FACTS_BYTES_MAX = 64 * 1024 * 1024
-"""Approximate memory of the lists of topics that clients send; of further ones only the lengths are kept."""
+"""Approximate memory of clients' topic lists; of further lists only the lengths are stored."""
 USES_MAX = 200_000
-"""Pairs of a client and what it polls for, or sends to, that are kept for operators; of further ones none is."""
+"""Limit of the stored pairs of a client and a topic that it polls or sends to; further ones are not shown."""
 
 
 @dataclass(slots=True)
@@ -28,9 +28,9 @@ class KnownClient:
     Args:
         seen_at: its last sign of life, in seconds of the monotonic clock.
         user: whose it is.
-        since: when it came, likewise.
-        reads_lite: whether it is a consumer of lite topics; None if it has not said so.
-        facts: what it says of itself.
+        since: its first call, likewise.
+        reads_lite: whether it is a consumer of lite topics; None if unknown.
+        facts: its settings.
         address: of its latest connection that is known.
         polls: when it last polled for a group, topic and filter.
         sends: topics that it sends to.
@@ -47,12 +47,12 @@ class KnownClient:
 
 
 class Clients:
-    """Client ids and the time of their last sign of life. Told the time; does no I/O.
+    """Client ids and the time of their last sign of life (pure; it is passed the time).
 
     Args:
-        clients_max: how many are kept.
-        expiry_s: one that has not called for this long is gone.
-        grace_s: so is one that has not called for this long since its last open call has broken.
+        clients_max: limit of their number.
+        expiry_s: a client that has not called for this long is gone.
+        grace_s: the same for one whose last open call has broken.
     """
 
     def __init__(self, clients_max: int, expiry_s: float, grace_s: float) -> None:
@@ -61,21 +61,21 @@ class Clients:
         self._grace_s = grace_s
         self._clients: dict[str, KnownClient] = {}  # the one seen longest ago first
         self._open_calls: dict[tuple[str, str], int] = {}
-        """Telemetry streams and polls that are open, by client id and by who opened them."""
+        """Open Telemetry streams and polls, by client id and user."""
         self._broken_at: dict[str, float] = {}
-        """Known clients whose last open call has broken, and that have not called since; the first one first."""
+        """Clients whose last open call has broken and that have not called since, in that order."""
         self._lite_count = 0
         self._facts_bytes = Shares()  # by client
         self._uses = 0
         self.libraries: dict[tuple[str, str], int] = {}
-        """The number of clients of each language and version, of those that have said it."""
+        """Number of clients by language and version, as far as reported."""
 
     def __len__(self) -> int:
         return len(self._clients)
 
     @property
     def broken(self) -> int:
-        """The number of clients that have not called since their last open call has broken."""
+        """Clients whose last open call has broken and that have not called since."""
         return len(self._broken_at)
 
     def user_of(self, client_id: str) -> str | None:
@@ -84,7 +84,7 @@ class Clients:
         return None if known is None else known.user
 
     def seen(self, client_id: str, now: float, user: str = "") -> None:
-        """A client has beaten, sent its settings or asked for messages.
+        """Record a sign of life: a heartbeat, settings or a poll.
 
         Args:
             client_id: who it is.
@@ -116,7 +116,7 @@ class Clients:
 
     @property
     def uses(self) -> int:
-        """Pairs of a client and what it polls for, or sends to."""
+        """Pairs of a client and a topic that it polls or sends to."""
         return self._uses
 
     @property
@@ -125,15 +125,15 @@ class Clients:
         return list(self._clients)
 
     def get(self, client_id: str) -> KnownClient | None:
-        """A client; nobody else changes it."""
+        """Return a client, which only this class changes; None if unknown."""
         return self._clients.get(client_id)
 
     def open_calls(self, client_id: str, user: str) -> int:
-        """Telemetry streams and polls of a client that are open."""
+        """Return the number of a client's open Telemetry streams and polls."""
         return self._open_calls.get((client_id, user), 0)
 
     def says(self, client_id: str, facts: ClientFacts, address: str) -> None:
-        """A client has said what it is. One that was never seen is passed over."""
+        """Record the settings of a client; an unknown client is ignored."""
         known = self._clients.get(client_id)
         if known is None:
             return
@@ -148,12 +148,12 @@ class Clients:
             self.libraries[library] = self.libraries.get(library, 0) + 1
 
     def polls(self, client_id: str, address: str, group: str, topic: str, text: str, now: float) -> None:
-        """A client polls for messages; the time of a poll is kept of so many different ones.
+        """Record the time of a client's poll; of different polls a limited number is stored.
 
         Args:
             client_id: who it is.
-            address: where it calls from.
-            group, topic, text: for whom, of which topic, by which filter.
+            address: its address.
+            group, topic, text: group, topic and filter of the poll.
             now: seconds of the monotonic clock.
         """
         known = self._clients.get(client_id)
@@ -172,14 +172,14 @@ class Clients:
         known.polls[poll] = now
 
     def sends(self, client_id: str, topic: str) -> None:
-        """A client sends to a topic."""
+        """Record that a client sends to a topic."""
         known = self._clients.get(client_id)
         if known is not None and topic not in known.sends and len(known.sends) < NAMES_MAX and self._uses < USES_MAX:
             known.sends[topic] = None
             self._uses += 1
 
     def _forget_facts(self, client_id: str, known: KnownClient) -> None:
-        self._facts_bytes.give(client_id, self._facts_bytes.held(client_id))
+        self._facts_bytes.give(client_id, self._facts_bytes.share(client_id))
         if known.facts.language:
             library = known.facts.language, known.facts.version
             self.libraries[library] -= 1
@@ -192,7 +192,7 @@ class Clients:
         return known is not None and now - known.seen_at < self._expiry_s
 
     def is_of(self, client_id: str, *, lite: bool) -> None:
-        """A client has said what it is: a consumer of lite topics or not. One that was never seen is passed over."""
+        """Record whether a client is a consumer of lite topics; an unknown client is ignored."""
         known = self._clients.get(client_id)
         if known is not None:
             self._lite_count += lite - bool(known.reads_lite)
@@ -204,20 +204,20 @@ class Clients:
         return self._lite_count > 0
 
     def reads_lite(self, client_id: str) -> bool | None:
-        """Return whether a client is a consumer of lite topics; None if it has not said so."""
+        """Return whether a client is a consumer of lite topics; None if unknown."""
         known = self._clients.get(client_id)
         return None if known is None else known.reads_lite
 
     def call_opened(self, client_id: str, user: str = "") -> None:
-        """A Telemetry stream or a poll begins under a client id; `call_closed` must follow, with the same user."""
+        """Record that a Telemetry stream or a poll begins; `call_closed` must follow, with the same user."""
         key = client_id, user
         self._open_calls[key] = self._open_calls.get(key, 0) + 1
 
     def call_closed(self, client_id: str, now: float, user: str = "", *, broken: bool) -> None:
-        """A Telemetry stream or a poll has ended.
+        """Record that a Telemetry stream or a poll has ended.
 
         Args:
-            client_id, user: whose it was; one that another user opened says nothing of the client.
+            client_id, user: as in `call_opened`; one that another user opened does not concern the client.
             now: seconds of the monotonic clock.
             broken: whether its client has ended it, or has gone.
         """
@@ -231,7 +231,7 @@ class Clients:
             self._broken_at.setdefault(client_id, now)
 
     def gone(self, client_id: str) -> None:
-        """A client has said that it stops."""
+        """Remove a client that terminates."""
         known = self._clients.pop(client_id, None)
         if known is not None:
             self._lite_count -= bool(known.reads_lite)
@@ -265,7 +265,7 @@ class Clients:
 
 
 def foreign_client() -> StatusError:
-    """The refusal of a call under a client id that another user has."""
+    """Return the refusal of a call under a client id that another user has."""
     return StatusError(
         Code.FORBIDDEN,
         "this client id is in use by another user; give the client an id of its own, as official clients do, or stop "

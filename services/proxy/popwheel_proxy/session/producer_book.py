@@ -1,4 +1,4 @@
-"""The Telemetry streams that can be asked how transactions of a topic ended: those of its producers (pure)."""
+"""Telemetry streams of producers by topic, for transaction checks (pure)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from popwheel_common.shares import Shares
 
 PAIRS_MAX = 200_000
-"""Pairs of a producer and a topic that are known at the most; producers past it are not asked."""
+"""Limit of (producer, topic) pairs; producers beyond it get no checks."""
 
 
 class Producer(NamedTuple):
     """One Telemetry stream of a client that sends.
 
     Args:
-        client_id: whose it is; streams of one client id have one share.
+        client_id: its client; all streams of a client id share one quota.
         stream: its number.
     """
 
@@ -26,14 +26,14 @@ class ProducerBook:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[Producer, None]] = {}
-        """Topic -> producers; the one that is asked next comes first."""
+        """Topic -> producers; the next one to be checked comes first."""
         self._pairs = Shares()
         """Pairs by client."""
         self._producers: dict[Producer, set[str]] = {}
         self._on_change: Callable[[list[str], list[str]], None] | None = None
 
     def __len__(self) -> int:
-        """Topics that have a producer here."""
+        """Return the number of topics that have a producer here."""
         return len(self._topics)
 
     def __iter__(self) -> Iterator[str]:
@@ -45,51 +45,51 @@ class ProducerBook:
         return self._pairs.total
 
     def subscribe(self, on_change: Callable[[list[str], list[str]], None]) -> None:
-        """Notify of topics that have their first producer, and of those whose last one has gone."""
+        """Notify `on_change` of topics that have their first producer, and of those whose last one has gone."""
         self._on_change = on_change
 
     def add(self, producer: Producer, topics: Iterable[str]) -> bool:
-        """A producer sends to topics; False if not all could be noted."""
-        held = self._producers.setdefault(producer, set())
+        """Add topics that a producer sends to; False if not all fit."""
+        known = self._producers.setdefault(producer, set())
         new: list[str] = []
         fits = True
         for topic in topics:
-            if topic in held:
+            if topic in known:
                 continue
             if not self._pairs.room(producer.client_id, PAIRS_MAX):
                 fits = False
                 break
-            held.add(topic)
+            known.add(topic)
             self._pairs.take(producer.client_id)
             if topic not in self._topics:
                 new.append(topic)
             self._topics.setdefault(topic, {})[producer] = None
-        if not held:
+        if not known:
             del self._producers[producer]
         if new and self._on_change is not None:
             self._on_change(new, [])
         return fits
 
     def remove(self, producer: Producer, topics: Iterable[str] | None = None) -> None:
-        """A producer sends to some topics no more, or has gone."""
-        held = self._producers.get(producer, set())
-        ended = held.copy() if topics is None else held.intersection(topics)
+        """Remove topics that a producer sends to no more; all if it has gone."""
+        known = self._producers.get(producer, set())
+        ended = known.copy() if topics is None else known.intersection(topics)
         gone: list[str] = []
         for topic in ended:
-            held.discard(topic)
+            known.discard(topic)
             self._pairs.give(producer.client_id)
             of_topic = self._topics[topic]
             del of_topic[producer]
             if not of_topic:
                 del self._topics[topic]
                 gone.append(topic)
-        if not held:
+        if not known:
             self._producers.pop(producer, None)
         if gone and self._on_change is not None:
             self._on_change([], sorted(gone))
 
     def next_of(self, topic: str) -> Producer | None:
-        """The producer that is to be asked about a topic, each in turn; None if there is none."""
+        """Return the producer that is to be asked about a topic, in turn; None if there is none."""
         of_topic = self._topics.get(topic)
         if not of_topic:
             return None

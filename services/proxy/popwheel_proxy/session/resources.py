@@ -1,8 +1,8 @@
-"""The gate for names that clients send: text and namespace become a name of the cluster, or the call is refused.
+"""Resource names of clients: name and namespace become a name of the cluster, or the call is refused.
 
 The full name of `orders` in the namespace `shop` is `shop%orders`, as RocketMQ writes it; the system's own prefixes
-stay in front. A namespace has no `%`, so it ends where the first one stands. It keeps names apart and nobody out: who
-sends `shop%orders` without a namespace means the same topic.
+stay in front. A namespace has no `%`, so it ends at the first one. Namespaces separate names, not rights: a client that
+names `shop%orders` without a namespace gets the same topic.
 """
 
 from popwheel_common.contract import names
@@ -15,14 +15,14 @@ _NAMESPACE_MARK = "%"
 
 
 def topic_name(resource: Resource, use: Use) -> TopicName:
-    """The full name of a topic.
+    """Return the full name of a topic.
 
     Args:
         resource: as a client names it.
-        use: what it asks of the topic.
+        use: the operation on the topic.
 
     Raises:
-        StatusError: ILLEGAL_TOPIC, it is no name, or what is asked can't be done to a topic of its kind.
+        StatusError: ILLEGAL_TOPIC, it is no name, or topics of its kind do not support the operation.
     """
     text = resource.name
     if resource.resource_namespace:
@@ -34,7 +34,7 @@ def topic_name(resource: Resource, use: Use) -> TopicName:
 
 
 def group_name(resource: Resource) -> GroupName:
-    """The full name of a consumer group.
+    """Return the full name of a consumer group.
 
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP.
@@ -49,13 +49,13 @@ def group_name(resource: Resource) -> GroupName:
 
 
 def check_group_if_said(resource: Resource) -> None:
-    """The same where clients may leave it out, and nobody goes by it."""
+    """Check a consumer group that clients may leave out, and that has no effect."""
     if resource.name or resource.resource_namespace:
         group_name(resource)
 
 
 def _qualified(resource: Resource, code: Code.ValueType) -> str:
-    """The full name in a namespace, which is not checked but for its mark."""
+    """Return the full name in a namespace, of which only the `%` is checked."""
     namespace, name = resource.resource_namespace, resource.name
     if len(namespace) > names.TOPIC_LENGTH_MAX or _NAMESPACE_MARK in namespace:
         raise StatusError(

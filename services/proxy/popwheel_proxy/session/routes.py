@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: where a topic's queues are, as the official clients want to know it."""
+"""QueryRoute and QueryAssignment: the queues of a topic, in the form that the official clients expect."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -40,13 +40,13 @@ _HOST_LENGTH_MAX = 255
 
 
 class Routes:
-    """Answers where to send and receive.
+    """Routes and assignments of topics.
 
     Args:
         catalog: topics and groups.
         brokers: the brokers there are.
         options: the advertised address.
-        turns: in which long answers are made.
+        turns: for long answers.
     """
 
     def __init__(self, catalog: Catalog, brokers: Brokers, options: ProxyOptions, turns: Turns) -> None:
@@ -56,7 +56,7 @@ class Routes:
         self._options = options
 
     async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
-        """All queues of a topic; one that may be made on first use is made here: clients ask this before they send."""
+        """Return all queues of a topic; create it on first use, as clients query the route before they send."""
         _check_endpoints(request.endpoints)
         topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.QUERY))
         endpoints = advertised_endpoints(self._options, request.endpoints)
@@ -75,7 +75,7 @@ class Routes:
         """
         _check_endpoints(request.endpoints)
         asker = group_name(request.group)
-        self._catalog.check_group(asker)  # first, as no topic must be made for a request that is refused (E1)
+        self._catalog.check_group(asker)  # first, as no topic may be created for a refused request (E1)
         topic = await self._catalog.ensure_topic(topic_name(request.topic, Use.RECEIVE))
         group = await self._catalog.ensure_group(asker)
         endpoints = advertised_endpoints(self._options, request.endpoints)
@@ -91,7 +91,7 @@ class Routes:
         return response
 
     async def _for_each_queue(self, queues: Sequence[int], add: Callable[[str, int], None]) -> None:
-        """Call `add` with each broker and each of its queues, of very many in several turns of the loop."""
+        """Call `add` with each broker and each of its queues; many queues take several turns of the loop."""
         names = self._names()
         if len(names) * len(queues) <= PIECE:
             for name in names:
@@ -112,7 +112,7 @@ class Routes:
 
 
 def _check_endpoints(asked: Endpoints) -> None:
-    """Refuse addresses that no client has: they are repeated for every queue of the answer (M1).
+    """Refuse impossibly many or long addresses, as they are repeated for every queue of the answer (M1).
 
     Raises:
         StatusError: BAD_REQUEST.
@@ -131,7 +131,7 @@ def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
 
     Args:
         options: `advertised_host`, `advertised_port`.
-        asked: what the client says it reached us by; may be empty.
+        asked: the endpoints that the client used; may be empty.
     """
     if options.advertised_host:
         addresses = [Address(host=options.advertised_host, port=options.advertised_port or options.grpc_port)]
@@ -148,7 +148,7 @@ def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
 
 
 def address_scheme(host: str) -> AddressScheme.ValueType:
-    """Return whether a host is a literal address of IPv4 or IPv6, or a name; clients do not find it out themselves."""
+    """Return whether a host is an IPv4 or IPv6 address, or a name; clients rely on it."""
     try:
         version = ip_address(host.strip("[]")).version
     except ValueError:

@@ -1,10 +1,10 @@
-"""Telemetry: what a client says of itself, and the settings it gets in answer.
+"""Telemetry: the settings that a client reports, and those that it gets in answer.
 
 A healthy stream is never ended from here; one whose first settings are refused is. Settings are answered at once and
 sent a second time a moment later, for clients that are not listening yet when the first ones come.
 
-Each stream stands for itself: what it is asked goes by its own settings, and its end ends only what it began. So a
-stream that somebody else opens under a client's id gets nothing of that client's.
+Streams are independent: a stream's checks depend on its own settings, and its end affects no other stream. So a
+stream that another process opens under a client's id gets nothing of that client's.
 """
 
 import asyncio
@@ -58,11 +58,11 @@ _STREAMS_PER_CLIENT_MAX = 64
 _REPEATED_BYTES_MAX = 64 * 1024 * 1024
 _ASKED_BYTES_MAX = 64 * 1024 * 1024
 _HALF_TOPICS_MAX = 1_000
-"""Topics that a stream is asked about only because its client sent half messages to them."""
+"""Limit of the topics that a stream is checked for only because its client sent half messages to them."""
 _PRODUCERS_TRIED_MAX = 100
 _WITH_TRANSACTIONS = (TopicType.TRANSACTION, TopicType.MIXED)
 SETTINGS_ENTRIES_MAX = 2_000
-"""Topics, or subscriptions, in one client's settings. Fixed: who needs more has several clients."""
+"""Topics, or subscriptions, in one client's settings. Fixed: use several clients for more."""
 LITE_SUBSCRIPTIONS_MAX = 2_000
 """Limit of lite topics that one client reads of a topic. Fixed: as many as RocketMQ's clients assume; who needs more
 starts another client."""
@@ -78,7 +78,7 @@ class Session:
     Args:
         stream: the stream.
         producer: the client, and the stream's number.
-        user: who opened it; empty where users are not checked.
+        user: the user that opened it; empty where users are not checked.
         may_publish: whether that user may send to a topic now.
     """
 
@@ -119,10 +119,10 @@ class Telemetry:
         context: of the proxy; its options are in clients' settings.
         catalog: groups, for their back-off.
         clients: settings are a sign of life.
-        producers: takes down which stream is of a producer of which topic.
-        filters: reads those of consumers.
-        turns: in which large settings are looked at.
-        metrics_endpoint: host:port of who collects clients' own metrics; empty if nobody does.
+        producers: records the streams of producers, by topic.
+        filters: parses those of consumers.
+        turns: for large settings.
+        metrics_endpoint: host:port of the collector of clients' own metrics; empty if there is none.
     """
 
     def __init__(
@@ -158,16 +158,16 @@ class Telemetry:
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes of what clients are asked to do on their streams, on its way to them."""
+        """Bytes of commands that wait to be sent to clients."""
         return self._asked.total
 
     def streams_of(self, client_id: str) -> int:
-        """Streams of a client that are open now."""
+        """Return the number of a client's open streams."""
         return len(self._sessions.get(client_id, ()))
 
     @property
     def streams(self) -> int:
-        """Streams open now."""
+        """Number of open streams."""
         return sum(map(len, self._sessions.values()))
 
     async def telemetry(
@@ -181,8 +181,8 @@ class Telemetry:
         """Serve one stream until the client ends it.
 
         Args:
-            call: how it began.
-            client_id: whose it is.
+            call: its call.
+            client_id: its client.
             stream: the stream.
             user, may_publish: as in `Session`.
 
@@ -213,10 +213,10 @@ class Telemetry:
             self._producers.remove(session.producer)
             if not sessions:
                 del self._sessions[client_id]
-                assert not self._repeated.held(client_id), "settings are kept for a client that has gone (M1)"
+                assert not self._repeated.share(client_id), "settings are kept for a client that has gone (M1)"
 
     async def _next(self, call: Call, session: Session, stream: TelemetryStream) -> TelemetryCommand | None:
-        """The next command that is not too large.
+        """Return the next command that is not too large.
 
         Raises:
             StatusError: it is, and the client was sent no settings yet.
@@ -228,7 +228,7 @@ class Telemetry:
                 await self._refuse(call, session, error, is_first=not session.welcomed)
 
     async def _take_settings(self, call: Call, session: Session, settings: Settings) -> None:
-        """Answer a client's settings with what it is to go by.
+        """Answer a client's settings with the settings that it must use.
 
         Raises:
             StatusError: they are refused, and the client has had none yet. Some clients wait for ever for settings if
@@ -267,7 +267,7 @@ class Telemetry:
         """Send a client the refusal of a command.
 
         Raises:
-            StatusError: it was the first one that counts.
+            StatusError: it was the first command that needs an answer.
         """
         if is_first:
             raise error
@@ -276,8 +276,8 @@ class Telemetry:
         refusal = Status(code=error.code, message=error.message)
         await session.send(TelemetryCommand(status=for_client(call.metadata, refusal)))
 
-    def sends_halves(self, client_id: str, user: str, topic: str) -> None:
-        """A user's client sends half messages to a topic: its streams here can be asked about them."""
+    def sends_half_messages(self, client_id: str, user: str, topic: str) -> None:
+        """Record that a user's client sends half messages to a topic: its streams here can be checked for them."""
         for session in self._sessions.get(client_id, {}).values():
             if session.user == user:
                 if session.welcomed and not session.publishes:
@@ -290,7 +290,7 @@ class Telemetry:
                     self._publishes(session, [topic])
 
     async def _names(self, session: Session, topics: Sequence[Resource]) -> None:
-        """A producer's settings name the topics that its stream can be asked about from now on, and no others."""
+        """Set the topics that a stream can be checked for to those of its producer's settings."""
         named: set[str] = set()
         for some in pieces(topics):
             async with self._turns.one():
@@ -310,7 +310,7 @@ class Telemetry:
             self._metrics.limit_hit("producer_topics_max")
 
     def recover(self, topic: str, transaction_id: str, message: bytes) -> bool:
-        """Ask one of a topic's producers, each in turn, how a transaction ended; False if none can be asked."""
+        """Send a transaction check to one of a topic's producers, in turn; False if none can be checked."""
         for _ in range(_PRODUCERS_TRIED_MAX):
             producer = self._producers.next_of(topic)
             if producer is None:
@@ -334,7 +334,7 @@ class Telemetry:
         return any(sent)
 
     def _order(self, session: Session, command: TelemetryCommand, size: int) -> bool:
-        """Send a command on a stream; False if too much is on its way to its client."""
+        """Send a command on a stream; False if too many bytes wait for its client."""
         client_id = session.producer.client_id
         if size > self._asked.room(client_id, _ASKED_BYTES_MAX):
             self._metrics.limit_hit("asked_bytes_max")
@@ -350,7 +350,7 @@ class Telemetry:
             self._asked.give(session.producer.client_id, size)
 
     def _repeat(self, session: Session, command: TelemetryCommand) -> None:
-        """Send settings once more in a moment, in place of those that were to be; not if too many are kept for that."""
+        """Send settings once more in a moment, in place of earlier ones; not if too many bytes wait for that."""
         self._end_repeat(session)
         client_id = session.producer.client_id
         size = command.ByteSize()
@@ -374,7 +374,7 @@ class Telemetry:
             self._repeated.give(session.producer.client_id, session.repeated_bytes)
 
     async def settings_for(self, client_id: str, settings: Settings) -> Settings:
-        """The settings that are sent to a client with these settings.
+        """Return the settings that are sent to a client with these settings.
 
         Raises:
             StatusError: INVALID_CLIENT_PROPERTIES, if it says neither what it publishes nor what it subscribes to, or
@@ -400,14 +400,14 @@ class Telemetry:
                         topic_name(entry.topic, Use.RECEIVE)
                 for entry in entries:
                     await self._filters.read(client_id, entry.expression)
-            await self._tell_consumer(answer)
+            await self._fill_consumer_settings(answer)
         else:
             raise StatusError(
                 Code.INVALID_CLIENT_PROPERTIES, "the settings hold neither `publishing` nor `subscription`"
             )
         return answer
 
-    async def _tell_consumer(self, answer: Settings) -> None:
+    async def _fill_consumer_settings(self, answer: Settings) -> None:
         """Fill in the settings of consumers: their group's order and back-off, batch size and poll time."""
         options = self._options
         group = None
@@ -442,7 +442,7 @@ def clients_metrics(endpoint: str) -> Metric:
     """Return the settings for clients' own metrics.
 
     Args:
-        endpoint: host:port of who collects them; empty if nobody does.
+        endpoint: host:port of their collector; empty if there is none.
     """
     if not endpoint:
         return Metric(on=False)
@@ -452,7 +452,7 @@ def clients_metrics(endpoint: str) -> Metric:
 
 
 def check_entries(settings: Settings) -> None:
-    """Refuse settings with too many topics before any of them is looked at, whether access is checked or not.
+    """Refuse settings with too many topics before any of them is checked, whether access is checked or not.
 
     Raises:
         LimitError: INVALID_CLIENT_PROPERTIES.

@@ -1,4 +1,4 @@
-"""One call as its caller has it, over a socket: from the request to what the trailers say."""
+"""One call at its caller, over a socket: from the request to the trailers."""
 
 import asyncio
 from collections import deque
@@ -98,12 +98,12 @@ class UnaryClientCall(ClientCall):
         self.fail(error)
 
     def expired(self) -> None:
-        """The deadline has passed."""
+        """End the call as its deadline has passed."""
         self._deadline_step = None
         self._give_up(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def cancel(self) -> None:
-        """The caller no longer waits."""
+        """Cancel the call: the caller no longer waits."""
         self._connection.reset(self.stream_id)
         self._finish()
 
@@ -113,14 +113,14 @@ class SocketStream(ClientCall, Generic[Response, Request]):
 
     Args:
         method: what is called.
-        connect: gives the connection, and opens the stream on it (`ClientConnection.open_stream`).
+        connect: returns the connection, and opens the stream on it (`ClientConnection.open_stream`).
     """
 
     __slots__ = (
+        "_buffered",
         "_connection",
         "_ended",
         "_error",
-        "_held",
         "_messages",
         "_method",
         "_opening",
@@ -140,7 +140,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self.stream_id = 0
         self._messages: deque[bytes] = deque()
         self._reader = MessageReader(0)
-        self._held = 0
+        self._buffered = 0
         self._ended = False
         self._over = False
         self._error: StatusError | RpcError | None = None
@@ -157,12 +157,12 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             self._wake()
 
     def opened(self, connection: ClientConnection, stream_id: int) -> None:
-        """The stream was opened."""
+        """Record that the stream was opened."""
         self._connection = connection
         self.stream_id = stream_id
         self._reader = MessageReader(connection.limits.message_bytes_max)
 
-    # What the connection says
+    # Events of the connection
 
     def response(self, head: ResponseHead, *, ended: bool) -> None:
         if head.status not in (0, 200):
@@ -171,7 +171,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             self.fail(grpc_messages.error_of_trailers(head.fields))
 
     def data(self, data: bytes, *, ended: bool) -> None:
-        self._held += len(data)
+        self._buffered += len(data)
         try:
             messages = self._reader.feed(data)
         except RpcError as error:
@@ -193,7 +193,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self._error = error
         if self._connection is not None:
             self._connection.call_ended(self.stream_id)
-            self._release(self._held - sum(len(message) + PREFIX_BYTES for message in self._messages))
+            self._release(self._buffered - sum(len(message) + PREFIX_BYTES for message in self._messages))
         self._wake()
 
     def flushed(self) -> None:
@@ -206,7 +206,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
 
     def _release(self, count: int) -> None:
         if count and self._connection is not None:
-            self._held -= count
+            self._buffered -= count
             self._connection.http2.release(self.stream_id, count)
             self._connection.flush_soon()
 
@@ -221,10 +221,10 @@ class SocketStream(ClientCall, Generic[Response, Request]):
         self._waiters.append(waiter)
         await waiter
 
-    # What the caller says
+    # Calls of the caller
 
     async def receive(self) -> Response | None:
-        """The next message; None when the call has ended well, else the error it ended with is raised."""
+        """Return the next message; None when the call has succeeded, else raise its error."""
         while not self._messages:
             if self._over:
                 if self._error is not None:
@@ -233,7 +233,7 @@ class SocketStream(ClientCall, Generic[Response, Request]):
             await self._wait()
         message = self._messages.popleft()
         self._release(len(message) + PREFIX_BYTES)
-        if not self._messages and self._held and self._connection is not None:
+        if not self._messages and self._buffered and self._connection is not None:
             self._connection.http2.collect(self.stream_id)
         try:
             return self._method.response.decode(message)

@@ -36,27 +36,27 @@ _STATUS_OF_RESET = {
 
 
 def _error_of_reset(code: ErrorCode, message: str) -> RpcError:
-    """Return the error that a stream's reset means to its call."""
+    """Return the error of a call whose stream was reset."""
     if code is ErrorCode.REFUSED_STREAM:
         return NotProcessedError(message)
     return RpcError(_STATUS_OF_RESET.get(code, GrpcStatus.INTERNAL), message)
 
 
 class ClientCall:
-    """Call under way on a stream of a connection, as the connection notifies it."""
+    """Call in flight on a stream of a connection, with the callbacks of the connection."""
 
     __slots__ = ()
 
     def response(self, head: ResponseHead, *, ended: bool) -> None:
-        """Headers or, with `ended`, trailers came in."""
+        """Process headers or, with `ended`, trailers."""
         raise NotImplementedError
 
     def data(self, data: bytes, *, ended: bool) -> None:
-        """Data came in."""
+        """Process data."""
         raise NotImplementedError
 
     def fail(self, error: StatusError | RpcError) -> None:
-        """The call is over."""
+        """End the call."""
         raise NotImplementedError
 
     def flushed(self) -> None:
@@ -66,7 +66,7 @@ class ClientCall:
 class ClientConnection(Endpoint):
     """A connection that a channel has made.
 
-    `ready` is done when the server has sent its settings, with an `RpcError` if it did not come to that.
+    `ready` is done when the server has sent its settings, or with an `RpcError` if that failed.
 
     Args:
         limits: what the server may do.
@@ -84,12 +84,12 @@ class ClientConnection(Endpoint):
         self._tls_wanted = tls
         self._calls: dict[int, ClientCall] = {}
         self._slot_waiters: list[asyncio.Future[None]] = []
-        self._heard_at = self.now
+        self._last_received_at = self.now
         self._keepalive: asyncio.TimerHandle | None = None
         self._ping_waits = False
         self._error = RpcError(GrpcStatus.UNAVAILABLE, "the connection was closed")
 
-    # What the loop says
+    # Callbacks of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -110,7 +110,7 @@ class ClientConnection(Endpoint):
             self._keepalive.cancel()
         if not self.ready.done():
             self.ready.set_exception(self._error)
-            self.ready.exception()  # who wanted it may have given up already
+            self.ready.exception()  # its callers may have given up already
         for call in list(self._calls.values()):
             call.fail(self._error)
         self._free_slot()
@@ -121,7 +121,7 @@ class ClientConnection(Endpoint):
             call.flushed()
 
     def data_received(self, data: bytes) -> None:
-        self.now = self._heard_at = self.clock.monotonic()
+        self.now = self._last_received_at = self.clock.monotonic()
         self._receiving = True
         try:
             if self._tls is not None:
@@ -183,7 +183,7 @@ class ClientConnection(Endpoint):
         if self._transport is None:
             return
         limits = self.limits
-        silent_s = self.clock.monotonic() - self._heard_at
+        silent_s = self.clock.monotonic() - self._last_received_at
         if self._ping_waits and silent_s >= limits.keepalive_timeout_s:
             self._error = RpcError(GrpcStatus.UNAVAILABLE, "the server does not answer pings any more")
             self.abort()
@@ -196,30 +196,30 @@ class ClientConnection(Endpoint):
             delay_s = limits.keepalive_timeout_s
         self._keepalive = self.loop.call_later(delay_s, self._check)
 
-    # What calls and the channel say
+    # Commands of calls and the channel
 
     @property
     def usable(self) -> bool:
-        """True if new calls may be made here, now or when one of those under way has ended."""
+        """True if new calls may be made here, now or after one in flight has ended."""
         http2 = self.http2
         return self._transport is not None and not (http2.going_away or http2.failed or http2.is_used_up)
 
     async def slot(self) -> None:
-        """Return when one more call may be made here, or none any more."""
+        """Wait until one more call may be made here, or none any more."""
         while self.usable and not self.http2.can_open_stream:
             waiter = self.loop.create_future()
             self._slot_waiters.append(waiter)
             await waiter
 
     def open_stream(self, call: ClientCall, block: bytes) -> int:
-        """Begin a call whose messages follow; gives its stream."""
+        """Begin a call whose messages follow; return its stream."""
         stream_id = self.http2.open_stream(block, end=False)
         self._calls[stream_id] = call
         self.flush_soon()
         return stream_id
 
     def request(self, call: ClientCall, block: bytes, data: bytes) -> int:
-        """Begin a call with its one message; gives its stream."""
+        """Begin a call with its one message; return its stream."""
         stream_id = self.open_stream(call, block)
         self.http2.send_data(stream_id, data, end=True)
         return stream_id
@@ -230,7 +230,7 @@ class ClientConnection(Endpoint):
         self.flush_soon()
 
     def call_ended(self, stream_id: int) -> None:
-        """A call is over."""
+        """Record that a call is over."""
         self._calls.pop(stream_id, None)
         if self._slot_waiters:
             self._free_slot()
@@ -244,7 +244,7 @@ class ClientConnection(Endpoint):
                 waiter.set_result(None)
 
     def retire(self) -> None:
-        """Take no more calls, and close after the last of those under way."""
+        """Accept no more calls, and close after the last one in flight."""
         self.http2.going_away = True
         self._close_if_done()
 
@@ -267,5 +267,5 @@ class ClientConnection(Endpoint):
         self._close()
         self._free_slot()
         if self._transport is not None and self._transport.get_write_buffer_size():
-            # A server that hangs takes nothing more, and would keep the socket open for as long as it does.
+            # A hanging server reads nothing more, and would keep the socket open.
             self.loop.call_later(_LINGER_S, self.abort)

@@ -33,7 +33,7 @@ def connect(
     clock: Clock | None = None,
     cluster_id: Callable[[], str] = lambda: "",
 ) -> Channel:
-    """A channel to a server; the connection is made with the first call.
+    """Return a channel to a server; the connection is made with the first call.
 
     While a connection can't be made, calls fail at once with UNAVAILABLE; the next attempt is made by the first call
     after a back-off of 50 ms, growing to 5 s. Both these and calls whose time is over before there is a connection fail
@@ -54,7 +54,7 @@ def connect(
 
 
 class SocketChannel:
-    """Channel over a socket, as `connect` returns it; its arguments are explained there."""
+    """Channel over a socket, as `connect` returns it; see there for the arguments."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SocketChannel:
         self._blocks: dict[str, bytes] = {}
         self._cluster_id = cluster_id
         self._named_cluster = ""
-        """The cluster that the blocks name."""
+        """Cluster id in the cached header blocks."""
 
     async def call(
         self,
@@ -187,7 +187,7 @@ class SocketChannel:
             raise NotProcessedError(message, GrpcStatus.DEADLINE_EXCEEDED) from None
 
     async def _ready(self) -> ClientConnection:
-        """A connection on which a call can be made now."""
+        """Return a connection on which a call can be made now."""
         while True:
             if self._closed:
                 raise NotProcessedError("the channel is closed")
@@ -202,7 +202,7 @@ class SocketChannel:
                 self._retire(connection)
 
     def _retire(self, connection: ClientConnection) -> None:
-        """A connection takes no more calls; those under way may end."""
+        """Retire a connection: it gets no more calls; those in flight may end."""
         self._connection = None
         self._retiring = {other for other in self._retiring if not other.lost}
         if not connection.lost:
@@ -215,7 +215,7 @@ class SocketChannel:
                 raise NotProcessedError(f"no connection to {self._address}: {self._last_failure}")
             self._connecting = asyncio.get_running_loop().create_task(self._attempt())
             self._connecting.add_done_callback(self._attempted)
-        # Unlike awaiting it, this leaves the attempt alone when one of those who wait for it gives up.
+        # Unlike awaiting it, this does not cancel the attempt when one of its waiters gives up.
         await asyncio.wait((self._connecting,))
 
     async def _attempt(self) -> ClientConnection:

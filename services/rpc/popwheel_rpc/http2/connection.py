@@ -1,6 +1,6 @@
-"""One HTTP/2 connection without its socket (RFC 9113): bytes in, events out; what is to be sent is there to be taken.
+"""One HTTP/2 connection without its socket (RFC 9113): bytes in, events out; output bytes wait to be taken.
 
-The same class is either side of it. It knows streams, windows, settings, pings and headers; what a stream carries is
+The class serves both sides. It knows streams, windows, settings, pings and headers; the content of a stream is
 its owner's business (`popwheel_rpc.http2.grpc_messages`). It is passed the time and never waits.
 """
 
@@ -29,14 +29,14 @@ from popwheel_rpc.http2.streams import Closure, Stream
 from popwheel_rpc.limits import WINDOW_MAX, FloodCounter, Limits
 
 _TABLE_CHANGES_MAX = 8
-"""A client whose requests change HPACK's table more often is asked to do without one."""
+"""Changes of HPACK's table after which a client is asked to do without one."""
 
 
 class Connection(Sender):
     """Either side of a connection.
 
-    `receive` never raises: what the other side does wrong becomes `StreamReset` or `ConnectionFailed`. What the owner
-    says is in `Sender`.
+    `receive` never raises: violations of the other side become `StreamReset` or `ConnectionFailed`. The owner's
+    commands are in `Sender`.
 
     Args:
         limits: what the other side may do.
@@ -74,12 +74,12 @@ class Connection(Sender):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes that are kept because their frame or header block is not yet whole."""
+        """Buffered bytes of an incomplete frame or header block."""
         reader = self._reader
         return len(reader.rest) + reader.block_bytes
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take bytes in.
+        """Process received bytes.
 
         Args:
             data: as they came from the socket.
@@ -132,16 +132,16 @@ class Connection(Sender):
             raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_ended:
-            self._window.held -= size
+            self._window.buffered -= size
             self._open_connection_window()
             self._on_late_data(stream_id, stream)
             return
         if flags & frames.PADDED:
             payload = without_padding(payload)
-            self._window.held -= size - len(payload)
+            self._window.buffered -= size - len(payload)
         within = stream.receiving.take(size)
         if size != len(payload):
-            stream.receiving.held -= size - len(payload)
+            stream.receiving.buffered -= size - len(payload)
         stream.received_bytes += len(payload)
         ended = flags & frames.END_STREAM != 0
         wanted = stream.content_length
@@ -153,12 +153,12 @@ class Connection(Sender):
         elif wanted is not None and (stream.received_bytes > wanted or (ended and stream.received_bytes != wanted)):
             fault = ErrorCode.PROTOCOL_ERROR, "the data is not as long as content-length says"
         if fault:
-            self._window.held -= len(payload)
+            self._window.buffered -= len(payload)
             raise StreamError(stream_id, *fault)
         if not payload and not ended:
             self._count(self._empty_frames, "empty_frames_max")
             return
-        # At once, whoever holds it: one slow stream must not hold up the others (within receive_buffer_bytes_max).
+        # At once: one slow stream must not block the others (within receive_buffer_bytes_max).
         self._open_connection_window()
         self._events.append(DataReceived(stream_id, payload, ended))
         if ended:
@@ -180,7 +180,7 @@ class Connection(Sender):
         if stream.local_ended:
             self._close(stream, Closure.ENDED)
         elif self._client:
-            # The answer is complete: what we still had to say is of no use to anyone.
+            # The answer is complete, so our remaining output is of no use.
             self.reset(stream.stream_id, ErrorCode.NO_ERROR)
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
@@ -217,7 +217,7 @@ class Connection(Sender):
         try:
             head = self._heads.request(block)
         except hpack.HeaderListTooLargeError:
-            pass  # the owner answers that, if the stream can be opened
+            pass  # the owner answers it, if the stream can be opened
         except MalformedHeadersError as error:
             raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
         if self._heads.table_changes > _TABLE_CHANGES_MAX and not self._asks_for_no_table:
@@ -304,7 +304,7 @@ class Connection(Sender):
         self._count(self._settings, "settings_max")
         if flags & frames.ACK:
             self._acknowledged += 1
-            if self._asks_for_no_table and self._acknowledged > 1:  # the first ones were those of the start
+            if self._asks_for_no_table and self._acknowledged > 1:  # the first settings are those of the start
                 self._heads.forbid_table()
             return
         # Before what the new settings let go: a client may hold us to its old window until it has seen the ack

@@ -8,7 +8,7 @@ from popwheel_rpc.http2.headers import RequestHead, ResponseHead
 
 @dataclass(slots=True)
 class RequestReceived:
-    """A stream was opened by a client.
+    """Opening of a stream by a client.
 
     Args:
         stream_id: the stream.
@@ -23,14 +23,14 @@ class RequestReceived:
 
 @dataclass(slots=True)
 class RequestTooLarge:
-    """A stream was opened with more headers than allowed; they were not kept."""
+    """Opening of a stream with more headers than allowed, which were dropped."""
 
     stream_id: int
 
 
 @dataclass(slots=True)
 class ResponseReceived:
-    """The headers of the answer, or its trailers (`ended`), came in."""
+    """Headers of the answer, or its trailers (`ended`)."""
 
     stream_id: int
     head: ResponseHead
@@ -39,7 +39,7 @@ class ResponseReceived:
 
 @dataclass(slots=True)
 class DataReceived:
-    """Data came in; the owner says `connection.release` once it no longer holds it.
+    """Data of a stream; the owner calls `connection.release` once it has processed it.
 
     Args:
         stream_id: the stream.
@@ -54,14 +54,14 @@ class DataReceived:
 
 @dataclass(slots=True)
 class StreamEnded:
-    """The other side ended its direction with trailers; only a server sees this (they mean nothing in gRPC)."""
+    """End of the other side's direction with trailers; only at a server (gRPC ignores these trailers)."""
 
     stream_id: int
 
 
 @dataclass(slots=True)
 class StreamReset:
-    """A stream is over before its time: the other side reset it, or broke a rule on it and was notified.
+    """Early end of a stream: the other side reset it, or broke a rule on it and was notified.
 
     Args:
         stream_id: the stream.
@@ -76,21 +76,21 @@ class StreamReset:
 
 @dataclass(slots=True)
 class StreamRefused:
-    """A stream was not opened, and its client asked to try again later, because of a limit of ours."""
+    """Refusal of a stream because of a limit of ours; its client may retry later."""
 
     limit: str
 
 
 @dataclass(slots=True)
 class StreamFlushed:
-    """All that waited for this stream's window has been written out."""
+    """End of a wait for a stream's window: all its data has been written."""
 
     stream_id: int
 
 
 @dataclass(slots=True)
 class GoingAway:
-    """The other side takes no more streams; those above `last_stream_id` were never looked at."""
+    """GOAWAY of the other side: it takes no more streams, and ignores those above `last_stream_id`."""
 
     last_stream_id: int
     code: ErrorCode
@@ -99,7 +99,7 @@ class GoingAway:
 
 @dataclass(slots=True)
 class SettingsChanged:
-    """The other side's settings came in (the first time: the connection is up)."""
+    """Settings of the other side (the first ones: the connection is established)."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class PingAcknowledged:
 
 @dataclass(slots=True)
 class ConnectionFailed:
-    """The other side broke a rule; GOAWAY is in what is to be sent, after that the connection is to be closed.
+    """Violation of a rule by the other side: GOAWAY is queued, after which the connection must be closed.
 
     Args:
         code: which kind of rule.

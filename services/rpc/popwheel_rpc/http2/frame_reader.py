@@ -10,14 +10,14 @@ SELF_DEPENDENT = frames.PRIORITY_FLAG
 """Flag of a header block as it is forwarded: its stream was said to depend on itself."""
 
 OnFrame = Callable[[int, int, int, bytes], None]
-"""Told of each frame: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority
+"""Listener for frames: kind, flags, stream, payload. Header blocks come whole, as HEADERS, without padding and priority
 and with no other flags than END_STREAM and `SELF_DEPENDENT`; all else comes as it is."""
 
 
 class FrameReader:
-    """Reads frames; what it refuses ends the connection.
+    """Reader of frames; invalid ones end the connection.
 
-    `rest` is what is kept of a frame that is not whole, `block_bytes` the size of what is kept of a header block.
+    `rest` is the buffered part of an incomplete frame, `block_bytes` the size of the buffered header block.
 
     Args:
         limits: of header blocks.
@@ -39,7 +39,7 @@ class FrameReader:
         self._block_stream = 0
 
     def receive(self, data: bytes) -> None:
-        """Take bytes in; `on_frame` is called before this returns.
+        """Process bytes; `on_frame` is called before this returns.
 
         Raises:
             ProtocolError: they break a rule. What `on_frame` raises comes through, too.
@@ -64,7 +64,7 @@ class FrameReader:
         return frames.HEADER_BYTES + int.from_bytes(self.rest[:3], "big") - kept
 
     def _cut(self, data: bytes, at: int) -> None:
-        """Read the frames from `at` on; what is left is the `rest`."""
+        """Read the frames from `at` on; the remainder becomes the `rest`."""
         if self._preface_wanted:
             self._preface_wanted = self._read_preface(data)
             if self._preface_wanted:
@@ -154,7 +154,7 @@ class FrameReader:
 
 
 def without_padding(payload: bytes) -> bytes:
-    """The payload of a frame with the PADDED flag, without its padding.
+    """Return the payload of a frame with the PADDED flag, without its padding.
 
     Raises:
         ProtocolError: the padding is longer than the frame.

@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 as bytes (RFC 9113, 4 and 6): their numbers, how each is written, errors that name a code."""
+"""Frames of HTTP/2 as bytes (RFC 9113, 4 and 6): their numbers, encoding, and errors with a code."""
 
 import struct
 from enum import IntEnum
@@ -65,12 +65,12 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolError(Exception):
-    """The other side broke a rule that costs it the connection (RFC 9113, 5.4.1).
+    """Violation of a rule that ends the connection (RFC 9113, 5.4.1).
 
     Args:
         code: the code in GOAWAY.
         message: which rule, for logs and GOAWAY's debug data.
-        limit: name of the limit that was gone past, if that is what it was (see `popwheel_rpc.limits`).
+        limit: name of the exceeded limit, if it was one (see `popwheel_rpc.limits`).
     """
 
     def __init__(self, code: ErrorCode, message: str, limit: str | None = None) -> None:
@@ -81,7 +81,7 @@ class ProtocolError(Exception):
 
 
 class StreamError(Exception):
-    """The other side broke a rule that costs it one stream (RFC 9113, 5.4.2).
+    """Violation of a rule that ends one stream (RFC 9113, 5.4.2).
 
     Args:
         stream_id: the stream.
@@ -145,7 +145,7 @@ def ping(opaque: bytes, *, ack: bool) -> bytes:
 
 
 def goaway(last_stream_id: int, code: ErrorCode, debug: str) -> bytes:
-    """GOAWAY: streams above `last_stream_id` were not and will not be looked at."""
+    """GOAWAY: streams above `last_stream_id` were not and will not be processed."""
     return frame(GOAWAY, 0, 0, last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + debug.encode())
 
 

@@ -60,7 +60,7 @@ _STATUS_OF_HTTP: Final = {
 
 
 class MessageReader:
-    """Cuts the data of one direction of a call into messages.
+    """Reader of the messages in the data of one direction of a call.
 
     Args:
         message_bytes_max: the longest message.
@@ -77,16 +77,16 @@ class MessageReader:
 
     @property
     def partial(self) -> bytes:
-        """Bytes of a message that is not yet whole."""
+        """Bytes of an incomplete message."""
         return b"".join((self._prefix, *self._parts))
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes that are kept because their message is not yet whole."""
+        """Buffered bytes of an incomplete message."""
         return len(self._prefix) + sum(map(len, self._parts))
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take data in; the messages that are whole now.
+        """Process data; return the messages that are complete now.
 
         Raises:
             RpcError: RESOURCE_EXHAUSTED if a message is too long, UNIMPLEMENTED if it is compressed.
@@ -130,7 +130,7 @@ class MessageReader:
 
 
 def frame_message(message: bytes) -> bytes:
-    """A message with its prefix."""
+    """Return a message with its prefix."""
     return _PREFIX.pack(0, len(message)) + message
 
 
@@ -145,7 +145,7 @@ def frame_messages(messages: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=256)
 def parse_timeout(text: str) -> float | None:
-    """Seconds that a `grpc-timeout` asks for, at most `TIMEOUT_S_MAX`; None if there is none.
+    """Return the seconds of a `grpc-timeout`, at most `TIMEOUT_S_MAX`; None if there is none.
 
     Raises:
         RpcError: INTERNAL if it is no time-out (what grpc's own servers answer too).
@@ -201,7 +201,7 @@ def grpc_status(code: int) -> GrpcStatus:
 
 
 def trailers_of_error(error: StatusError | RpcError) -> list[hpack.Field]:
-    """The trailers with which a failed call ends."""
+    """Return the trailers of a failed call."""
     status = grpc_status(error.code) if isinstance(error, StatusError) else error.status
     own = [(name.encode(), value.encode()) for name, value in own_trailers(error)]
     return [(b"grpc-status", b"%d" % status), (b"grpc-message", quote_message(error.message)), *own]
@@ -239,7 +239,7 @@ def error_of_trailers(fields: Mapping[str, str]) -> StatusError | RpcError | Non
 
 
 def status_error(code: int, message: str) -> StatusError:
-    """A `StatusError` by number; a number that this release does not know becomes INTERNAL_SERVER_ERROR."""
+    """Return the `StatusError` of a number; one that this release does not know becomes INTERNAL_SERVER_ERROR."""
     if code_name(code) == str(code):
         return StatusError(Code.INTERNAL_SERVER_ERROR, f"{message} (code {code})")
     return StatusError(Code.ValueType(code), message)

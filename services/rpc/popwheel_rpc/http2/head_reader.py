@@ -1,4 +1,4 @@
-"""Reader of header blocks, which is quick for a client that repeats the same headers."""
+"""Reader of header blocks that caches repeated ones."""
 
 from typing import Final
 
@@ -14,11 +14,11 @@ _TEMPLATES_KEPT: Final = 8
 
 
 class HeadReader:
-    """The header blocks that one side of a connection sends.
+    """Reader of the header blocks of one side of a connection.
 
-    A block that leaves HPACK's table alone means the same until the table changes: it is known again by its bytes,
-    and then costs one look into a dictionary. Our own channels write such blocks. The official clients write an id into
-    each that never comes again, and how long they wait: their blocks are compared with templates, all but those. Most
+    A block that does not change HPACK's table means the same until the table changes: it is found again by its bytes,
+    at the cost of one dictionary lookup. Our own channels write such blocks. The official clients write an id into
+    each that never repeats, and a timeout: their blocks are compared with templates, except for these. Most
     of them enter these into the table, until they are asked to do without one (`table_changes`). Long blocks are not
     looked up, and none any more on a connection on which many in a row were new.
 
@@ -37,8 +37,8 @@ class HeadReader:
         """Number of blocks that changed the table."""
 
     def forbid_table(self) -> None:
-        """The other side knows that we want no table: it may ask for none any more. One that goes on with the table it
-        has is understood.
+        """Forbid new tables: the other side knows that we want none. Its use of the table that it
+        has is still understood.
         """
         self._decoder.table_size_max = 0
         self._misses = 0
@@ -53,7 +53,7 @@ class HeadReader:
         return self._decoder.decode(block)
 
     def request(self, block: bytes) -> RequestHead:
-        """The block of a request; the result is shared, never change it.
+        """Decode the block of a request; the result is shared and must not be changed.
 
         Raises:
             ProtocolError: it is no header block.

@@ -1,4 +1,4 @@
-"""A header block with gaps: clients repeat all of their headers but an id for each call, and what they sign."""
+"""Template of header blocks with gaps: clients repeat all headers but an id for each call, and their signature."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _TIMEOUT: Final = "grpc-timeout"
 class HeadTemplate:
     """Template of a header block, for blocks that differ only in the values of a few fields.
 
-    It holds for blocks that leave HPACK's table alone, and until the table changes: then the same bytes mean the same.
+    It is valid for blocks that do not change HPACK's table, and until the table changes.
 
     Args:
         parts: the bytes before, between and behind those values.
@@ -59,7 +59,7 @@ class HeadTemplate:
                     value, at = hpack.text_at(block, at)
                     text = value.decode("latin-1")
                     if not (text.isprintable() and text.strip() == text):
-                        return None  # it needs a closer look (`headers.read_field`)
+                        return None  # it needs a full check (`headers.read_field`)
                     self._last[index] = block[start:at], value, text
                 index += 1
                 part = parts[index]
@@ -90,7 +90,7 @@ class HeadTemplate:
 def template_of(
     block: bytes, literals: list[tuple[bytes, int, int]], head: RequestHead, list_bytes_max: int
 ) -> HeadTemplate | None:
-    """The template of a block that left the table alone; None if none of its fields is one that changes.
+    """Return the template of a block that did not change the table; None if none of its fields varies.
 
     Args:
         block: the block.

@@ -1,4 +1,4 @@
-"""Header lists: whether they are well formed (RFC 9113, 8.2 and 8.3), and what gRPC reads in them."""
+"""Header lists: checks of their form (RFC 9113, 8.2 and 8.3), and the values that gRPC needs."""
 
 import re
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ HeaderField = tuple[Kind, str, str]
 
 
 class MalformedHeadersError(Exception):
-    """A header list that breaks a rule; it costs the stream."""
+    """Violation of a rule by a header list; it ends the stream."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class RequestHead:
         timeout: of `grpc-timeout`, empty if absent.
         content_length: None if absent.
         metadata: all headers but HTTP/2's and gRPC's own; values of one name joined by commas.
-        authority: whom the client means to ask, `host:port` as a rule; empty if absent.
+        authority: the server that the client means, `host:port` as a rule; empty if absent.
         list_bytes: all of them, each with 32 bytes more than name and value.
     """
 
@@ -79,7 +79,7 @@ class ResponseHead:
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def _read_name(name: bytes) -> tuple[Kind, str]:
-    """Kind and text of a name; for a fault, what is wrong with it."""
+    """Return kind and text of a name; for a fault, the error."""
     if name[:1] == b":":
         return _PSEUDO, name.decode("latin-1")
     if _NAME.fullmatch(name) is None:
@@ -98,7 +98,7 @@ def read_field(name: bytes, value: bytes) -> HeaderField:
     text = value.decode("latin-1")
     if kind is _FAULT:
         return kind, "", key
-    # Printable text without spaces at its ends is good whatever it says; anything else needs a closer look.
+    # Printable text without spaces at its ends is always valid; anything else needs a full check.
     if not (text.isprintable() and text.strip() == text) and _BAD_VALUE.search(value) is not None:
         return _FAULT, key, f"the value of header {key[:64]!r} has forbidden characters"
     if key == "te" and text != "trailers":

@@ -14,7 +14,7 @@ from popwheel_rpc.http2.frames import ErrorCode, ProtocolError
 Field = tuple[bytes, bytes]
 Read = TypeVar("Read")
 Entry = tuple[Read, int, bytes]
-"""A line of a table: what the field was read as, what it counts in the table, and its name."""
+"""Entry of a table: the decoded field, its size in the table, and its name."""
 
 TABLE_SIZE_DEFAULT: Final = 4096
 FIELD_OVERHEAD: Final = 32
@@ -50,12 +50,12 @@ _LITERAL_BYTES_MAX: Final = 128
 
 
 class HeaderListTooLargeError(Exception):
-    """A header list beyond the limit; the block was read to its end, so the connection can go on."""
+    """Error of a header list beyond the limit; the block was read to its end, so the connection can continue."""
 
 
 @lru_cache(maxsize=4)
 def _static_entries(read: Callable[[bytes, bytes], Any]) -> tuple[Entry[Any], ...]:
-    """The static table as it is read; index 0, which means no field, is filled with an entry that is never used."""
+    """Return the decoded static table; index 0, which means no field, has an entry that is never used."""
     return tuple(_entry(read, *field) for field in ((b"", b""), *STATIC_TABLE))
 
 
@@ -73,10 +73,10 @@ class BlockReader(Generic[Read]):
     until it changes.
 
     Args:
-        read: what to make of a name and a value; must not raise.
+        read: decodes a name and a value; must not raise.
         list_bytes_max: the longest header list, each field with 32 bytes more than its name and value.
         table_size_max: the largest dynamic table the other side may ask for.
-        changing: names of fields whose values do not come again.
+        changing: names of fields whose values do not repeat.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class BlockReader(Generic[Read]):
                 field, size, _ = entry
             left -= size
             if left < 0:
-                # Reading goes on, for the table's sake, but nothing more is kept.
+                # Reading continues, to update the table, but the fields are dropped.
                 fields = [field]
             else:
                 fields.append(field)
@@ -180,13 +180,13 @@ class BlockReader(Generic[Read]):
         return found
 
     def _entry(self, index: int) -> Entry[Read]:
-        """An entry of either table; the index is not 0."""
+        """Return an entry of either table; the index is not 0."""
         if index < _FIRST_DYNAMIC:
             return self._static[index]
         return self._table[_FIRST_DYNAMIC - 1 - index]
 
     def _literal(self, block: bytes, at: int, first: int) -> tuple[Entry[Read], int]:
-        """A literal field that begins with the byte `first`, and where it ends; it enters the table if it wants to, and
+        """Return a literal field that begins with the byte `first`, and its end; add it to the table if it asks, and
         if there is one.
         """
         enters = first & 0x40 and self._table_size
@@ -256,7 +256,7 @@ class Decoder(BlockReader[Field]):
 
 
 def _short_literal(block: bytes, at: int, *, has_name: bool) -> bytes:
-    """The bytes of a literal that begins at `at`, if they are few; else nothing."""
+    """Return the bytes of a literal that begins at `at`, if they are few; else nothing."""
     start = at
     at += 1
     for _ in range(1 + has_name):
@@ -267,7 +267,7 @@ def _short_literal(block: bytes, at: int, *, has_name: bool) -> bytes:
 
 
 def text_at(block: bytes, at: int) -> tuple[bytes, int]:
-    """A name or a value, and where it ends.
+    """Return a name or a value, and where it ends.
 
     Raises:
         IndexError: the block ends in it.
@@ -286,7 +286,7 @@ def text_at(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
-    """The rest of an integer whose prefix was full (RFC 7541, 5.1), and where it ends."""
+    """Return the rest of an integer whose prefix was full (RFC 7541, 5.1), and where it ends."""
     value = prefix
     for shift in range(0, 28, 7):
         byte = block[at]
@@ -306,7 +306,7 @@ NO_TABLE: Final = b"\x20"
 
 
 def encode(fields: Iterable[Field] | Sequence[Field]) -> bytes:
-    """A header block that leaves the other side's table alone: static fields by index, all others as literals."""
+    """Return a header block that does not change the other side's table: static fields by index, others as literals."""
     block = bytearray()
     for field in fields:
         index = _STATIC_FIELDS.get(field)

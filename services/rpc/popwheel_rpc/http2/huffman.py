@@ -21,11 +21,11 @@ _END_OF_STRING = 256
 
 
 class HuffmanError(Exception):
-    """Bytes that are no Huffman text: the end-of-string symbol inside, or padding that is too long or not all ones."""
+    """Error of bytes that are no Huffman text: an end-of-string symbol inside, or padding too long or not all ones."""
 
 
 def codes() -> list[tuple[int, int]]:
-    """(code, length in bits) of each of the 257 symbols."""
+    """Return (code, length in bits) of each of the 257 symbols."""
     lengths = [int(length) for length in _LENGTHS.split()]
     table = [(0, 0)] * len(lengths)
     code = 0
@@ -39,7 +39,7 @@ def codes() -> list[tuple[int, int]]:
 
 
 def _tree() -> list[list[int]]:
-    """The inner nodes of the code's tree: for each bit the next node, or a symbol as its complement (below zero)."""
+    """Return the inner nodes of the code's tree: for each bit the next node, or the complement of a symbol."""
     nodes = [[0, 0]]
     for symbol, (code, length) in enumerate(codes()):
         node = 0
@@ -63,7 +63,7 @@ class _Table:
     def __init__(self, nodes: list[list[int]]) -> None:
         self._nodes = nodes
         self.broken = len(nodes)
-        """The place behind an end-of-string symbol; there is no way out."""
+        """Place behind an end-of-string symbol; no transition leaves it."""
         places = len(nodes) + 1
         # By place and byte: the place that follows, below zero until it is first needed; the symbols that become
         # whole on the way.
@@ -76,7 +76,7 @@ class _Table:
         self.may_end = [place in padding for place in range(places)]
 
     def fill(self, place: int) -> None:
-        """Find out where all bytes lead to from a place."""
+        """Compute the transitions of all bytes from a place."""
         for byte in range(256):
             self.next[place << 8 | byte], self.symbols[place << 8 | byte] = self._walk(place, byte)
 

@@ -9,9 +9,9 @@ from popwheel_rpc.limits import WINDOW_DEFAULT, WINDOW_MAX
 
 
 class Outbox:
-    """Frames in the order in which they leave. Data obeys the windows; all else goes ahead of data that waits.
+    """Output frames in their order. Data obeys the windows; other frames go ahead of waiting data.
 
-    `queued_bytes` is what waits for a window; `frame_bytes_max` and `initial_window` are the other side's settings.
+    `queued_bytes` wait for a window; `frame_bytes_max` and `initial_window` are the other side's settings.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Outbox:
         return len(self._ready) > self._patient
 
     def take(self) -> bytes:
-        """All frames that are ready, in one run of bytes; they are the caller's to send now."""
+        """Take all ready frames, in one run of bytes, for the caller to send."""
         ready = self._ready
         self._patient = 0
         if len(ready) == 1:
@@ -43,16 +43,16 @@ class Outbox:
         return data
 
     def control(self, frame: bytes) -> None:
-        """Send a whole frame that no window holds up."""
+        """Queue a whole frame that needs no window."""
         self._ready.append(frame)
 
     def patient(self, frame: bytes) -> None:
-        """Send a whole frame that no window holds up and that can wait a moment."""
+        """Queue a whole frame that needs no window and that can wait a moment."""
         self._ready.append(frame)
         self._patient += 1
 
     def headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
-        """Send HEADERS; nothing must wait on this stream."""
+        """Queue HEADERS; no data may wait on this stream."""
         assert not stream.local_ended, "headers behind the end of a stream"
         flags = END_STREAM if end else 0
         size = len(block)
@@ -64,7 +64,7 @@ class Outbox:
             stream.local_ended = True
 
     def data(self, stream: Stream, data: bytes, *, end: bool = False, trailers: bytes | None = None) -> bool:
-        """Send data, and then perhaps the end or trailers, as soon as the windows allow.
+        """Queue data, and then perhaps the end or trailers, which are sent as soon as the windows allow.
 
         Returns:
             Whether all of it is ready to leave; if not, `write` will say when it is.
@@ -95,7 +95,7 @@ class Outbox:
         ready = self._ready
         at = 0
         if size > most:
-            view = memoryview(data)  # its pieces are copied once, when they are taken
+            view = memoryview(data)  # its parts are copied once, when they are taken
             while size - at > most:
                 ready.append(FRAME_HEADER.pack(most << 8, 0, stream.stream_id))
                 ready.append(view[at : at + most])
@@ -105,10 +105,10 @@ class Outbox:
             ready.append(data[at:] if at else data)
 
     def write(self, stream: Stream) -> bool:
-        """Send as much of what waits on a stream as its windows allow.
+        """Send as much waiting data of a stream as its windows allow.
 
         Returns:
-            Whether nothing waits on it any more.
+            Whether all of it was sent.
         """
         queue = stream.queue
         if queue is None:
@@ -144,7 +144,7 @@ class Outbox:
         return True
 
     def forget(self, stream: Stream) -> None:
-        """Drop what waits on a stream that is over."""
+        """Drop the waiting data of a stream that is over."""
         if stream.queue is not None:
             self.queued_bytes -= sum(map(len, stream.queue))
             assert self.queued_bytes >= 0, "more bytes are dropped than were queued (M1)"
@@ -152,7 +152,7 @@ class Outbox:
         self._waiting.pop(stream.stream_id, None)
 
     def open_connection_window(self, increment: int) -> list[Stream]:
-        """The connection's window was opened; streams of which nothing waits any more.
+        """Open the connection's window; return the streams whose data was all sent.
 
         Raises:
             ProtocolError: FLOW_CONTROL_ERROR if it is too wide now.
@@ -168,7 +168,7 @@ class Outbox:
         return flushed
 
     def open_stream_window(self, stream: Stream, increment: int) -> bool:
-        """A stream's window was opened; whether something waited on it and nothing does any more.
+        """Open a stream's window; return whether data waited on it and was all sent.
 
         Raises:
             StreamError: FLOW_CONTROL_ERROR if it is too wide now.

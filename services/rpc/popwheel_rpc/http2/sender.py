@@ -1,4 +1,4 @@
-"""The half of a connection that its owner calls: to open streams, answer, reset, let go, and end well."""
+"""Commands of a connection's owner: open streams, answer, reset, release data, and close gracefully."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _UNLIMITED = 2**31 - 1
 class Sender:
     """Sending half of a connection; `popwheel_rpc.http2.connection.Connection` adds the receiving half.
 
-    The methods do nothing on a stream that is over: it may have ended while its owner was about to speak.
+    The methods do nothing on a stream that is over: it may have ended just before its owner's call.
 
     Args:
         limits: what the other side may do.
@@ -30,7 +30,7 @@ class Sender:
         self.failed = False
         self._client = client
         self._limits = limits
-        self._window = ReceiveWindow(limits.connection_window_bytes, limits.held_bytes_max)
+        self._window = ReceiveWindow(limits.connection_window_bytes, limits.buffered_bytes_max)
         self._closed = ClosedStreams()
         self._last_stream_id = 0
         self._goaway_last_id = frames.STREAM_ID_MAX
@@ -39,7 +39,7 @@ class Sender:
     # Life of the connection
 
     def start(self) -> None:
-        """Send the preface and our settings; before anything else."""
+        """Queue the preface and our settings; before anything else."""
         limits = self._limits
         settings = {
             frames.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
@@ -60,7 +60,7 @@ class Sender:
         self.outbox.control(frames.ping(opaque, ack=False))
 
     def go_away(self) -> None:
-        """Begin to end well: the other side is asked to open no more streams; those under way to us are still taken.
+        """Begin a graceful close: ask the other side to open no more streams; those in flight are still accepted.
 
         When it has answered a ping, or `refuse_streams` is called, later ones are refused.
         """
@@ -70,7 +70,7 @@ class Sender:
             self.outbox.control(frames.ping(GOING_AWAY_PING, ack=False))
 
     def refuse_streams(self, debug: str = "shutting down") -> None:
-        """The second step of `go_away`: streams that are not open now will not be looked at."""
+        """Take the second step of `go_away`: later streams are ignored."""
         if self._goaway_last_id == frames.STREAM_ID_MAX and not self.failed:
             self.going_away = True
             self._goaway_last_id = self._last_stream_id
@@ -82,9 +82,9 @@ class Sender:
         return self._goaway_last_id != frames.STREAM_ID_MAX
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes that came in and were not released yet."""
-        return self._window.held
+    def buffered_bytes(self) -> int:
+        """Received bytes that are not released yet."""
+        return self._window.buffered
 
     # Sending
 
@@ -131,7 +131,7 @@ class Sender:
             self._finish(stream)
 
     def send_headers(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
-        """Send headers, or trailers if nothing waits before them (else see `send_data`)."""
+        """Send headers, or trailers if no data waits before them (else see `send_data`)."""
         stream = self.streams.get(stream_id)
         if stream is None:
             return
@@ -166,20 +166,20 @@ class Sender:
             self._close(stream, Closure.RESET_HERE)
 
     def collect(self, stream_id: int) -> None:
-        """Open a stream's window although what came is still in memory: its message is only of use when it is whole."""
+        """Open a stream's window although its data is still in memory: its message is of use only when it is whole."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
-            stream.receiving.held = 0
+            stream.receiving.buffered = 0
             self._open_window(stream)
 
     def release(self, stream_id: int, count: int) -> None:
-        """The owner no longer holds `count` bytes of a stream (over or not): the windows may open."""
-        self._window.held -= count
-        assert self._window.held >= 0, "more bytes are released than came in (M1)"
+        """Release `count` bytes of a stream (over or not): the windows may open."""
+        self._window.buffered -= count
+        assert self._window.buffered >= 0, "more bytes are released than came in (M1)"
         self._open_connection_window()
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_ended:
-            stream.receiving.held = max(0, stream.receiving.held - count)
+            stream.receiving.buffered = max(0, stream.receiving.buffered - count)
             self._open_window(stream)
 
     def _first(self, block: bytes) -> bytes:
@@ -200,7 +200,7 @@ class Sender:
             self.outbox.control(frames.window_update(stream.stream_id, increment))
 
     def _finish(self, stream: Stream) -> None:
-        """End our direction; the stream is over if the other one has ended, or if nobody wants the rest of it."""
+        """End our direction; the stream is over if the other one has ended, or if its rest is not wanted."""
         if stream.remote_ended:
             self._close(stream, Closure.ENDED)
         elif not self._client:

@@ -11,21 +11,21 @@ class ReceiveWindow:
 
     Args:
         size: bytes that may be under way or in memory at a time.
-        held_max: bytes that may be in memory before the window begins to shrink below `size`.
+        buffered_max: bytes that may be in memory before the window begins to shrink below `size`.
     """
 
-    __slots__ = ("_held_max", "_size", "available", "held")
+    __slots__ = ("_buffered_max", "_size", "available", "buffered")
 
-    def __init__(self, size: int, held_max: int) -> None:
+    def __init__(self, size: int, buffered_max: int) -> None:
         self.available = size
-        self.held = 0
+        self.buffered = 0
         self._size = size
-        self._held_max = held_max
+        self._buffered_max = buffered_max
 
     def take(self, count: int) -> bool:
         """Count `count` bytes that came in and are retained; return False if the other side exceeded the window."""
         self.available -= count
-        self.held += count
+        self.buffered += count
         return self.available >= 0
 
     @property
@@ -35,7 +35,7 @@ class ReceiveWindow:
 
     def increment(self) -> int:
         """Return the increment to send now; 0 as long as it is less than half of the window."""
-        room = self._held_max - self.held
+        room = self._buffered_max - self.buffered
         missing = (self._size if room > self._size else room) - self.available
         if missing * 2 < self._size:
             return 0

@@ -1,8 +1,8 @@
-"""The way to whichever of several controllers leads.
+"""Channel to the leader of several controllers.
 
-One of them leads, the others refuse (`NotLeadingError`). A unary call goes round until one takes it; when a stream
-ends, the next one goes to another controller (`follow`, `registration`). What is asked of controllers may be asked
-twice, and several may have done it: what a call raises covers all that were asked (`failure_of`).
+One leads, the others refuse (`NotLeadingError`). A unary call tries them in turn until one serves it; when a stream
+ends, the next one goes to another controller (`follow`, `registration`). Calls to controllers are idempotent,
+and several may have executed one: the error of a call covers all tries (`failure_of`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _AWAY = frozenset((GrpcStatus.UNAVAILABLE, GrpcStatus.DEADLINE_EXCEEDED, GrpcSta
 
 
 def addresses_of(text: str) -> list[str]:
-    """The addresses in an option that names one controller or several, separated by commas.
+    """Return the addresses in an option that names one controller or several, separated by commas.
 
     Raises:
         ValueError: there is none, one of them twice, or too many.
@@ -35,11 +35,11 @@ def addresses_of(text: str) -> list[str]:
 
 
 class ControllerChannel:
-    """A `Channel` to the controller that leads.
+    """`Channel` to the leading controller.
 
     Args:
         channels: one to each controller.
-        clock: shares a call's time out among those that are asked.
+        clock: divides a call's time among the controllers.
     """
 
     def __init__(self, channels: Sequence[Channel], clock: Clock) -> None:
@@ -55,12 +55,12 @@ class ControllerChannel:
         timeout_s: float | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Response:
-        """Call a unary method of the one that leads (see `popwheel_rpc.service.Channel`).
+        """Call a unary method of the leader (see `popwheel_rpc.service.Channel`).
 
         Raises:
-            NotProcessedError: none of them was reached: certainly nobody has looked at it.
-            RpcError: one at least may have done it, whatever the others said.
-            StatusError: the word of the one that leads; or that none does.
+            NotProcessedError: no controller was reached, so none has executed it.
+            RpcError: at least one may have executed it, whatever the others answered.
+            StatusError: the leader refused it; or none leads.
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         first = self._leader
@@ -84,7 +84,7 @@ class ControllerChannel:
     def open(
         self, method: Method[Request, Response], *, metadata: Mapping[str, str] | None = None
     ) -> ClientStream[Response, Request]:
-        """Begin a streaming call of the one that leads, as far as is known."""
+        """Begin a streaming call to the leader, as far as it is known."""
         number = self._leader
         return _Stream(self._channels[number].open(method, metadata=metadata), lambda: self._pass_by(number))
 
@@ -99,7 +99,7 @@ class ControllerChannel:
 
 
 class _Stream(Generic[Response, Request]):
-    """A stream that says when it has ended, so that the next one goes to another controller; not if it was given up."""
+    """Stream whose end makes the next one go to another controller, unless the caller cancelled it."""
 
     def __init__(self, stream: ClientStream[Response, Request], ended: Callable[[], None]) -> None:
         self._stream = stream
@@ -107,7 +107,7 @@ class _Stream(Generic[Response, Request]):
         self._given_up = False
 
     async def receive(self) -> Response | None:
-        """The next message; None when it has ended well."""
+        """Return the next message; None after a successful end."""
         try:
             message = await self._stream.receive()
         except (StatusError, RpcError) as error:
@@ -143,12 +143,12 @@ class _Stream(Generic[Response, Request]):
 def failure_of(failures: Sequence[StatusError | RpcError]) -> StatusError | RpcError:
     """Return the error of a call that failed everywhere (pure).
 
-    If one of the controllers may have done it, though its answer was lost, nothing that another says can undo that: the
-    whole call may be done. Else a word is worth more than that another is not there, and the last word most: it is the
+    If one of the controllers may have executed it, though its answer was lost, no answer of another can undo that: the
+    call may be done. Else a refusal counts more than an unreachable controller, and the last refusal most: it is the
     leader's, if any.
 
     Args:
-        failures: of those that were asked, at least one, in their order.
+        failures: of the tries, at least one, in their order.
     """
     for failure in failures:
         if _may_be_done(failure):
@@ -166,8 +166,8 @@ def _may_be_done(failure: StatusError | RpcError) -> bool:
 def _may_go_on(error: StatusError | RpcError) -> bool:
     """Return whether another controller may be asked, as this one does not lead, or is unreachable.
 
-    One that gives up what it began refuses with HA_NOT_AVAILABLE, too, and so does one of an earlier release that does
-    not lead: nothing of these is proved, and what is asked of controllers may be asked twice.
+    A controller that aborts a call refuses with HA_NOT_AVAILABLE, too, and so does one of an earlier release that does
+    not lead: so that code proves nothing, but calls to controllers are idempotent.
     """
     if isinstance(error, StatusError):
         return error.code == Code.HA_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""Follows the controller: keeps a process's view of the cluster up to date for as long as the process lives."""
+"""Watch of the controller: keeps a process's view of the cluster up to date."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,16 @@ _logger = structlog.get_logger()
 
 
 class ControllerFollower:
-    """Applies what `Controller.Watch` streams to a view; connects again, for ever, when the stream ends.
+    """Applies the updates of `Controller.Watch` to a view; reconnects, for ever, when the stream ends.
 
     While the controller is away the view stays as it was last received.
 
     Args:
         channel: to the controller.
-        view: what is kept up to date.
-        process: who this is, shown at the controller; its name alone will do.
+        view: the view to update.
+        process: description of this process for the controller; a name suffices.
         clock: measures how long the controller has been away.
-        random_source: when it is tried again.
+        random_source: spreads reconnects.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ControllerFollower:
         self._stream: ClientStream[ClusterUpdate, WatchRequest] | None = None
         self._renewing = False
         self.refusal: InconsistentClusterIdError | None = None
-        """The refusal of this process by a controller of another cluster; None if none refuses it."""
+        """Refusal of this process by a controller of another cluster; None without one."""
 
     @property
     def away_s(self) -> float:
@@ -77,11 +77,11 @@ class ControllerFollower:
             self._task = None
 
     async def wait_ready(self) -> None:
-        """Return when the view has taken in its first snapshot."""
+        """Wait until the view has its first snapshot."""
         await self._ready.wait()
 
     def renew(self) -> None:
-        """Ask for the whole state at once, over another stream: what comes by this one is known to be late."""
+        """Request the whole state at once, over another stream: this one is known to be late."""
         if self._stream is not None:
             self._renewing = True
             self._stream.cancel()
@@ -98,21 +98,21 @@ class ControllerFollower:
                 if self.away_since is None:
                     self.away_since = self._clock.monotonic()
                 if refusal is None:
-                    _logger.error("the controller is of another cluster, what it says does not count", reason=reason)
+                    _logger.error("the controller belongs to another cluster, ignoring it", reason=reason)
                 await asyncio.sleep(OTHER_CLUSTER_S)
                 continue
             if self.away_since is None:
                 self.away_since = self._clock.monotonic()
                 backoff.reset()
                 _logger.warning(
-                    "controller is away, going on with what is known of the cluster",
+                    "controller is away, continuing with the last known state of the cluster",
                     reason=reason,
                     version=self.view.version,
                 )
             await asyncio.sleep(backoff.next_s())
 
     async def _follow(self) -> str:
-        """Apply the updates of one stream until it ends; why it ended."""
+        """Apply the updates of one stream until it ends; return why it ended."""
         try:
             stream = self._channel.open(WATCH)
         except RpcError as error:
@@ -127,7 +127,7 @@ class ControllerFollower:
                 self.view.apply(update)
                 taken += 1
                 if update.more or taken % _TOGETHER_MAX == 0:
-                    await asyncio.sleep(0)  # many come at once, and nothing else would have its turn
+                    await asyncio.sleep(0)  # many arrive at once, and would block the loop
                 if self.away_since is not None and not update.more:
                     if self._ready.is_set():
                         _logger.info("controller is back", away_s=round(self.away_s, 3), version=update.version)
@@ -138,8 +138,8 @@ class ControllerFollower:
             return error.message
         except (StatusError, RpcError, StreamClosedError) as error:
             return str(error) or "the stream was closed"
-        except Exception as error:  # a listener of the view failed; the next snapshot sets it right
-            _logger.exception("a change of the cluster could not be taken in, asking for the whole state")
+        except Exception as error:  # a listener of the view failed; the next snapshot repairs that
+            _logger.exception("a change of the cluster could not be applied, requesting the whole state")
             return repr(error)
         finally:
             self._stream = None

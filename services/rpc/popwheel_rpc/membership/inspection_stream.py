@@ -1,6 +1,6 @@
-"""Lets the controller ask this process for what operators want to see, for as long as the process lives.
+"""Inspections of this process by the controller, for operators.
 
-The process opens the stream, so the controller needs no way to it, and no port is there that others could ask.
+The process opens the stream, so the controller needs no address of it, and no port is open to others.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from popwheel_rpc.service import Channel, ClientStream, StreamClosedError
 from popwheel_rpc.status import GrpcStatus, RpcError
 
 _OLD_CONTROLLER_S: Final = 60.0
-"""A controller of an older release is tried again after so long."""
+"""Pause before the next try at a controller of an older release."""
 
 _logger = structlog.get_logger()
 
@@ -54,11 +54,11 @@ class InspectionStream:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to answer; returns at once."""
+        """Start answering; returns at once."""
         self._task = asyncio.create_task(self._run(), name="inspection")
 
     async def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -75,7 +75,7 @@ class InspectionStream:
                 if error.status is GrpcStatus.UNIMPLEMENTED:
                     wait_s = _OLD_CONTROLLER_S
             except InconsistentClusterIdError:
-                wait_s = OTHER_CLUSTER_S  # the follower says it in the log
+                wait_s = OTHER_CLUSTER_S  # the follower logs it
             except (StatusError, StreamClosedError):
                 pass  # the stream is opened anew, perhaps at another controller
             await asyncio.sleep(wait_s)
@@ -105,7 +105,7 @@ class InspectionStream:
         try:
             answer = await self._answer(question)
         except Exception as error:
-            _logger.exception("a question of the controller could not be answered")
+            _logger.exception("an inspection of the controller could not be answered")
             answer = InspectAnswer(trouble=f"it failed at this: {error!r}")
         answer.number = question.number
         with contextlib.suppress(StatusError, RpcError, StreamClosedError):  # whoever receives finds that out, too

@@ -23,8 +23,8 @@ class BrokerRegistrar:
 
     Args:
         channel: to the controller.
-        report: what the replica says of itself now.
-        on_group: called with each state of its group that the controller sends.
+        report: returns the replica's current report.
+        on_group: called with each state of its group from the controller.
         random_source: when it is tried again.
         heartbeat_s: how often it reports, in seconds.
     """
@@ -44,7 +44,7 @@ class BrokerRegistrar:
         self._random = random_source
         self._heartbeat_s = heartbeat_s
         self._refusal: InconsistentClusterIdError | None = None
-        """The refusal of this replica by a controller of another cluster; None if none refuses it."""
+        """Refusal of this replica by a controller of another cluster; None without one."""
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -108,8 +108,8 @@ class BrokerRegistrar:
             self._refusal = error
             return error.message
         except StatusError as error:
-            if error.code == Code.HA_NOT_AVAILABLE:  # another one leads, or will: all of that is as it should be
-                _logger.info("this controller does not lead, asking the next", reason=str(error))
+            if error.code == Code.HA_NOT_AVAILABLE:  # another one leads, or will: as expected
+                _logger.info("this controller does not lead, trying the next", reason=str(error))
             else:
                 _logger.error("the controller refuses this broker", reason=str(error))
             return str(error)
@@ -123,7 +123,7 @@ class BrokerRegistrar:
         return "the controller ended the stream"
 
     async def _beat(self, stream: ClientStream[BrokerGroup, ReplicaReport]) -> None:
-        """Report again and again; whoever receives finds out when the stream ends."""
+        """Report periodically; the receiver notices the end of the stream."""
         with contextlib.suppress(StatusError, RpcError, StreamClosedError):
             while True:
                 try:

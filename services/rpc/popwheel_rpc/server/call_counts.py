@@ -6,7 +6,7 @@ from typing import Final
 from popwheel_rpc.status import GrpcStatus
 
 BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)
-"""Upper bounds of how long calls take."""
+"""Upper bounds of the histogram of call durations."""
 
 
 class PathCounts:
@@ -22,7 +22,7 @@ class PathCounts:
 
 
 class CallCounts:
-    """An `RpcObserver` that counts; `popwheel_rpc.server.metrics` shows what."""
+    """`RpcObserver` that counts; `popwheel_rpc.server.metrics` shows the counts."""
 
     def __init__(self) -> None:
         self.connections = 0

@@ -1,10 +1,10 @@
-"""The end of a call that is sent a moment later, because its caller has not said anything yet.
+"""Delayed end of a call whose caller has not sent a message yet.
 
 RFC 9113, 8.1 lets a server answer before it has the whole request and then reset the stream with NO_ERROR; the servers
-of grpc-core and grpc-go do that at once, as this one does once the caller has spoken. But grpc-core's client closes its
-own direction when it reads the end of the answer, reset or not, and grpcio's asyncio client takes a write that fails
-after that for the outcome of the call: "Internal error from Core" in place of the status (grpc/grpc issue 36066). So a
-status waits for the first message, which as a rule is on its way already.
+of grpc-core and grpc-go do that at once, as this one does once the caller has sent a message. But grpc-core's client
+closes its own direction when it reads the end of the answer, reset or not, and grpcio's asyncio client takes a write
+that fails after that for the outcome of the call: "Internal error from Core" in place of the status (grpc/grpc issue
+36066). So a status waits for the first message, which as a rule is on its way already.
 """
 
 from typing import Final
@@ -22,16 +22,16 @@ DELAYED_ENDS_MAX: Final = 1_000
 
 
 class DelayedEnd:
-    """Keeps the end of a call back until its caller has sent a whole message, has no more to send, or takes too long.
+    """Delays the end of a call until its caller has sent a whole message, has no more to send, or takes too long.
 
-    Stands where a `ServerCall` would; what the caller sends is let go.
+    Takes the place of a `ServerCall`, and discards what the caller sends.
 
     Args:
         connection: where the call came in.
         stream_id: its stream.
         end: headers that end the answer: trailers, or all of it.
         deadline: when it is sent in any case, in seconds of the monotonic clock.
-        begun: what has come of the first message.
+        begun: the received part of the first message.
     """
 
     __slots__ = ("_connection", "_end", "_got_bytes", "_prefix", "_step", "_stream_id", "counted_bytes")
@@ -57,11 +57,11 @@ class DelayedEnd:
 
     def ended(self) -> None:
         """Send the end now."""
-        tell_end(self._connection, self._stream_id, self._end)
+        send_end(self._connection, self._stream_id, self._end)
         self.abandon()
 
     def abandon(self) -> None:
-        """The caller has gone, or knows the end."""
+        """Forget the call: its caller has gone, or knows the end."""
         server = self._connection.server
         if self._step is not None:
             server.deadlines.forget(self._step, self)
@@ -70,12 +70,12 @@ class DelayedEnd:
         self._connection.call_ended(self._stream_id)
 
     def expired(self) -> None:
-        """The caller has taken too long."""
+        """Send the end: the caller has taken too long."""
         self._step = None
         self.ended()
 
     def refuse(self, error: RpcError) -> None:
-        """The server is shutting down, or is short of memory."""
+        """Send the end: the server is shutting down, or is short of memory."""
         self.ended()
 
     def flushed(self) -> None:
@@ -85,8 +85,8 @@ class DelayedEnd:
         """Do nothing: nothing waits for this."""
 
 
-def tell_end(connection: Carrier, stream_id: int, end: bytes) -> None:
-    """Send the end of an answer, behind all that waits on its stream."""
+def send_end(connection: Carrier, stream_id: int, end: bytes) -> None:
+    """Send the end of an answer, behind the data that waits on its stream."""
     http2 = connection.http2
     if http2.is_blocked(stream_id):
         http2.send_data(stream_id, b"", trailers=end)

@@ -1,4 +1,4 @@
-"""The same services on grpcio's asyncio server (`transport: grpcio`): a second opinion on our own transport.
+"""Server on grpcio's asyncio server (`transport: grpcio`), to compare with our own transport.
 
 Plain text only: grpcio cannot serve TLS and plain text on one port. Of the limits it keeps the message size and the
 number of streams; the rest are its own.
@@ -27,11 +27,11 @@ _CANCELLATION_DELAY_S = 0.01
 
 
 class GrpcioServer:
-    """Starts, serves and stops like `popwheel_rpc.server.server.Server`.
+    """Server with the interface of `popwheel_rpc.server.server.Server`.
 
     Args:
         services: one service or several; no method may be in two of them.
-        limits: message size and streams are kept.
+        limits: of these only message size and number of streams apply.
         observer: notified of calls.
         clock: the machine's if not given.
     """
@@ -57,9 +57,9 @@ class GrpcioServer:
         Raises:
             OSError: the address is taken or not ours.
         """
-        # Its library writes to standard error itself, and would wait there for a reader that hangs.
+        # Its library writes to standard error itself, and would block there if the reader hangs.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        # Imported here: it takes longer to load than all the rest of a server, and few need it.
+        # Imported late: slower to load than the rest of a server, and rarely used.
         import grpc
 
         server = grpc.aio.server(
@@ -158,7 +158,7 @@ class _GrpcioStream:
         data = await self._context.read()
         if data is not grpc.aio.EOF:
             return _decode(self._route, data)
-        # A call that is cancelled reads as ended, too; which of the two it was, grpcio knows a moment later.
+        # A cancelled call reads as ended, too; grpcio distinguishes them a moment later.
         await asyncio.sleep(_CANCELLATION_DELAY_S)
         if self._context.cancelled():
             raise StreamClosedError("the caller has cancelled the call or gone away")
@@ -192,5 +192,5 @@ async def _abort(context: Any, status: GrpcStatus, error: StatusError | RpcError
 
 
 def _peer(context: Any) -> str:
-    """`ipv4:127.0.0.1:40312` as `Call.peer` has it."""
+    """Return `ipv4:127.0.0.1:40312` in the form of `Call.peer`."""
     return unquote(context.peer()).partition(":")[2]

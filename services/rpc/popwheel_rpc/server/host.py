@@ -1,4 +1,4 @@
-"""A server and a connection as far as what stands on them knows them: connections know `Host`, calls know `Carrier`."""
+"""Interfaces between layers: `Host` is the server for its connections, `Carrier` the connection for its calls."""
 
 import asyncio
 import datetime
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class Host:
-    """State that all connections of a server share, and the list of them; its arguments are explained at `Server`."""
+    """Shared state of a server's connections, and their list; see `Server` for the arguments."""
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Host:
         return True
 
     def dismiss(self, connection: "Carrier") -> None:
-        """A connection's socket is closed; it is forgotten when its last handler has ended."""
+        """Forget a connection whose socket is closed, once its last handler has ended."""
         self.observer.connection_closed()
         if not connection.busy:
             self._connections.discard(connection)
             self._notice_quiet()
 
     def handler_ended(self, connection: "Carrier") -> None:
-        """A handler that nobody waited for any more has ended."""
+        """Record the end of a handler that outlived its call."""
         if connection.lost and not connection.busy:
             self._connections.discard(connection)
             self._notice_quiet()
 
     def tls_context(self) -> ssl.SSLContext:
-        """The context for a client that speaks TLS."""
+        """Return the TLS context for a client."""
         if self._tls is not None:
             return self._tls()
         if self._self_signed is None:
-            from popwheel_rpc.socket.certificates import self_signed_context  # few need what it loads
+            from popwheel_rpc.socket.certificates import self_signed_context  # imported late: rarely needed
 
             now = datetime.datetime.fromtimestamp(self.clock.wall_ms() / 1000, datetime.UTC)
             self._self_signed = self_signed_context(now)
@@ -109,14 +109,14 @@ class Carrier(Endpoint, Holder):
         self.received_bytes = 0
         """Bytes received that its calls retain."""
 
-    # What calls say
+    # Reports of calls
 
     def answered(self) -> None:
-        """A unary call has its answer: write it now if it is the last, else with those that this turn may bring."""
+        """Write the answer of a unary call: now if it is the last one, else with the others of this turn."""
         raise NotImplementedError
 
     def call_ended(self, stream_id: int) -> None:
-        """A call is over as far as its caller is concerned."""
+        """Record that a call is over for its caller."""
         raise NotImplementedError
 
     def end_later(self, stream_id: int, end: bytes, since: float, begun: bytes = b"") -> None:
@@ -126,23 +126,23 @@ class Carrier(Endpoint, Holder):
             stream_id: its stream.
             end: headers that end the answer.
             since: when the call came in, in seconds of the monotonic clock.
-            begun: what has come of the first message.
+            begun: the received part of the first message.
         """
         raise NotImplementedError
 
     def lingering_began(self, call: object) -> None:
-        """A call is over and its handler is not yet."""
+        """Record that a call is over, but its handler still runs."""
         raise NotImplementedError
 
     def lingering_ended(self, call: object) -> None:
         """Record that its handler has ended, too."""
         raise NotImplementedError
 
-    # What the server says
+    # Commands of the server
 
     @property
     def busy(self) -> bool:
-        """True while a call is under way, or a handler still runs."""
+        """True while a call is in flight, or a handler still runs."""
         raise NotImplementedError
 
     def check(self, now: float) -> None:
@@ -150,11 +150,11 @@ class Carrier(Endpoint, Holder):
         raise NotImplementedError
 
     def go_away(self) -> None:
-        """Begin to close well (`Connection.go_away`); the socket closes after the last call."""
+        """Begin a graceful close (`Connection.go_away`); the socket closes after the last call."""
         raise NotImplementedError
 
     def refuse_streams(self) -> None:
-        """Take no call any more; the socket closes after the last one under way."""
+        """Accept no more calls; the socket closes after the last one in flight."""
         raise NotImplementedError
 
     def end_calls(self, error: RpcError) -> None:

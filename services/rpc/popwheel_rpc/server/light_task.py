@@ -1,4 +1,4 @@
-"""A coroutine that runs without a Task: its first step at once, every later one when what it waits for is done."""
+"""Execution of a coroutine without a Task: its first step at once, the others as its futures complete."""
 
 import asyncio
 from asyncio import CancelledError, current_task
@@ -12,7 +12,7 @@ Done = Callable[[Any, Exception | CancelledError | None], None]
 
 
 class LightTask:
-    """Runs one handler, for less than half of what an `asyncio.Task` costs; for nothing if it never suspends.
+    """Runs one handler for less than half of the cost of an `asyncio.Task`, and for none if it never suspends.
 
     While it runs it is `asyncio.current_task()`, and it has what `asyncio.timeout`, `asyncio.wait_for` and
     `asyncio.TaskGroup` ask of the current task: cancel, uncancel, cancelling. It has context variables of its
@@ -56,7 +56,7 @@ class LightTask:
         self._context.run(self._step)
 
     def start_within(self) -> None:
-        """Take the first step inside that of the task which runs now, if one does; it goes on afterwards."""
+        """Take the first step inside the step of the running task, if there is one, which continues afterwards."""
         outer = current_task(self._loop)
         if outer is None:
             self.start()
@@ -81,7 +81,7 @@ class LightTask:
         return self._cancel_requests
 
     def uncancel(self) -> int:
-        """Take one cancellation back, as `asyncio.timeout` does with its own."""
+        """Undo one cancellation, as `asyncio.timeout` does with its own."""
         if self._cancel_requests > 0:
             self._cancel_requests -= 1
         return self._cancel_requests
@@ -91,7 +91,7 @@ class LightTask:
         return self.ended
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop it runs on."""
+        """Return the loop that it runs on."""
         return self._loop
 
     def _step(self, waited: object = None) -> None:
@@ -106,11 +106,11 @@ class LightTask:
                 fault, self._fault = self._fault, None
                 yielded = self._coroutine.throw(fault)
             else:
-                # A future's own __await__ raises its exception, so there is nothing to hand in.
+                # A future's own __await__ raises its exception, so there is nothing to pass in.
                 yielded = self._coroutine.send(None)
         except StopIteration as stop:
             result, error = stop.value, None
-        except (Exception, CancelledError) as raised:  # noqa: BLE001 - handed to `done`, which answers for it
+        except (Exception, CancelledError) as raised:  # noqa: BLE001 - passed to `done`, which handles it
             result, error = None, raised
         else:
             self._wait(yielded)

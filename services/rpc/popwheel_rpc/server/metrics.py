@@ -27,34 +27,36 @@ class RpcMetrics(Collector):
         registry.register(self)
 
     def read_from(self, totals: Totals) -> None:
-        """Show what a server's connections hold together."""
+        """Show the memory of all connections of a server."""
         self._totals = totals
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        yield GaugeMetricFamily("popwheel_rpc_connections", "Connections that are open", value=self.counts.connections)
+        """Return the metrics as they are now."""
+        yield GaugeMetricFamily("popwheel_rpc_connections", "Open connections", value=self.counts.connections)
         yield CounterMetricFamily(
-            "popwheel_rpc_connections_opened", "Connections that were opened", value=self.counts.connections_total
+            "popwheel_rpc_connections_opened", "Opened connections", value=self.counts.connections_total
         )
         if self._totals is not None:
             yield GaugeMetricFamily(
                 "popwheel_rpc_received_bytes",
-                "Bytes held of requests that are not whole, or not taken by their handlers yet",
+                "Buffered bytes of requests that are incomplete or not taken by their handlers yet",
                 value=self._totals.received_bytes,
             )
             yield GaugeMetricFamily(
-                "popwheel_rpc_unsent_bytes", "Bytes that readers have not taken yet", value=self._totals.unsent_bytes
+                "popwheel_rpc_unsent_bytes",
+                "Bytes of answers that clients have not read yet",
+                value=self._totals.unsent_bytes,
             )
-        in_flight = GaugeMetricFamily("popwheel_rpc_calls_in_flight", "Handlers that run", labels=["path"])
-        calls = CounterMetricFamily("popwheel_rpc_calls", "Calls that have ended", labels=["path", "status"])
-        seconds = HistogramMetricFamily("popwheel_rpc_call_seconds", "How long calls took", labels=["path"])
+        in_flight = GaugeMetricFamily("popwheel_rpc_calls_in_flight", "Running handlers", labels=["path"])
+        calls = CounterMetricFamily("popwheel_rpc_calls", "Ended calls", labels=["path", "status"])
+        seconds = HistogramMetricFamily("popwheel_rpc_call_seconds", "Duration of calls", labels=["path"])
         for path, counts in self.counts.paths.items():
             in_flight.add_metric([path], counts.in_flight)
             for status in GrpcStatus:
                 if counts.statuses[status]:
                     calls.add_metric([path, status.name], counts.statuses[status])
             seconds.add_metric([path], _cumulative(counts.buckets), counts.seconds)
-        limits = CounterMetricFamily("popwheel_rpc_limit_hits", "How often a limit was gone past", labels=["limit"])
+        limits = CounterMetricFamily("popwheel_rpc_limit_hits", "Violations of a limit", labels=["limit"])
         for name, count in self.counts.limits.items():
             limits.add_metric([name], count)
         yield in_flight

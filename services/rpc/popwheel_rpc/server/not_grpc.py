@@ -9,7 +9,7 @@ from popwheel_rpc.status import RpcError
 
 
 class NotGrpc:
-    """Waits for the end of the request and answers 415; stands where a `ServerCall` would.
+    """Waits for the end of the request and answers 415; takes the place of a `ServerCall`.
 
     Args:
         connection: where it came in.
@@ -51,11 +51,11 @@ class NotGrpc:
         """Do nothing: nothing waits for this."""
 
     def abandon(self) -> None:
-        """The client has gone, or has its answer."""
+        """Forget the request: its client has gone, or has its answer."""
         self._connection.received_bytes -= self.counted_bytes
         self.counted_bytes = 0
         self._connection.call_ended(self._stream_id)
 
     def refuse(self, error: RpcError) -> None:
-        """The server is shutting down: the error would mean nothing to this client."""
+        """End the request as the server shuts down, without the error, which only a gRPC client would understand."""
         self.ended()

@@ -9,16 +9,16 @@ class RpcObserver(Protocol):
     """Observer of a server; called often, so it must be quick."""
 
     def connection_opened(self) -> None:
-        """A client has connected."""
+        """Observe that a client has connected."""
 
     def connection_closed(self) -> None:
-        """A connection is gone."""
+        """Observe that a connection has closed."""
 
     def call_started(self, path: str) -> None:
-        """A handler begins; only paths that are served come here."""
+        """Observe that a handler begins; only served paths are reported."""
 
     def call_ended(self, path: str, status: GrpcStatus, seconds: float) -> None:
-        """A handler has ended.
+        """Observe that a handler has ended.
 
         Args:
             path: `/service/method`.
@@ -27,11 +27,11 @@ class RpcObserver(Protocol):
         """
 
     def limit_hit(self, name: str) -> None:
-        """Someone went past a limit; `name` is the field of `popwheel_rpc.limits.Limits`."""
+        """Observe that a limit was exceeded; `name` is the field of `popwheel_rpc.limits.Limits`."""
 
 
 class SilentObserver:
-    """Listens to nothing."""
+    """Observer that ignores all events."""
 
     def connection_opened(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The gRPC server: listens, and hands what comes in to the handlers of its services; plain or TLS on the same port."""
+"""The gRPC server: listens, and passes calls to the handlers of its services; plain or TLS on the same port."""
 
 import asyncio
 import ssl
@@ -22,8 +22,8 @@ _BACKLOG = 1024
 class Server(Host):
     """Serves methods over HTTP/2 on one port, in the loop's own thread (DESIGN 4, "What carries the calls").
 
-    A handler starts within the callback that brought its request and runs there until it first waits for something;
-    what holds for it then, see `popwheel_rpc.server.light_task.LightTask`. It is cancelled when its caller cancels,
+    A handler starts within the callback that received its request and runs there until it first suspends;
+    see `popwheel_rpc.server.light_task.LightTask` for its further steps. It is cancelled when its caller cancels,
     goes away, or its deadline passes.
 
     Args:
@@ -33,8 +33,8 @@ class Server(Host):
         plain: whether callers without TLS are served.
         observer: notified of connections, calls and limits.
         clock: the machine's if not given.
-        authority: `host:port` by which all callers know this server; who means another one has come to the wrong place.
-            Empty: anybody may ask.
+        authority: `host:port` by which all callers know this server; calls that name another one are refused.
+            Empty: all are served.
 
     Raises:
         ValueError: a method is in two services.
@@ -83,7 +83,7 @@ class Server(Host):
         self._check_timer = loop.call_later(self._check_every_s, self._check)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections or calls, and give calls under way `grace_s` seconds to end; then end them.
+        """Accept no more connections or calls, and give calls in flight `grace_s` seconds to end; then end them.
 
         Clients are notified with GOAWAY, in two steps, so that calls on their way here are still taken. Calls that do
         not end in time end with UNAVAILABLE.

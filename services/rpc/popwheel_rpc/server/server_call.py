@@ -1,4 +1,4 @@
-"""One call as a server has it: from its headers to its trailers, whatever comes in between."""
+"""One call at a server, from its headers to its trailers."""
 
 import asyncio
 from collections import deque
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 _RESPONSE_FIELDS: tuple[hpack.Field, ...] = ((b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE))
 
 OPEN_CALL_BYTES = 1024
-"""Memory counted for a call until its first message is whole, beside its headers: the objects that it consists of."""
+"""Memory counted for a call until its first message is whole, beside its headers: its objects."""
 
 _WAITING_MESSAGE_BYTES = 64
 """Memory counted for a message that waits for its handler, beside its own bytes."""
@@ -33,7 +33,7 @@ _QUIET_ERRORS = (asyncio.CancelledError, StreamClosedError, StatusError, RpcErro
 
 
 class ServerCall:
-    """Base of both kinds of call: deadline, cancellation, and how they end.
+    """Base of both kinds of call: deadline, cancellation, and end.
 
     Args:
         connection: where it came in.
@@ -45,12 +45,12 @@ class ServerCall:
     """
 
     __slots__ = (
+        "_buffered",
         "_connection",
         "_deadline_step",
         "_handler",
         "_head",
         "_headers_sent",
-        "_held",
         "_method",
         "_over",
         "_reader",
@@ -83,28 +83,28 @@ class ServerCall:
         self._started = 0.0
         self._headers_sent = False
         self._over = False
-        # For flow control, and what the server's total counts for it: headers and objects, too.
-        self._held = 0
+        # For flow control; and for the server's total, which includes headers and objects.
+        self._buffered = 0
         self.counted_bytes = head.list_bytes + OPEN_CALL_BYTES
         connection.received_bytes += self.counted_bytes
         self._status = GrpcStatus.CANCELLED
 
     def data(self, event: DataReceived) -> None:
-        """Data of the caller came in."""
+        """Process data of the caller."""
         raise NotImplementedError
 
     def ended(self) -> None:
-        """The caller's direction ended without further data."""
+        """Process the end of the caller's direction, without further data."""
         raise NotImplementedError
 
     def flushed(self) -> None:
         """Continue: all data that waited for the stream's window was sent."""
 
     def resumed(self) -> None:
-        """The transport takes bytes again."""
+        """Continue: the transport accepts bytes again."""
 
     def _run(self, argument: Any) -> None:
-        """Start the handler; what it answers is dealt with in `_done`."""
+        """Start the handler; its result is processed in `_done`."""
         connection = self._connection
         self._started = connection.now
         connection.server.observer.call_started(self._head.path)
@@ -116,7 +116,7 @@ class ServerCall:
 
     def _done(self, result: Any, error: BaseException | None) -> None:
         connection = self._connection
-        # Call and task know each other: parted here, they need no garbage collector.
+        # Call and task refer to each other: separated here, they need no garbage collector.
         self._task = None
         if self._over:
             # Its caller got an answer already, or is gone.
@@ -166,13 +166,13 @@ class ServerCall:
         self._connection.http2.send_data(self.stream_id, b"", trailers=trailers)
 
     def refuse(self, error: RpcError) -> None:
-        """End the call with an error before its handler began, or over its head."""
+        """End the call with an error before its handler began, or in place of its result."""
         self._fail(error)
         self._end()
         self._cancel()
 
     def abandon(self) -> None:
-        """The caller has gone or has cancelled: stop the handler."""
+        """Stop the handler: the caller has gone or has cancelled."""
         self._end()
         self._cancel()
 
@@ -189,9 +189,9 @@ class ServerCall:
         self._release()
         self._connection.call_ended(self.stream_id)
 
-    def _count(self, held: int, counted: int) -> None:
+    def _count(self, buffered: int, counted: int) -> None:
         """Add bytes to this call's memory, and to the server's total."""
-        self._held += held
+        self._buffered += buffered
         self.counted_bytes += counted
         self._connection.received_bytes += counted
 
@@ -200,12 +200,12 @@ class ServerCall:
         connection = self._connection
         connection.received_bytes -= self.counted_bytes
         self.counted_bytes = 0
-        if self._held:
-            connection.http2.release(self.stream_id, self._held)
-            self._held = 0
+        if self._buffered:
+            connection.http2.release(self.stream_id, self._buffered)
+            self._buffered = 0
 
     def expired(self) -> None:
-        """The deadline has passed."""
+        """End the call as its deadline has passed."""
         if not self._over:
             self._deadline_step = None
             self.refuse(RpcError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
@@ -266,7 +266,7 @@ class UnaryCall(ServerCall):
             if self._message is not None:
                 raise RpcError(GrpcStatus.INTERNAL, "more than one message for a method that takes one")
             self._message = message
-        if self._connection.http2.held_bytes > limits.held_bytes_max - limits.connection_window_bytes:
+        if self._connection.http2.buffered_bytes > limits.buffered_bytes_max - limits.connection_window_bytes:
             self._connection.server.observer.limit_hit("receive_buffer_bytes_max")
             raise RpcError(GrpcStatus.UNAVAILABLE, "too many unfinished messages on this connection; try again")
 
@@ -313,7 +313,7 @@ class StreamCall(ServerCall):
         self._reader = MessageReader(connection.limits.message_bytes_max)
         self._messages: deque[bytes] = deque()
         self._opening_bytes = self.counted_bytes
-        # Whether the caller had said nothing when its handler ended; then its trailers.
+        # Trailers, if the caller had not sent anything when its handler ended.
         self._silent = False
         self._kept_end: bytes | None = None
         self._caller_ended = False
@@ -331,7 +331,7 @@ class StreamCall(ServerCall):
         self._connection.flush_soon()
         self._run(self)
 
-    # What the connection says
+    # Events of the connection
 
     def data(self, event: DataReceived) -> None:
         assert self._reader is not None
@@ -364,7 +364,7 @@ class StreamCall(ServerCall):
             self._wake_senders()
 
     def _done(self, result: Any, error: BaseException | None) -> None:
-        # Nothing taken, nothing there to be taken, and no end: the caller has not said anything yet.
+        # Nothing taken, nothing waiting, and no end: the caller has not sent anything yet.
         self._silent = bool(self._opening_bytes) and not (self._messages or self._caller_ended)
         super()._done(result, error)
 
@@ -393,10 +393,10 @@ class StreamCall(ServerCall):
                 sender.set_result(None)
         self._senders.clear()
 
-    # What the handler says
+    # Calls of the handler
 
     async def receive(self) -> Any | None:
-        """The caller's next message, None when it has ended its direction; `StreamClosedError` when it is gone."""
+        """Return the caller's next message, None after the end of its direction; `StreamClosedError` if it is gone."""
         while not self._messages:
             if self._over:
                 raise StreamClosedError("the caller has cancelled the call or gone away")
@@ -412,7 +412,7 @@ class StreamCall(ServerCall):
         self._count(-size, -size - _WAITING_MESSAGE_BYTES - self._opening_bytes)
         self._opening_bytes = 0
         self._connection.http2.release(self.stream_id, size)
-        if not self._messages and self._held:
+        if not self._messages and self._buffered:
             self._connection.http2.collect(self.stream_id)
         self._connection.flush_soon()
         try:

@@ -19,7 +19,7 @@ from popwheel_rpc.http2.events import (
     StreamRefused,
     StreamReset,
 )
-from popwheel_rpc.server.delayed_end import DELAYED_ENDS_MAX, PATIENCE_S, DelayedEnd, tell_end
+from popwheel_rpc.server.delayed_end import DELAYED_ENDS_MAX, PATIENCE_S, DelayedEnd, send_end
 from popwheel_rpc.server.host import Carrier, Host
 from popwheel_rpc.server.not_grpc import NotGrpc
 from popwheel_rpc.server.server_call import ServerCall, StreamCall, UnaryCall
@@ -39,7 +39,7 @@ _STALLED_S = 3.0
 class ServerConnection(Carrier):
     """A client's connection to a `Server`.
 
-    What comes in during one turn of the loop is answered by one write: handlers that do not wait have answered by
+    Data received in one turn of the loop is answered by one write: handlers that do not suspend have answered by
     the end of `data_received`, all others join the write of the turn in which they end. The last answer that is due
     is written at once. Handlers of streams start at the end of `data_received`: as a rule they need not wait for their
     first message then.
@@ -54,19 +54,19 @@ class ServerConnection(Carrier):
         self._ready = False
         self._calls: dict[int, ServerCall | NotGrpc | DelayedEnd] = {}
         self._opened: list[StreamCall] = []
-        """Calls whose handlers start when all that came in with their headers has been processed."""
+        """Calls whose handlers start when the data received with their headers has been processed."""
         self._unary_calls = 0
         self._lingering: set[object] = set()
-        self._opened_at = self._heard_at = self._last_call_at = self._taken_at = self.now
+        self._opened_at = self._last_received_at = self._last_call_at = self._taken_at = self.now
         self._closing_at: float | None = None
         self._pinged_at: float | None = None
         self._taken_bytes = 0
-        # What of the bytes that its calls hold, and of unsent ones, is part of the server's totals.
-        self._received_told = 0
-        self._unsent_told = 0
+        # The share of this connection in the server's totals, as last reported.
+        self._received_reported = 0
+        self._unsent_reported = 0
         self._let_go = False
 
-    # What the loop says
+    # Callbacks of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -81,9 +81,9 @@ class ServerConnection(Carrier):
         for call in list(self._calls.values()):
             call.abandon()
         totals = self.server.totals
-        totals.received_bytes -= self._received_told
-        totals.unsent_bytes -= self._unsent_told
-        self._received_told = self._unsent_told = 0
+        totals.received_bytes -= self._received_reported
+        totals.unsent_bytes -= self._unsent_reported
+        self._received_reported = self._unsent_reported = 0
         self.server.dismiss(self)
 
     def resume_writing(self) -> None:
@@ -92,7 +92,7 @@ class ServerConnection(Carrier):
             call.resumed()
 
     def data_received(self, data: bytes) -> None:
-        self.now = self._heard_at = self.clock.monotonic()
+        self.now = self._last_received_at = self.clock.monotonic()
         if not self._detected and not self._detect(data[0]):
             return
         self._receiving = True
@@ -109,15 +109,15 @@ class ServerConnection(Carrier):
             self._close()
         finally:
             self._receiving = False
-        held = self.received_bytes + self.http2.unfinished_bytes
-        if held != self._received_told or self._tls is not None:
-            self._tell_received()
+        buffered = self.received_bytes + self.http2.unfinished_bytes
+        if buffered != self._received_reported or self._tls is not None:
+            self._report_received()
         self._flush_received()
         if not self._calls and self.http2.refusing:
             self._close_if_idle()
 
     def _detect(self, first_byte: int) -> bool:
-        """The first byte of a connection tells TLS, which begins with a handshake record, from plain HTTP/2.
+        """Distinguish TLS, which begins with a handshake record, from plain HTTP/2 by the first byte.
 
         Returns:
             Whether the caller is served; else the connection is closed.
@@ -132,7 +132,7 @@ class ServerConnection(Carrier):
         self.http2.start()
         return True
 
-    # What comes in
+    # Received events
 
     def _dispatch(self, event: Event) -> None:
         kind = event.__class__
@@ -168,7 +168,7 @@ class ServerConnection(Carrier):
                     GrpcStatus.RESOURCE_EXHAUSTED,
                     f"the headers are longer than the {self.limits.header_list_bytes_max} bytes allowed",
                 )
-                tell_end(self, stream_id, _refusal(error))
+                send_end(self, stream_id, _refusal(error))
             case StreamRefused(limit):
                 self.server.observer.limit_hit(limit)
             case PingAcknowledged(opaque):
@@ -191,7 +191,7 @@ class ServerConnection(Carrier):
             return
         if self.server.authority and head.authority != self.server.authority:
             self._refuse(event, RpcError(GrpcStatus.UNAVAILABLE, f"this is {self.server.authority}"))
-            self.go_away()  # so that the caller looks the name up anew
+            self.go_away()  # so that the caller resolves the name anew
             return
         route = self.server.routes.get(head.path)
         if route is None:
@@ -218,19 +218,19 @@ class ServerConnection(Carrier):
             unary.ended()
 
     def _begin_opened(self) -> None:
-        """Start the handlers of streams: as a rule their first message is there, so none of them waits for it."""
+        """Start the handlers of streams; as a rule their first message has arrived by now."""
         opened, self._opened = self._opened, []
         for stream in opened:
-            if self._transport is not None and not self._transport.is_closing():  # else nobody would be answered
+            if self._transport is not None and not self._transport.is_closing():  # else the call would get no answer
                 stream.begin()
 
     def _refuse(self, event: RequestReceived, error: RpcError) -> None:
         if event.ended:
-            tell_end(self, event.stream_id, _refusal(error))
+            send_end(self, event.stream_id, _refusal(error))
         else:
             self.end_later(event.stream_id, _refusal(error), self.now)
 
-    # What calls say
+    # Reports of calls
 
     def answered(self) -> None:
         if self._unary_calls > 1:
@@ -252,7 +252,7 @@ class ServerConnection(Carrier):
         if self.server.delayed_ends < DELAYED_ENDS_MAX and self.clock.monotonic() < deadline:
             self._calls[stream_id] = DelayedEnd(self, stream_id, end, deadline, begun)
         else:
-            tell_end(self, stream_id, end)
+            send_end(self, stream_id, end)
 
     def lingering_began(self, call: object) -> None:
         self._lingering.add(call)
@@ -264,55 +264,55 @@ class ServerConnection(Carrier):
         self.server.handler_ended(self)
 
     def flush(self) -> None:
-        """Write what is to be sent now; a client for whom too much waits is let go."""
+        """Write the queued frames now; close the connection if too much waits for its client."""
         super().flush()
         if self._transport is not None:
             unsent = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
-            if unsent != self._unsent_told:
-                self._tell_unsent()
+            if unsent != self._unsent_reported:
+                self._report_unsent()
                 if unsent > self.limits.backlog_bytes_max:
                     self.abort_for("send_buffer_bytes_max")
 
-    # What it holds of the server's memory
+    # Its share of the server's memory
 
     @property
     def received_total(self) -> int:
         if self._transport is None or self._let_go:
-            self._received_told = 0
+            self._received_reported = 0
         else:
             encrypted = 0 if self._tls is None else self._tls.unfinished_bytes
-            self._received_told = self.received_bytes + self.http2.unfinished_bytes + encrypted
-        return self._received_told
+            self._received_reported = self.received_bytes + self.http2.unfinished_bytes + encrypted
+        return self._received_reported
 
     @property
     def unsent_total(self) -> int:
         if self._transport is None or self._let_go:
-            self._unsent_told = 0
+            self._unsent_reported = 0
         else:
-            self._unsent_told = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
-        return self._unsent_told
+            self._unsent_reported = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
+        return self._unsent_reported
 
     @property
     def stalled(self) -> bool:
         """True if the client has read nothing for a while, though data waits for it."""
         return self.clock.monotonic() - self._taken_at > _STALLED_S
 
-    def _tell_received(self) -> None:
+    def _report_received(self) -> None:
         totals = self.server.totals
-        told = self._received_told
-        totals.received_bytes += self.received_total - told
+        before = self._received_reported
+        totals.received_bytes += self.received_total - before
         if totals.received_bytes > totals.received_bytes_max:
             totals.relieve_received()
 
-    def _tell_unsent(self) -> None:
+    def _report_unsent(self) -> None:
         totals = self.server.totals
-        told = self._unsent_told
-        totals.unsent_bytes += self.unsent_total - told
+        before = self._unsent_reported
+        totals.unsent_bytes += self.unsent_total - before
         if totals.unsent_bytes > totals.unsent_bytes_max:
             totals.relieve_unsent()
 
     def shed(self, count: int) -> int:
-        """Let go of unfinished calls, the largest first, until `count` bytes are free.
+        """Cancel unfinished calls, the largest first, until `count` bytes are free.
 
         Without such calls the connection is closed for the frames that it has not finished.
 
@@ -383,10 +383,10 @@ class ServerConnection(Carrier):
             return
         unread = self._transport.get_write_buffer_size()
         taken = self.sent_bytes - unread
-        self._tell_received()  # handlers have taken messages since
+        self._report_received()  # handlers have taken messages since
         unsent = unread + self.http2.outbox.queued_bytes
-        if unsent != self._unsent_told:
-            self._tell_unsent()
+        if unsent != self._unsent_reported:
+            self._report_unsent()
         if taken != self._taken_bytes or not unsent:
             self._taken_bytes = taken
             self._taken_at = now
@@ -400,7 +400,7 @@ class ServerConnection(Carrier):
         if self._pinged_at is not None:
             if now - self._pinged_at > limits.keepalive_timeout_s:
                 self.abort_for("keepalive_timeout_s")
-        elif limits.keepalive_interval_s and now - self._heard_at > limits.keepalive_interval_s:
+        elif limits.keepalive_interval_s and now - self._last_received_at > limits.keepalive_interval_s:
             self._pinged_at = now
             self.http2.ping(_KEEPALIVE_PING)
             self.flush()
@@ -413,6 +413,6 @@ def _counted_bytes(call: ServerCall | NotGrpc | DelayedEnd) -> int:
 
 
 def _refusal(error: RpcError) -> bytes:
-    """An answer that is nothing but an error."""
+    """Return the headers of an answer that is only an error."""
     fields = [(b":status", b"200"), (b"content-type", grpc_messages.CONTENT_TYPE)]
     return hpack.encode([*fields, *grpc_messages.trailers_of_error(error)])

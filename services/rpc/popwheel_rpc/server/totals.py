@@ -1,4 +1,4 @@
-"""Memory of all connections of a server, and which of them must free some when it is too much (invariant M1)."""
+"""Memory of all connections of a server, and which of them must free some past a limit (invariant M1)."""
 
 from collections.abc import Collection
 from typing import Final, Protocol
@@ -6,10 +6,10 @@ from typing import Final, Protocol
 from popwheel_rpc.limits import Limits
 
 RECEIVED: Final = "receive_total_bytes_max"
-"""Name of the limit of what was received and is not finished."""
+"""Name of the limit of received bytes of unfinished requests."""
 
 UNSENT: Final = "send_total_bytes_max"
-"""Name of the limit of what readers have not taken."""
+"""Name of the limit of bytes that clients have not read."""
 
 
 class Holder(Protocol):
@@ -17,11 +17,11 @@ class Holder(Protocol):
 
     @property
     def received_total(self) -> int:
-        """Bytes that it holds of requests that are not finished."""
+        """Buffered bytes of its unfinished requests."""
 
     @property
     def unsent_total(self) -> int:
-        """Bytes that its client has not taken."""
+        """Bytes that its client has not read."""
 
     @property
     def stalled(self) -> bool:
@@ -31,16 +31,16 @@ class Holder(Protocol):
         """Cancel unfinished requests, the largest first, until `count` bytes are free; return how many are free now."""
 
     def abort_for(self, limit: str) -> None:
-        """Close at once, because of a limit."""
+        """Close the connection at once, because of a limit."""
 
 
 class Totals:
-    """Two sums over the connections of a server, kept by the connections themselves.
+    """Two sums over the connections of a server, updated by the connections themselves.
 
-    Each adds to the sums what has changed for it since it last did, after it has read or written. What falls in between
-    may be counted late, so that a sum may be too high for a while: before anybody has to give way it is taken anew.
+    Each connection adds its change since its last report, after it has read or written. A sum may be too high for a
+    while, so it is computed anew before a connection must free memory.
 
-    Past a limit an eighth of it is made free in one go: looking through all connections must not be had for a byte.
+    Past a limit an eighth of it is freed in one go, so that a single byte does not cost a scan of all connections.
 
     Args:
         limits: `receive_total_bytes_max` and `send_total_bytes_max` of them.
@@ -55,21 +55,21 @@ class Totals:
         self._connections = connections
 
     def relieve_received(self) -> None:
-        """Free memory of unfinished requests: the connections with most of it lose calls."""
-        held = [(connection.received_total, connection) for connection in self._connections]
-        self.received_bytes = sum(size for size, _ in held)
+        """Free memory of unfinished requests: cancel calls of the connections with most of it."""
+        by_size = [(connection.received_total, connection) for connection in self._connections]
+        self.received_bytes = sum(size for size, _ in by_size)
         if self.received_bytes <= self.received_bytes_max:
             return
         excess = self.received_bytes - self.received_bytes_max * 7 // 8
-        held.sort(key=lambda each: each[0], reverse=True)
-        for _, connection in held:
+        by_size.sort(key=lambda each: each[0], reverse=True)
+        for _, connection in by_size:
             if excess <= 0:
                 break
             excess -= connection.shed(excess)
         self.received_bytes = sum(connection.received_total for connection in self._connections)
 
     def relieve_unsent(self) -> None:
-        """Free memory that waits for readers: those who read nothing go first, then those for whom most waits."""
+        """Free memory of unread answers: close stalled connections first, then those with most of it."""
         waiting = [(connection.unsent_total, connection) for connection in self._connections]
         self.unsent_bytes = sum(size for size, _ in waiting)
         if self.unsent_bytes <= self.unsent_bytes_max:

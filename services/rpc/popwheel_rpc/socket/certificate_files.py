@@ -1,4 +1,4 @@
-"""A certificate in files, which are taken over anew when they change."""
+"""Certificate files, which are reloaded when they change."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ _Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 class CertificateFiles:
-    """A certificate with its key, and perhaps the authorities that the other side's certificate must be by.
+    """A certificate with its key, and perhaps the authorities that must have signed the other side's certificate.
 
-    The files are looked at before each new connection, and when metrics are read: what has changed is taken over,
-    connections that are there stay as they are. Files that cannot be used leave in force what was there before.
+    The files are checked before each new connection, and at each scrape: changed ones are loaded, and
+    existing connections stay as they are. Invalid files leave the previous content in use.
 
     Args:
         certificate: PEM file, followed by the rest of its chain.
@@ -46,12 +46,12 @@ class CertificateFiles:
         self._load()
 
     def server(self) -> ssl.SSLContext:
-        """The context of the next connection that is accepted."""
+        """Return the context for the next accepted connection."""
         self.refresh()
         return self._server
 
     def client(self) -> ssl.SSLContext:
-        """The context of the next connection to a server; only with an authority, and for both sides."""
+        """Return the context for the next connection to a server; only with an authority, and for both sides."""
         self.refresh()
         assert self._client is not None
         return self._client
@@ -62,20 +62,20 @@ class CertificateFiles:
         return self._expires_s
 
     def refresh(self) -> None:
-        """Take over what has changed."""
+        """Load changed files."""
         stamps = self._look()
         if stamps == self._stamps:
             return
         try:
             self._load()
             self.trouble = ""
-            log.info("took over a certificate", file=str(self._certificate))
+            log.info("loaded a certificate", file=str(self._certificate))
         except (OSError, ValueError) as error:
             if stamps != self._look():
-                return  # they changed while they were read: what they hold now is looked at the next time
+                return  # they changed while they were read: the next call loads them
             self.trouble = str(error)
             log.warning(
-                "a new certificate cannot be used, the one before stays in force",
+                "a new certificate cannot be used, the previous one stays in use",
                 file=str(self._certificate),
                 reason=self.trouble,
             )
@@ -87,7 +87,7 @@ class CertificateFiles:
     def _load(self) -> None:
         """Read the files; nothing is changed unless all of them are good."""
         expires_s = _expires_s(self._certificate, min)
-        self._key.read_bytes()  # if it cannot be read, this says which file it is
+        self._key.read_bytes()  # so that an error names the file
         client = None
         if self._authority is not None:
             expires_s = min(expires_s, _expires_s(self._authority, max))
@@ -100,7 +100,7 @@ class CertificateFiles:
 
 
 class CertificateMetrics(Collector):
-    """Shows until when certificates are valid.
+    """Metrics of certificates: until when they are valid.
 
     Args:
         registry: where the metrics `popwheel_certificate_...` appear.
@@ -113,19 +113,19 @@ class CertificateMetrics(Collector):
         registry.register(self)
 
     def show(self, use: str, files: CertificateFiles) -> None:
-        """Show one from now on; `use` says to whom it is shown: `clients` or `services`."""
+        """Add a certificate; `use` is `clients` or `services`."""
         self._files[use] = files
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Return the metrics as they are now."""
         expires = GaugeMetricFamily(
             "popwheel_certificate_expires_seconds",
-            "Seconds for which the certificate in force, or its authority, is still valid",
+            "Remaining validity of the certificate in use, or of its authority, in seconds",
             labels=["use"],
         )
         refused = GaugeMetricFamily(
             "popwheel_certificate_refused",
-            "1 while the files hold what cannot be used, so that the certificate before stays in force",
+            "1 while the files are invalid, so that the previous certificate stays in use",
             labels=["use"],
         )
         for use, files in self._files.items():

@@ -1,4 +1,4 @@
-"""Makes certificates: by themselves, or by an authority of our own. Takes a while to load, and few need it."""
+"""Creation of certificates: self-signed, or by an authority of our own. Import late: slow to load, rarely needed."""
 
 import datetime
 import ipaddress
@@ -19,7 +19,7 @@ _DAYS_SELF_SIGNED = 3650
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 BACKDATED = datetime.timedelta(hours=1)
-"""A certificate is valid from so long before it is made, for clocks that are behind."""
+"""Backdating of certificates, for clocks that are behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KeyPair:
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:
-    """A certificate for localhost that is its own authority, as clients that trust anything take it."""
+    """Return a self-signed certificate for localhost, for clients that trust any."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("localhost")
     builder = _builder(name, name, key, now, _DAYS_SELF_SIGNED).add_extension(_alternatives(_HERE), critical=False)
@@ -44,7 +44,7 @@ def self_signed(now: datetime.datetime) -> KeyPair:
 
 
 def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
-    """A server's context with a certificate of its own making (`self_signed`); the key touches no disk for long."""
+    """Return a server's context with a self-signed certificate; its key is on disk only for a moment."""
     made = self_signed(now)
     with tempfile.TemporaryDirectory() as folder:
         certificate_file = Path(folder) / "certificate.pem"
@@ -56,7 +56,7 @@ def self_signed_context(now: datetime.datetime) -> ssl.SSLContext:
 
 
 def authority(now: datetime.datetime, days: int) -> KeyPair:
-    """An authority, valid for some days. No two have the same name."""
+    """Return an authority, valid for some days. No two have the same name."""
     key = ec.generate_private_key(ec.SECP256R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     name = _name(f"Popwheel {identifier.digest.hex()[:16]}")
@@ -70,7 +70,7 @@ def authority(now: datetime.datetime, days: int) -> KeyPair:
 
 
 def signed(by: KeyPair, names: Sequence[str], now: datetime.datetime, days: int) -> KeyPair:
-    """A certificate by an authority, for both sides of a connection.
+    """Return a certificate signed by an authority, for both sides of a connection.
 
     Args:
         by: the authority.

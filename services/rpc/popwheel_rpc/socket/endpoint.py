@@ -53,13 +53,13 @@ class Endpoint(asyncio.Protocol):
         self.paused = True
 
     def flush_soon(self) -> None:
-        """Write what is to be sent at the end of this turn of the loop."""
+        """Write queued frames at the end of this turn of the loop."""
         if not self._flush_planned and not self._receiving:
             self._flush_planned = True
             self.loop.call_soon(self._planned_flush)
 
     def flush_first(self) -> None:
-        """Write what is to be sent now, if it is the first in this turn of the loop that can't wait; else at its end,
+        """Write queued frames now, if they are the first urgent ones in this turn of the loop; else at its end,
         with all others.
         """
         self.flush_soon()
@@ -72,14 +72,14 @@ class Endpoint(asyncio.Protocol):
         self.flush()
 
     def _flush_received(self) -> None:
-        """Write what is to be sent after bytes came in; in a moment, if all of it can wait for that."""
+        """Write queued frames after bytes were received; in a moment, if none is urgent."""
         if self.http2.outbox.is_urgent or self._tls is not None:
             self.flush()
         elif self.http2.outbox and self._patience is None:
             self._patience = self.loop.call_later(_PATIENCE_S, self.flush)
 
     def flush(self) -> None:
-        """Write what is to be sent now."""
+        """Write queued frames now."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -100,6 +100,6 @@ class Endpoint(asyncio.Protocol):
             transport.write(data)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket at once."""
         if self._transport is not None:
             self._transport.abort()

@@ -8,7 +8,7 @@ _HANDSHAKE_TURNS = 3
 
 
 def server_context(certificate: Path, key: Path, authority: Path | None = None) -> ssl.SSLContext:
-    """A server's context from PEM files.
+    """Return a server's context from PEM files.
 
     Args:
         certificate: the server's certificate, followed by the rest of its chain.
@@ -29,7 +29,7 @@ def server_context(certificate: Path, key: Path, authority: Path | None = None) 
 
 
 def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
-    """The context of a client that shows a certificate, and checks the server's name and certificate.
+    """Return the context of a client that has a certificate, and checks the server's name and certificate.
 
     Args:
         certificate: the client's own, as for `server_context`.
@@ -47,13 +47,14 @@ def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLCont
 
 
 def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    context.load_cert_chain(certificate, key, password="")  # else the terminal is asked for that of an encrypted key
+    # With no password OpenSSL would ask at the terminal for that of an encrypted key.
+    context.load_cert_chain(certificate, key, password="")
     context.set_alpn_protocols(["h2"])
 
 
 def _trust(context: ssl.SSLContext, authority: Path) -> None:
     context.load_verify_locations(authority)
-    # Whoever stands in the file is trusted, also one that is itself by another authority.
+    # Every certificate in the file is trusted, also one signed by another authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
@@ -100,11 +101,11 @@ class TlsSession:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes that are kept because their record is not yet whole."""
+        """Buffered bytes of an incomplete record."""
         return self._incoming.pending
 
     def receive(self, data: bytes) -> bytes:
-        """Take encrypted bytes in; the plain bytes they hold. `take` may have something to send afterwards.
+        """Decrypt bytes; return the plain ones. `take` may have bytes to send afterwards.
 
         Raises:
             ssl.SSLError: the other side does not keep to TLS, or its certificate is not good.
@@ -121,9 +122,9 @@ class TlsSession:
             while part := self._session.read(_READ_BYTES):
                 plain.append(part)
         except ssl.SSLWantReadError:
-            pass  # all that is there has been read
+            pass  # all available data has been read
         except ssl.SSLZeroReturnError:
-            pass  # the other side has said goodbye; its socket closes next
+            pass  # the other side has closed TLS; its socket closes next
         return b"".join(plain)
 
     def start(self) -> None:
@@ -138,5 +139,5 @@ class TlsSession:
             self._session.write(data)
 
     def take(self) -> bytes:
-        """The encrypted bytes that are to be sent."""
+        """Return the encrypted bytes to be sent."""
         return self._outgoing.read()

@@ -17,7 +17,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.start_position = 0
         self.synced_position = 0
-        self.confirmed_position = 0
+        self.high_watermark = 0
         self.epochs = EpochHistory()
         self.data = bytearray()
         self.next_offset = 0
@@ -120,22 +120,22 @@ class MemoryLog:
 
     def confirm(self, position: int) -> None:
         position = min(position, self.end_position)
-        if position <= self.confirmed_position:
+        if position <= self.high_watermark:
             return
-        offset = self.confirmed_position - self.start_position
+        offset = self.high_watermark - self.start_position
         data = bytes(self.data[offset : position - self.start_position])
-        for found in raw_records.checked_records(self.confirmed_position, data):
+        for found in raw_records.checked_records(self.high_watermark, data):
             self.folded.append(found.position)
-            self.confirmed_position = found.position + found.length
+            self.high_watermark = found.position + found.length
 
-    async def end_doubt(self) -> None:
+    async def clear_suspect(self) -> None:
         self.doubt_ended_at.append(self.synced_position)
 
     async def cut(self, position: int) -> None:
         self.cuts.append(position)
         await self.changes_go_on.wait()
         self.cut_off(position)
-        self.confirmed_position = min(self.confirmed_position, position)
+        self.high_watermark = min(self.high_watermark, position)
         self.folded = [each for each in self.folded if each < position]
         self.synced_position = min(self.synced_position, position)
         await asyncio.sleep(0)
@@ -145,7 +145,7 @@ class MemoryLog:
         await self.changes_go_on.wait()
         self.data.clear()
         self.folded.clear()
-        self.start_position = self.synced_position = self.confirmed_position = position
+        self.start_position = self.synced_position = self.high_watermark = position
         self.epochs = EpochHistory(epochs)
 
     async def delete_before(self, position: int) -> None:

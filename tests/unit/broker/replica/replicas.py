@@ -34,7 +34,7 @@ class KnownPeers(Peers):
         self._ways = ways
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         return True
 
     def others(self) -> Iterator[tuple[int, Channel]]:
@@ -279,7 +279,7 @@ class Replica:
 
     def _watermark(self) -> None:
         if self.members is not None:
-            self.log.confirm(self.members.confirmed_position)
+            self.log.confirm(self.members.high_watermark)
 
     def _follower(self) -> None:
         self.followed += 1
@@ -333,7 +333,7 @@ class World:
         await self.until(
             lambda: all(
                 each.log.data == first.data
-                and each.log.synced_position == each.log.confirmed_position == each.log.end_position
+                and each.log.synced_position == each.log.high_watermark == each.log.end_position
                 for each in self.replicas
             ),
             within_ms,

@@ -16,7 +16,7 @@ from popwheel_broker.replication import master_checkpoint
 from popwheel_broker.replication.checkpoint_source import CheckpointSource
 from popwheel_broker.replication.master_checkpoint import MasterCheckpoint
 from popwheel_broker.replication.master_checkpoint_file import NAME, MasterCheckpointFile
-from popwheel_broker.topics.known_names import KnownNames, Names
+from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -34,7 +34,7 @@ class Master:
 
     def __init__(self, epoch: int = 1, entries_max: int = 3, before: "Master | None" = None) -> None:
         self.buffer: MergeBuffer = MergeBuffer(1, 1, 100_000) if before is None else before.buffer
-        self.names: KnownNames = KnownNames(ClusterView()) if before is None else before.names
+        self.names: TopicRegistry = TopicRegistry(ClusterView()) if before is None else before.names
         self.queues: dict[int, ConsumeQueue] = {} if before is None else before.queues
         self.source = CheckpointSource("b", epoch, entries_max, self.buffer, self.names)
 
@@ -208,7 +208,7 @@ def test_what_was_answered_is_there_after_a_crash(kind: CrashKind) -> None:
     master, file = Master(entries_max=2), MasterCheckpointFile(disk, FOLDER)
     for number in range(40):
         master.set(number % 7, number % 3, number)
-        known = file.held.latest.version if number % 11 else 0
+        known = file.checkpoint.latest.version if number % 11 else 0
         while True:
             given = master.tell(known)
             assert stored(file, given)
@@ -217,10 +217,10 @@ def test_what_was_answered_is_there_after_a_crash(kind: CrashKind) -> None:
                 break
             known = given.rest_from
         disk.crash(kind)
-        before, file = file.held, MasterCheckpointFile(disk, FOLDER)
+        before, file = file.checkpoint, MasterCheckpointFile(disk, FOLDER)
         file.load()
-        assert file.held.latest == before.latest
-        assert master.equals(file.held)
+        assert file.checkpoint.latest == before.latest
+        assert master.equals(file.checkpoint)
 
 
 def test_the_file_is_written_anew_before_it_grows_without_end() -> None:
@@ -233,11 +233,11 @@ def test_the_file_is_written_anew_before_it_grows_without_end() -> None:
     for number in range(60):
         for group in range(800):
             master.set(group, 0, number)
-        stored(file, master.tell(file.held.latest.version))
+        stored(file, master.tell(file.checkpoint.latest.version))
         assert file.size_bytes < 700_000
     again = MasterCheckpointFile(disk, FOLDER)
     again.load()
-    assert master.equals(again.held)
+    assert master.equals(again.checkpoint)
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "appended"])
@@ -247,7 +247,7 @@ def test_what_is_damaged_at_the_end_is_left_out_and_written_over(damage: str) ->
     master, file = Master(entries_max=100), MasterCheckpointFile(disk, FOLDER)
     master.set(0, 0, 1)
     stored(file, master.tell(0))
-    first = file.held.latest.version
+    first = file.checkpoint.latest.version
     good_bytes = file.size_bytes
     master.set(0, 1, 2)
     stored(file, master.tell(first))
@@ -260,12 +260,12 @@ def test_what_is_damaged_at_the_end_is_left_out_and_written_over(damage: str) ->
         handle.write(file.size_bytes, [b"PW"])
     again = MasterCheckpointFile(disk, FOLDER)
     again.load()
-    assert again.held.latest.version == (file.held.latest.version if damage == "appended" else first)
+    assert again.checkpoint.latest.version == (file.checkpoint.latest.version if damage == "appended" else first)
     master.set(0, 2, 3)
-    stored(again, master.tell(again.held.latest.version))
+    stored(again, master.tell(again.checkpoint.latest.version))
     last = MasterCheckpointFile(disk, FOLDER)
     last.load()
-    assert master.equals(last.held)
+    assert master.equals(last.checkpoint)
 
 
 def test_a_failed_sync_is_not_answered_and_the_next_one_writes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_a_failed_sync_is_not_answered_and_the_next_one_writes_everything(monkey
     master, file = Master(entries_max=100), MasterCheckpointFile(disk, FOLDER)
     master.set(0, 0, 1)
     stored(file, master.tell(0))
-    first = file.held.latest
+    first = file.checkpoint.latest
     master.set(0, 1, 2)
     with monkeypatch.context() as patch:
 
@@ -284,11 +284,11 @@ def test_a_failed_sync_is_not_answered_and_the_next_one_writes_everything(monkey
         patch.setattr("tests.harness.memory_disk.MemoryFile.sync", refuse)
         with pytest.raises(OSError, match="says no"):
             stored(file, master.tell(first.version))
-    assert file.held.latest == first
+    assert file.checkpoint.latest == first
     stored(file, master.tell(first.version))
     again = MasterCheckpointFile(disk, FOLDER)
     again.load()
-    assert master.equals(again.held)
+    assert master.equals(again.checkpoint)
 
 
 @pytest.mark.parametrize("differs", [False, True])
@@ -300,7 +300,7 @@ async def test_a_checkpoint_whose_sender_has_gone_is_stored_to_the_end(differs: 
     master, file = Master(entries_max=100), MasterCheckpointFile(disk, FOLDER)
     master.set(0, 0, 1)
     await file.store(master.tell(0))
-    first = file.held.latest
+    first = file.checkpoint.latest
     master.set(0, 1, 2)
     given = master.tell(first.version if differs else 0)
     disk.hold_syncs()
@@ -315,12 +315,12 @@ async def test_a_checkpoint_whose_sender_has_gone_is_stored_to_the_end(differs: 
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     assert isinstance(caught.value.__cause__, OSError) == fails
-    assert file.held.latest.version == (first.version if fails else given.version)
+    assert file.checkpoint.latest.version == (first.version if fails else given.version)
     assert await file.store(given) == fails  # it was held already, unless it failed
     disk.crash("power")
     again = MasterCheckpointFile(disk, FOLDER)
     again.load()
-    assert master.equals(again.held)
+    assert master.equals(again.checkpoint)
 
 
 def test_a_newer_format_is_refused() -> None:

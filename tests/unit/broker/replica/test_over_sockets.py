@@ -67,7 +67,7 @@ async def test_checkpoint_and_records_that_are_larger_than_windows_go_through() 
     for _ in range(20):
         master.write(1, b"z" * 100_000)
         await asyncio.sleep(0)
-    await until(lambda: master.members is not None and master.members.confirmed_position == master.log.end_position)
+    await until(lambda: master.members is not None and master.members.high_watermark == master.log.end_position)
     assert log.outline() == master.log.outline()
     assert master.statistics.streams_broken == 0
 

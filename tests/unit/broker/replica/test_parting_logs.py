@@ -107,7 +107,7 @@ class Story:
     def note_acknowledged(self, leading: Replica) -> None:
         members = leading.members
         assert isinstance(members, SyncStateSet)
-        acknowledged = bytes(leading.log.data[: members.confirmed_position])
+        acknowledged = bytes(leading.log.data[: members.high_watermark])
         assert acknowledged.startswith(self.acknowledged)
         self.acknowledged = acknowledged
 

@@ -23,14 +23,14 @@ def test_a_slave_follows_joins_the_set_and_holds_what_is_acknowledged() -> None:
         master.lead(world.controller.state)
         end = master.write(10)
         assert master.members is not None
-        assert master.members.confirmed_position == end
+        assert master.members.high_watermark == end
         world.replicas[1].follow(0, 1)
         await world.until(lambda: master.members is not None and master.members.members == {0, 1}, 200)
         assert master.followed == 1
         end = master.write()
-        assert master.members.held_position < end
+        assert master.members.replicated_position < end
         await world.until_equal(200)
-        assert master.members.confirmed_position == master.members.held_position == end
+        assert master.members.high_watermark == master.members.replicated_position == end
         assert master.master is not None
         assert [(lag.replica, lag.behind_bytes, lag.behind_ms) for lag in master.master.lags()] == [(1, 0, 0)]
         slave = world.replicas[1]
@@ -51,7 +51,7 @@ def test_what_is_appended_goes_at_once() -> None:
         await asyncio.sleep(5)
         now_s = world.clock.monotonic()
         end = master.write()
-        while master.members is None or master.members.confirmed_position < end:
+        while master.members is None or master.members.high_watermark < end:
             assert world.clock.monotonic() == now_s
             await asyncio.sleep(0)
 
@@ -66,10 +66,10 @@ def test_received_is_reported_before_it_is_synced_and_chunks_come_during_a_sync(
         slave.log.syncs_go_on.clear()
         for _ in range(5):
             end = master.write()
-            await world.until(lambda end=end: master.members.held_position == end, 50)  # type: ignore[union-attr,misc]
+            await world.until(lambda end=end: master.members.replicated_position == end, 50)  # type: ignore[union-attr,misc]
         assert master.members is not None
-        assert master.members.confirmed_position == before
-        assert slave.log.confirmed_position == before, "a slave folds no further than what is confirmed"
+        assert master.members.high_watermark == before
+        assert slave.log.high_watermark == before, "a slave folds no further than what is confirmed"
         syncs = slave.log.syncs
         slave.log.syncs_go_on.set()
         await world.until_equal()
@@ -123,7 +123,7 @@ def test_a_slave_that_takes_nothing_has_no_more_than_the_window_under_way_and_ho
         assert master.statistics.window_waits == 1
         assert master.members is not None
         await world.until(lambda: master.members.members == {0, 1}, 5000)  # type: ignore[union-attr]
-        assert master.members.confirmed_position == end
+        assert master.members.high_watermark == end
         world.link(2, 0).release()
         await world.until_equal()
         await world.until(lambda: master.members.members == {0, 1, 2})  # type: ignore[union-attr]
@@ -209,8 +209,8 @@ def test_a_slave_that_is_gone_leaves_the_set_after_half_a_second_and_sends_go_on
         end = master.write()
         assert master.members is not None
         await asyncio.sleep(0.45)
-        assert master.members.confirmed_position < end
-        await world.until(lambda: master.members.confirmed_position == end, 300)  # type: ignore[union-attr]
+        assert master.members.high_watermark < end
+        await world.until(lambda: master.members.high_watermark == end, 300)  # type: ignore[union-attr]
         assert list(world.controller.state.sync_state_set) == [0]
         world.replicas[1].follow(0, 1)
         await world.until_equal()
@@ -227,9 +227,9 @@ def test_without_a_controller_a_silent_member_stops_acknowledging() -> None:
         end = master.write()
         await asyncio.sleep(60)
         assert master.members is not None
-        assert master.members.confirmed_position < end
+        assert master.members.high_watermark < end
         world.controller.reachable = True
-        await world.until(lambda: master.members.confirmed_position == end, 1000)  # type: ignore[union-attr]
+        await world.until(lambda: master.members.high_watermark == end, 1000)  # type: ignore[union-attr]
 
     in_world(story)
 
@@ -249,7 +249,7 @@ def test_a_change_whose_answer_was_lost_is_asked_for_again() -> None:
         state = world.controller.state
         master.members.decided(state.version, state.sync_state_set, world.clock.steady_ms())
         assert master.members.members == {0, 1}
-        assert master.members.confirmed_position == end
+        assert master.members.high_watermark == end
 
     in_world(story)
 
@@ -410,7 +410,7 @@ def test_a_full_disk_of_a_slave_costs_its_membership_only() -> None:
         slave = world.replicas[1]
         slave.log.full = True
         end = master.write()
-        await world.until(lambda: master.members.confirmed_position == end)  # type: ignore[union-attr]
+        await world.until(lambda: master.members.high_watermark == end)  # type: ignore[union-attr]
         assert not slave.failures
         slave.log.full = False
         await world.until_equal()

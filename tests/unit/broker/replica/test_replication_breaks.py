@@ -149,7 +149,7 @@ def test_after_a_failover_the_old_master_drops_what_it_alone_had() -> None:
         world.link(1, 0).hold()
         old.write(7)
         assert old.members is not None
-        assert old.members.confirmed_position == same
+        assert old.members.high_watermark == same
         await new.stop()
         await old.stop()
         state = world.controller.elect(1)

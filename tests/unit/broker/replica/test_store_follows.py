@@ -135,13 +135,11 @@ async def story(world: World, seed: int, steps: int) -> None:
             # The master crashes, and what it alone had is lost; it leads again.
             assert master.members is not None
             await slave.stop()
-            kept = (
-                master.members.confirmed_position if dice.random() < 0.7 else dice.choice([0, *master.log.positions()])
-            )
+            kept = master.members.high_watermark if dice.random() < 0.7 else dice.choice([0, *master.log.positions()])
             await master.stop()
             master.log.cut_off(kept)
             master.log.folded.clear()
-            master.log.confirmed_position = master.log.start_position
+            master.log.high_watermark = master.log.start_position
             master.lead(world.controller.elect(0))
             slave.files.close()
             disk.crash("process")
@@ -150,7 +148,7 @@ async def story(world: World, seed: int, steps: int) -> None:
     link.release()
     master.write(3)
     await world.until(
-        lambda: slave.files.confirmed_position == slave.files.synced_position == master.log.end_position, 60_000
+        lambda: slave.files.high_watermark == slave.files.synced_position == master.log.end_position, 60_000
     )
     assert not slave.failures
     assert slave.data() == bytes(master.log.data)
@@ -191,14 +189,14 @@ def test_a_good_record_that_does_not_fit_ends_the_broker() -> None:
         slave = StoreSlave(world, MemoryDisk(random.Random(1)))
         await slave.start(1)
         master.write(1)
-        await world.until(lambda: slave.files.confirmed_position == master.log.end_position)
+        await world.until(lambda: slave.files.high_watermark == master.log.end_position)
         position = master.log.end_position
         slave.files.core.store.queues["t", 0].max_offset = 8
         for _ in range(5):
             master.write(1)
             await asyncio.sleep(1)
         assert "which goes on with 8" in str(slave.failures[0])
-        assert slave.files.confirmed_position == position
+        assert slave.files.high_watermark == position
         await slave.stop()
         slave.files.close()
         await world.stop()

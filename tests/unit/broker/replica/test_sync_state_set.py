@@ -51,11 +51,11 @@ class Leader:
             self.set.synced(end)
 
     def watermarks(self) -> tuple[int, int]:
-        return self.set.held_position, self.set.confirmed_position
+        return self.set.replicated_position, self.set.high_watermark
 
     def joined(self, replica: int = 1) -> "Leader":
         """With a replica in the set that has everything."""
-        end = self.set.held_position
+        end = self.set.replicated_position
         self.set.connected(replica, end, end, self.now_ms)
         change = self.set.due(self.now_ms)
         assert change is not None
@@ -90,7 +90,7 @@ def test_with_the_masters_word_alone_the_loss_is_shown() -> None:
     assert leader.watermarks() == (200, 100)
     leader.set.synced(200)
     assert leader.watermarks() == (200, 200)
-    assert leader.set.replicated_position == 100
+    assert leader.set.fully_synced_position == 100
     assert leader.set.unsafe_bytes == 100
     leader.set.progress(1, 200, 200, leader.now_ms)
     assert leader.set.unsafe_bytes == 0
@@ -155,7 +155,7 @@ def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
         leader.append(end)
         leader.set.progress(1, end, 0, leader.now_ms)
         assert leader.set.due(leader.now_ms) is None
-        stands_still = leader.set.confirmed_position < end
+        stands_still = leader.set.high_watermark < end
         if stands_still and not stood_still:
             began.append(leader.now_ms)
         stood_still = stands_still
@@ -502,15 +502,15 @@ class SetMachine(RuleBasedStateMachine):
         if not hasattr(self, "set"):
             return
         for number in self.controllers.members - {ME}:
-            assert self.followers[number].synced >= self.set.confirmed_position
-            assert self.followers[number].end >= self.set.held_position
-        assert self.synced >= self.set.confirmed_position
-        assert self.end >= self.set.held_position
+            assert self.followers[number].synced >= self.set.high_watermark
+            assert self.followers[number].end >= self.set.replicated_position
+        assert self.synced >= self.set.high_watermark
+        assert self.end >= self.set.replicated_position
 
     @invariant()
     def watermarks_never_fall(self) -> None:
         if hasattr(self, "set"):
-            now = (self.set.held_position, self.set.confirmed_position)
+            now = (self.set.replicated_position, self.set.high_watermark)
             assert now >= self.before
             assert all(new >= old for new, old in zip(now, self.before, strict=True))
             self.before = now
@@ -538,7 +538,7 @@ class SetMachine(RuleBasedStateMachine):
                     self.set.failed(change, NEWER, self.now_ms)
             self.whoever_may_be_elected_has_it()
         assert self.set.members == {0, 1, 2}
-        assert self.set.held_position == self.set.confirmed_position == self.end
+        assert self.set.replicated_position == self.set.high_watermark == self.end
 
 
 TestSetMachine = SetMachine.TestCase

@@ -96,14 +96,14 @@ class _LiteOffsetPolicy:
 class _LiteOffsetPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LiteOffsetPolicy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LITE_LAST: _LiteOffsetPolicy.ValueType  # 0
-    """Where the group is; one that has read nothing of the lite topic begins at the first message held."""
+    """Where the group is; one that has read nothing of the lite topic begins at the first message stored."""
     LITE_MIN: _LiteOffsetPolicy.ValueType  # 1
     LITE_MAX: _LiteOffsetPolicy.ValueType  # 2
 
 class LiteOffsetPolicy(_LiteOffsetPolicy, metaclass=_LiteOffsetPolicyEnumTypeWrapper): ...
 
 LITE_LAST: LiteOffsetPolicy.ValueType  # 0
-"""Where the group is; one that has read nothing of the lite topic begins at the first message held."""
+"""Where the group is; one that has read nothing of the lite topic begins at the first message stored."""
 LITE_MIN: LiteOffsetPolicy.ValueType  # 1
 LITE_MAX: LiteOffsetPolicy.ValueType  # 2
 Global___LiteOffsetPolicy: _TypeAlias = LiteOffsetPolicy  # noqa: Y015
@@ -169,27 +169,27 @@ class _HoldingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Holding.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     WAITS: _Holding.ValueType  # 0
     """The group has yet to read it."""
-    GIVEN_OUT: _Holding.ValueType  # 1
-    """It is given out."""
+    DELIVERED: _Holding.ValueType  # 1
+    """It is delivered, and not acknowledged."""
     DONE: _Holding.ValueType  # 2
     """The group is done with it here: acknowledged, or passed by, or it has gone on to a retry or the dead letters."""
     ENDED: _Holding.ValueType  # 3
     """It is acknowledged, or has gone to the dead letters: this is known of what happened a moment ago."""
-    SET_ASIDE: _Holding.ValueType  # 4
-    """It was set aside, as it failed by itself."""
+    POISONED: _Holding.ValueType  # 4
+    """It is a poison message, in quarantine."""
 
 class Holding(_Holding, metaclass=_HoldingEnumTypeWrapper): ...
 
 WAITS: Holding.ValueType  # 0
 """The group has yet to read it."""
-GIVEN_OUT: Holding.ValueType  # 1
-"""It is given out."""
+DELIVERED: Holding.ValueType  # 1
+"""It is delivered, and not acknowledged."""
 DONE: Holding.ValueType  # 2
 """The group is done with it here: acknowledged, or passed by, or it has gone on to a retry or the dead letters."""
 ENDED: Holding.ValueType  # 3
 """It is acknowledged, or has gone to the dead letters: this is known of what happened a moment ago."""
-SET_ASIDE: Holding.ValueType  # 4
-"""It was set aside, as it failed by itself."""
+POISONED: Holding.ValueType  # 4
+"""It is a poison message, in quarantine."""
 Global___Holding: _TypeAlias = Holding  # noqa: Y015
 
 class _PlaceKind:
@@ -209,7 +209,7 @@ class _PlaceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlaceKind.V
     ROLLED_BACK: _PlaceKind.ValueType  # 4
     """The record by which a transaction was rolled back."""
     GIVEN_UP: _PlaceKind.ValueType  # 5
-    """The record by which a transaction was given up: its senders did not tell how it ended."""
+    """The record by which a transaction was given up: no producer reported how it ended."""
 
 class PlaceKind(_PlaceKind, metaclass=_PlaceKindEnumTypeWrapper):
     """What stands at a place."""
@@ -225,7 +225,7 @@ HALF: PlaceKind.ValueType  # 3
 ROLLED_BACK: PlaceKind.ValueType  # 4
 """The record by which a transaction was rolled back."""
 GIVEN_UP: PlaceKind.ValueType  # 5
-"""The record by which a transaction was given up: its senders did not tell how it ended."""
+"""The record by which a transaction was given up: no producer reported how it ended."""
 Global___PlaceKind: _TypeAlias = PlaceKind  # noqa: Y015
 
 @_typing.final
@@ -263,19 +263,19 @@ class PutRun(_message.Message):
     SYSTEM_PROPERTIES_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     DUE_MS_FIELD_NUMBER: _builtins.int
-    AGAIN_FIELD_NUMBER: _builtins.int
+    IS_RETRY_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     FIRST_CHECK_MS_FIELD_NUMBER: _builtins.int
     LITE_TOPIC_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
-    again: _builtins.bool
-    """What has become of an earlier try is not known: messages that stand at the end of the queue already, as the ids of
-    their sends tell, are not stored again.
+    is_retry: _builtins.bool
+    """The outcome of an earlier try is unknown: messages that are stored at the end of the queue already, by the ids of
+    their sends, are not stored again.
     """
     topic_id: _builtins.int
-    """Which topic of that name it is for. A broker that has not heard of it yet takes the Put's word. TOPIC_NOT_FOUND: it
-    was deleted, nothing was stored; the topic may have been made again. 0: not said, whichever has the name.
+    """Which topic of that name it is for. A broker that does not know the id yet trusts the Put. TOPIC_NOT_FOUND: the topic
+    was deleted, nothing was stored; a new one may have its name. 0: any topic of the name.
     """
     lite_topic: _builtins.str
     """They are for this lite topic of the topic, which is of type LITE. `queue_id` is 0, and `topic_id` the topic's."""
@@ -310,14 +310,14 @@ class PutRun(_message.Message):
         system_properties: _abc.Iterable[_builtins.bytes] | None = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         due_ms: _abc.Iterable[_builtins.int] | None = ...,
-        again: _builtins.bool = ...,
+        is_retry: _builtins.bool = ...,
         topic_id: _builtins.int = ...,
         first_check_ms: _abc.Iterable[_builtins.int] | None = ...,
         lite_topic: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "due_ms", b"due_ms", "first_check_ms", b"first_check_ms", "lite_topic", b"lite_topic", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "first_check_ms", b"first_check_ms", "is_retry", b"is_retry", "lite_topic", b"lite_topic", "payloads", b"payloads", "queue_id", b"queue_id", "system_properties", b"system_properties", "tags", b"tags", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -428,9 +428,9 @@ class PopRequest(_message.Message):
     attempt_id: _builtins.str
     """Names one try of an ordered receive, so that the same try gets the same messages again."""
     ordered: _builtins.bool
-    """The group consumes in order; the broker may not have heard of it yet."""
+    """The group consumes in order; the broker may not know it yet."""
     levels: _builtins.int
-    """Of a topic of type PRIORITY: how many queues it has; the broker may not have heard of it yet. 0 for all others."""
+    """Of a topic of type PRIORITY: how many queues it has; the broker may not know that yet. 0 for all others."""
     lite: _builtins.bool
     """From those lite topics of the topic that the client reads (SyncLite), one message of each at the most, and none of
     one of which the group has a message already. `queue_id` is -1, and there is no filter.
@@ -438,12 +438,12 @@ class PopRequest(_message.Message):
     receive: _builtins.int
     """Names the receive for which it is popped, if that has an attempt id: several tries may have the same messages."""
     group_id: _builtins.int
-    """Which group of that name it is for. CONSUMER_GROUP_NOT_FOUND: it was deleted, and nothing was given out. 0: not said,
-    whichever has the name, also one that the broker does not know yet.
+    """Which group of that name it is for. CONSUMER_GROUP_NOT_FOUND: it was deleted, and nothing was delivered. 0: any group
+    of the name, also one that the broker does not know yet.
     """
     wanted_for_ms: _builtins.int
-    """After so long nobody waits for the answer. If the broker has not looked by then, it gives nothing out and says that
-    something may wait. 0: without end.
+    """After so long nobody waits for the answer. A broker that begins later delivers nothing, and answers that messages may
+    wait. 0: no limit.
     """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
@@ -486,7 +486,7 @@ class PopResponse(_message.Message):
     waiting: _builtins.int
     """How many messages are known to wait still for this group and topic (a scan that ended on its bound counts as one)."""
     unknown_client: _builtins.bool
-    """Of a lite Pop: the broker does not know which lite topics the client reads. Nothing was given out; sync all of them."""
+    """Of a lite Pop: the broker does not know which lite topics the client reads. Nothing was delivered; sync all of them."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Each a whole apache.rocketmq.v2.Message, ready for the client."""
@@ -512,7 +512,7 @@ Global___PopResponse: _TypeAlias = PopResponse  # noqa: Y015
 @_typing.final
 class AckRequest(_message.Message):
     """Of messages of lite topics, group and topic are those that the consumer named, here and in all calls with receipt
-    handles: the handle tells which lite topic it is.
+    handles: the handle names the lite topic.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -520,12 +520,12 @@ class AckRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLES_FIELD_NUMBER: _builtins.int
-    AGAIN_FIELD_NUMBER: _builtins.int
+    IS_RETRY_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
-    again: _builtins.bool
-    """What has become of an earlier try is not known: handles that are void because that acknowledged them are well."""
+    is_retry: _builtins.bool
+    """The outcome of an earlier try is unknown: handles that are void because that try acknowledged them count as done."""
     call: _builtins.int
     """Names a client's call, and all its tries: what another call has acknowledged is not taken for the work of an
     earlier try. 0: not said.
@@ -538,12 +538,12 @@ class AckRequest(_message.Message):
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         receipt_handles: _abc.Iterable[_builtins.str] | None = ...,
-        again: _builtins.bool = ...,
+        is_retry: _builtins.bool = ...,
         call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "group", b"group", "is_retry", b"is_retry", "receipt_handles", b"receipt_handles", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -601,7 +601,7 @@ class ChangeInvisibleRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
     INVISIBLE_MS_FIELD_NUMBER: _builtins.int
-    AGAIN_FIELD_NUMBER: _builtins.int
+    IS_RETRY_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     BACK_OFF_FIELD_NUMBER: _builtins.int
     SUSPEND_FIELD_NUMBER: _builtins.int
@@ -609,8 +609,8 @@ class ChangeInvisibleRequest(_message.Message):
     topic: _builtins.str
     receipt_handle: _builtins.str
     invisible_ms: _builtins.int
-    again: _builtins.bool
-    """What has become of an earlier try is not known: if that has made the handle void, its answer is given once more."""
+    is_retry: _builtins.bool
+    """The outcome of an earlier try is unknown: if that try made the handle void, its answer is repeated."""
     call: _builtins.int
     """As in AckRequest."""
     back_off: _builtins.bool
@@ -624,14 +624,14 @@ class ChangeInvisibleRequest(_message.Message):
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
         invisible_ms: _builtins.int = ...,
-        again: _builtins.bool = ...,
+        is_retry: _builtins.bool = ...,
         call: _builtins.int = ...,
         back_off: _builtins.bool = ...,
         suspend: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "back_off", b"back_off", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "receipt_handle", b"receipt_handle", "suspend", b"suspend", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_off", b"back_off", "call", b"call", "group", b"group", "invisible_ms", b"invisible_ms", "is_retry", b"is_retry", "receipt_handle", b"receipt_handle", "suspend", b"suspend", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -791,12 +791,12 @@ class DeadLetterRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
-    AGAIN_FIELD_NUMBER: _builtins.int
+    IS_RETRY_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     receipt_handle: _builtins.str
-    again: _builtins.bool
+    is_retry: _builtins.bool
     """As in AckRequest."""
     call: _builtins.int
     def __init__(
@@ -805,12 +805,12 @@ class DeadLetterRequest(_message.Message):
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         receipt_handle: _builtins.str = ...,
-        again: _builtins.bool = ...,
+        is_retry: _builtins.bool = ...,
         call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "call", b"call", "group", b"group", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "group", b"group", "is_retry", b"is_retry", "receipt_handle", b"receipt_handle", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1117,7 +1117,7 @@ class ResetOffsetsResponse(_message.Message):
     RETRIES_KEPT_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
     in_flight: _builtins.int
-    """Messages that were given out, and those that waited in the retry topic."""
+    """Messages that were delivered, and those that waited in the retry topic."""
     retries: _builtins.int
     retries_kept: _builtins.int
     """Of a reset of one queue: messages that wait in the retry topic, and stay there."""
@@ -1236,7 +1236,7 @@ class DeadLetterRedriveResponse(_message.Message):
     REDRIVEN_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     redriven: _builtins.int
-    """Given back to the group."""
+    """Redriven to the group."""
     kept: _builtins.int
     """Stay dead letters, at the end: their topic is gone, or they cannot be read."""
     def __init__(
@@ -1255,8 +1255,8 @@ Global___DeadLetterRedriveResponse: _TypeAlias = DeadLetterRedriveResponse  # no
 
 @_typing.final
 class DeadLetterSelectRequest(_message.Message):
-    """Gives some dead letters back that are named by their offsets. Others that stand before one of them go to the end of
-    the dead letters: what the group has passed is told by one offset.
+    """Redrives dead letters that are named by their offsets. Others before one of them are moved to the end of the dead
+    letters, as one offset says which the group has passed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1331,7 +1331,7 @@ class NotifyInterest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
-    HAND_ON_FIELD_NUMBER: _builtins.int
+    FORWARD_FIELD_NUMBER: _builtins.int
     LITE_CLIENT_ID_FIELD_NUMBER: _builtins.int
     READS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
@@ -1340,15 +1340,15 @@ class NotifyInterest(_message.Message):
     """True: the interest of this id is over; the other fields are empty."""
     topic: _builtins.str
     group: _builtins.str
-    hand_on: _builtins.bool
-    """True: no poll waits for what was told of the interest of this id, another proxy may have one; the other fields are
-    empty.
+    forward: _builtins.bool
+    """True: no poll waits for the notification of this interest; the broker forwards it to another proxy. The other fields
+    are empty.
     """
     lite_client_id: _builtins.str
     """Not empty: in what comes in the lite topics of the topic that this client reads. There is no filter then."""
     reads: _builtins.bool
-    """True: nothing is to be told; the group reads the topic, so what waits for it here counts as lag. `cancel` is set,
-    too, so that a broker that does not know this field passes it over.
+    """True: no notification is wanted; the group reads the topic, so what waits for it here counts as lag. `cancel` is set,
+    too, so that a broker that does not know this field ignores it.
     """
     @_builtins.property
     def filter(self) -> Global___Filter: ...
@@ -1360,13 +1360,13 @@ class NotifyInterest(_message.Message):
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
         filter: Global___Filter | None = ...,
-        hand_on: _builtins.bool = ...,
+        forward: _builtins.bool = ...,
         lite_client_id: _builtins.str = ...,
         reads: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "group", b"group", "hand_on", b"hand_on", "id", b"id", "lite_client_id", b"lite_client_id", "reads", b"reads", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "filter", b"filter", "forward", b"forward", "group", b"group", "id", b"id", "lite_client_id", b"lite_client_id", "reads", b"reads", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1384,11 +1384,13 @@ class NotifyEvent(_message.Message):
     id: _builtins.int
     waiting: _builtins.int
     refused: _builtins.bool
-    """True: this interest was not registered, as there are too many or its filter is of no known kind. Nothing will be
-    told of it; it may be registered again later.
+    """True: this interest was not registered, as there are too many or its filter is of no known kind. No notification
+    follows; it may be registered again later.
     """
     shared: _builtins.bool
-    """Other proxies wait for the same, and may not have been told yet. Who has no poll for it says so (`hand_on`)."""
+    """Other proxies have the same interest, and may not have been notified yet. A proxy without a poll for it answers with
+    `forward`.
+    """
     unknown_client: _builtins.bool
     """As in PopResponse; then it is refused, too, and may be registered once all is synced."""
     def __init__(
@@ -1418,7 +1420,7 @@ class NotifyEvents(_message.Message):
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotifyEvent]: ...
     @_builtins.property
     def lite_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicEnd]:
-        """Each proxy with a stream is told of all."""
+        """Each proxy with a stream gets all of them."""
 
     def __init__(
         self,
@@ -1436,7 +1438,7 @@ Global___NotifyEvents: _TypeAlias = NotifyEvents  # noqa: Y015
 
 @_typing.final
 class LiteTopicEnd(_message.Message):
-    """A lite topic has ended, as nothing came into it for too long: this client reads it no more, and is to be told."""
+    """A lite topic has ended, as no message arrived for too long: this client reads it no more, and is to be notified."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1583,7 +1585,7 @@ class LiteTopicListRequest(_message.Message):
     begin: _builtins.str
     """`next` of the list before; empty: at the beginning."""
     group: _builtins.str
-    """Of this group `waiting` is told; empty: of none."""
+    """The group that `waiting` is of; empty: none."""
     def __init__(
         self,
         *,
@@ -2113,7 +2115,7 @@ class InFlightMessage(_message.Message):
     attempt: _builtins.int
     """Which delivery this is, the first is 1; 0 if it cannot be read."""
     popped_ms: _builtins.int
-    """When it was given out, or its invisible duration was last changed; wall clock."""
+    """When it was delivered, or its invisible duration was last changed; wall clock."""
     due_ms: _builtins.int
     """Until when it is hidden; wall clock."""
     client_id: _builtins.str
@@ -2200,63 +2202,63 @@ class InFlightSummaryRequest(_message.Message):
 Global___InFlightSummaryRequest: _TypeAlias = InFlightSummaryRequest  # noqa: Y015
 
 @_typing.final
-class GroupHeld(_message.Message):
+class GroupInFlight(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
     OLDEST_POPPED_MS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
-    held: _builtins.int
+    in_flight: _builtins.int
     clients: _builtins.int
-    """How many of its clients hold something; deliveries whose client is not known are not counted."""
+    """How many of its clients have messages in flight; deliveries whose client is not known are not counted."""
     oldest_popped_ms: _builtins.int
     """When the oldest of them was delivered, or its invisible duration last changed; wall clock."""
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
-        held: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
         clients: _builtins.int = ...,
         oldest_popped_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "group", b"group", "held", b"held", "oldest_popped_ms", b"oldest_popped_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "group", b"group", "in_flight", b"in_flight", "oldest_popped_ms", b"oldest_popped_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GroupHeld: _TypeAlias = GroupHeld  # noqa: Y015
+Global___GroupInFlight: _TypeAlias = GroupInFlight  # noqa: Y015
 
 @_typing.final
-class ClientHeld(_message.Message):
+class ClientInFlight(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     OLDEST_POPPED_MS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     client_id: _builtins.str
     """Empty: all of the group whose client is not known."""
-    held: _builtins.int
+    in_flight: _builtins.int
     oldest_popped_ms: _builtins.int
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         client_id: _builtins.str = ...,
-        held: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
         oldest_popped_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "held", b"held", "oldest_popped_ms", b"oldest_popped_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "in_flight", b"in_flight", "oldest_popped_ms", b"oldest_popped_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ClientHeld: _TypeAlias = ClientHeld  # noqa: Y015
+Global___ClientInFlight: _TypeAlias = ClientInFlight  # noqa: Y015
 
 @_typing.final
 class InFlightSummaryResponse(_message.Message):
@@ -2272,23 +2274,23 @@ class InFlightSummaryResponse(_message.Message):
     total: _builtins.int
     """Of all groups."""
     other_groups: _builtins.int
-    """How many hold something and are not listed."""
+    """How many have messages in flight and are not listed."""
     other_clients: _builtins.int
     known_since_ms: _builtins.int
     """As in InFlightListResponse."""
     epoch: _builtins.int
     @_builtins.property
-    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupHeld]:
-        """Those that hold most, in this order."""
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupInFlight]:
+        """Those with the most, in this order."""
 
     @_builtins.property
-    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientHeld]: ...
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientInFlight]: ...
     def __init__(
         self,
         *,
         total: _builtins.int = ...,
-        groups: _abc.Iterable[Global___GroupHeld] | None = ...,
-        clients: _abc.Iterable[Global___ClientHeld] | None = ...,
+        groups: _abc.Iterable[Global___GroupInFlight] | None = ...,
+        clients: _abc.Iterable[Global___ClientInFlight] | None = ...,
         other_groups: _builtins.int = ...,
         other_clients: _builtins.int = ...,
         known_since_ms: _builtins.int = ...,
@@ -2437,7 +2439,7 @@ class MessageEvent(_message.Message):
     queue_id: _builtins.int
     queue_offset: _builtins.int
     position: _builtins.int
-    """In the log: tells what came first."""
+    """In the log, for the order of events."""
     def __init__(
         self,
         *,
@@ -2542,23 +2544,23 @@ class GroupHolding(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     PUT_OFF_FIELD_NUMBER: _builtins.int
     KEPT_BACK_BY_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    QUARANTINE_ID_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     holding: Global___Holding.ValueType
     popped_ms: _builtins.int
-    """Of one that is given out: when it was, or its invisible duration last changed, and until when it is hidden."""
+    """Of one that is delivered: when it was, or its invisible duration last changed, and until when it is hidden."""
     due_ms: _builtins.int
     attempts: _builtins.int
-    """Of one that is given out, or waits in line: how often its delivery had failed before."""
+    """Of one that is delivered, or waits in its message group: how often its delivery failed before."""
     put_off: _builtins.bool
-    """Of one that is given out: its consumer has changed its invisible duration, as it failed or needs longer."""
+    """Of one that is delivered: its consumer has changed its invisible duration, as it failed or needs longer."""
     kept_back_by: _builtins.str
     """The filter that the group asked with last, if it does not let the message through."""
-    set_aside: _builtins.str
-    """Of one that was set aside: under which id."""
+    quarantine_id: _builtins.str
+    """Of a poison message: its id."""
     client_id: _builtins.str
-    """Of one that is given out: who has it; empty if that is not known."""
+    """Of one that is delivered: who has it; empty if that is not known."""
     def __init__(
         self,
         *,
@@ -2569,12 +2571,12 @@ class GroupHolding(_message.Message):
         attempts: _builtins.int = ...,
         put_off: _builtins.bool = ...,
         kept_back_by: _builtins.str = ...,
-        set_aside: _builtins.str = ...,
+        quarantine_id: _builtins.str = ...,
         client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "client_id", b"client_id", "due_ms", b"due_ms", "group", b"group", "holding", b"holding", "kept_back_by", b"kept_back_by", "popped_ms", b"popped_ms", "put_off", b"put_off", "set_aside", b"set_aside"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "client_id", b"client_id", "due_ms", b"due_ms", "group", b"group", "holding", b"holding", "kept_back_by", b"kept_back_by", "popped_ms", b"popped_ms", "put_off", b"put_off", "quarantine_id", b"quarantine_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2597,7 +2599,7 @@ class TracedMessage(_message.Message):
     DUE_MS_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     REDRIVEN_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    QUARANTINE_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     queue_offset: _builtins.int
@@ -2608,7 +2610,7 @@ class TracedMessage(_message.Message):
     """apache.rocketmq.v2.Message, as a pull gives it."""
     kind: Global___PlaceKind.ValueType
     position: _builtins.int
-    """In the log: tells what came first."""
+    """In the log, for the order of events."""
     pending: _builtins.bool
     """Of DELAYED and HALF: it still is so."""
     due_ms: _builtins.int
@@ -2616,9 +2618,9 @@ class TracedMessage(_message.Message):
     checks: _builtins.int
     """Of HALF: how often its senders were asked."""
     redriven: _builtins.bool
-    """A dead letter was given back by it."""
-    set_aside: _builtins.str
-    """Of DELAYED: under which id it was set aside."""
+    """The copy by which a dead letter was redriven."""
+    quarantine_id: _builtins.str
+    """Of DELAYED: its id as a poison message."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupHolding]: ...
     def __init__(
@@ -2637,11 +2639,11 @@ class TracedMessage(_message.Message):
         due_ms: _builtins.int = ...,
         checks: _builtins.int = ...,
         redriven: _builtins.bool = ...,
-        set_aside: _builtins.str = ...,
+        quarantine_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "checks", b"checks", "due_ms", b"due_ms", "groups", b"groups", "kind", b"kind", "message", b"message", "pending", b"pending", "position", b"position", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "redriven", b"redriven", "set_aside", b"set_aside", "stored_ms", b"stored_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "checks", b"checks", "due_ms", b"due_ms", "groups", b"groups", "kind", b"kind", "message", b"message", "pending", b"pending", "position", b"position", "quarantine_id", b"quarantine_id", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "redriven", b"redriven", "stored_ms", b"stored_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2790,13 +2792,13 @@ class MessageTailRequest(_message.Message):
     topic: _builtins.str
     lite_topic: _builtins.str
     key: _builtins.str
-    """Those of messages that are told; empty for any."""
+    """Of the messages to return; empty for any."""
     tag: _builtins.str
     limit: _builtins.int
-    """At most so many messages are told."""
+    """At most so many messages are returned."""
     @_builtins.property
     def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___TailPlace]:
-        """`places` of the answer before. Empty: nothing is told, but where the queues end now."""
+        """`places` of the answer before. Empty: only the ends of the queues are returned."""
 
     def __init__(
         self,
@@ -2848,9 +2850,9 @@ class MessageTailResponse(_message.Message):
     PASSED_OVER_FIELD_NUMBER: _builtins.int
     BEGUN_FIELD_NUMBER: _builtins.int
     passed_over: _builtins.int
-    """Messages that came, and were not told, though they may be wanted: they were too many."""
+    """Messages that arrived and are left out, though they may be wanted: they were too many."""
     begun: _builtins.bool
-    """There was no place to go on from: all of them are new."""
+    """There was no place to continue from: all of them are new."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___TracedMessage]:
         """Without groups, in the order in which they were stored."""
@@ -2918,7 +2920,7 @@ class QueueProgress(_message.Message):
     """May be a retry topic."""
     queue_id: _builtins.int
     min_offset: _builtins.int
-    """Of the oldest message that is held, as far as the broker has looked."""
+    """Of the oldest message that is stored, as far as the broker has scanned."""
     next_offset: _builtins.int
     """Where the group reads on."""
     committed_offset: _builtins.int
@@ -2960,7 +2962,7 @@ class ProgressListResponse(_message.Message):
     """As in InFlightListResponse."""
     epoch: _builtins.int
     dead_letters: _builtins.int
-    """Held in the group's dead letter queue at this broker."""
+    """Stored in the group's dead letter queue at this broker."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]: ...
     def __init__(
@@ -2986,7 +2988,7 @@ class QuarantineEntry(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_MS_FIELD_NUMBER: _builtins.int
+    QUARANTINED_MS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_ID_FIELD_NUMBER: _builtins.int
@@ -2998,7 +3000,7 @@ class QuarantineEntry(_message.Message):
     step: _builtins.str
     """At which it failed: redelivery, answer, firing, scheduling, fold, reading, retention."""
     reason: _builtins.str
-    set_aside_ms: _builtins.int
+    quarantined_ms: _builtins.int
     """When that was, wall clock."""
     group: _builtins.str
     """Whose delivery it was; empty for none."""
@@ -3015,7 +3017,7 @@ class QuarantineEntry(_message.Message):
         id: _builtins.str = ...,
         step: _builtins.str = ...,
         reason: _builtins.str = ...,
-        set_aside_ms: _builtins.int = ...,
+        quarantined_ms: _builtins.int = ...,
         group: _builtins.str = ...,
         topic: _builtins.str = ...,
         queue_id: _builtins.int = ...,
@@ -3025,7 +3027,7 @@ class QuarantineEntry(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "id", b"id", "position", b"position", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "reason", b"reason", "set_aside_ms", b"set_aside_ms", "step", b"step", "taken", b"taken", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "id", b"id", "position", b"position", "quarantined_ms", b"quarantined_ms", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "reason", b"reason", "step", b"step", "taken", b"taken", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3149,7 +3151,7 @@ class QuarantineRetryResponse(_message.Message):
 
     CHANGED_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
-    """False: nothing was set aside under that id (any more)."""
+    """False: there is no poison message of that id (any more)."""
     def __init__(
         self,
         *,
@@ -3280,7 +3282,7 @@ class LogChunk(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     START_POSITION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
@@ -3298,8 +3300,8 @@ class LogChunk(_message.Message):
     position: _builtins.int
     """Where `data` stands in the log; it holds whole records."""
     data: _builtins.bytes
-    confirmed_position: _builtins.int
-    """Up to here the sync-state set has everything."""
+    high_watermark: _builtins.int
+    """Up to here the whole sync-state set has the log on its devices."""
     start_position: _builtins.int
     """Where the master's log begins: older segments may be deleted."""
     time_ms: _builtins.int
@@ -3321,7 +3323,7 @@ class LogChunk(_message.Message):
         checkpoint: _builtins.bytes = ...,
         position: _builtins.int = ...,
         data: _builtins.bytes = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         start_position: _builtins.int = ...,
         time_ms: _builtins.int = ...,
         end_position: _builtins.int = ...,
@@ -3329,7 +3331,7 @@ class LogChunk(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoint_continues", b"checkpoint_continues", "confirmed_position", b"confirmed_position", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoint_continues", b"checkpoint_continues", "cut_position", b"cut_position", "data", b"data", "end_position", b"end_position", "epoch", b"epoch", "epochs", b"epochs", "first", b"first", "high_watermark", b"high_watermark", "position", b"position", "start_position", b"start_position", "time_ms", b"time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3406,8 +3408,8 @@ class ReplicaStatusResponse(_message.Message):
     IS_MASTER_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
-    DOUBTFUL_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     replica: _builtins.int
     identity: _builtins.bytes
@@ -3415,9 +3417,9 @@ class ReplicaStatusResponse(_message.Message):
     is_master: _builtins.bool
     last_epoch: _builtins.int
     end_position: _builtins.int
-    confirmed_position: _builtins.int
-    doubtful: _builtins.bool
-    """As ReplicaReport.doubtful."""
+    high_watermark: _builtins.int
+    suspect: _builtins.bool
+    """As ReplicaReport.suspect."""
     def __init__(
         self,
         *,
@@ -3428,12 +3430,12 @@ class ReplicaStatusResponse(_message.Message):
         is_master: _builtins.bool = ...,
         last_epoch: _builtins.int = ...,
         end_position: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
-        doubtful: _builtins.bool = ...,
+        high_watermark: _builtins.int = ...,
+        suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "group", b"group", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_position", b"end_position", "epoch", b"epoch", "group", b"group", "high_watermark", b"high_watermark", "identity", b"identity", "is_master", b"is_master", "last_epoch", b"last_epoch", "replica", b"replica", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3521,7 +3523,7 @@ class ReplicaCheckpoint(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BASE_VERSION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     TIMER_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     REVIVE_OFFSETS_FIELD_NUMBER: _builtins.int
@@ -3539,7 +3541,7 @@ class ReplicaCheckpoint(_message.Message):
     """The version that this is a difference from, which goes onto later ones, too; 0: it is whole."""
     time_ms: _builtins.int
     """Wall clock."""
-    confirmed_position: _builtins.int
+    high_watermark: _builtins.int
     """The log up to here is what all this was taken from."""
     rest_from: _builtins.int
     """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
@@ -3547,7 +3549,7 @@ class ReplicaCheckpoint(_message.Message):
     """
     looked_position: _builtins.int
     """Where the log ended when the offsets began to be looked at, which for parts of one look is the same, and may be well
-    before `confirmed_position`: what was set by hand behind it need not be in them.
+    before `high_watermark`: what was set by hand behind it need not be in them.
     """
     @_builtins.property
     def timer(self) -> Global___TimerProgress: ...
@@ -3577,7 +3579,7 @@ class ReplicaCheckpoint(_message.Message):
         version: _builtins.int = ...,
         base_version: _builtins.int = ...,
         time_ms: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         timer: Global___TimerProgress | None = ...,
         offsets: _abc.Iterable[Global___GroupOffsets] | None = ...,
         revive_offsets: _abc.Iterable[_builtins.int] | None = ...,
@@ -3590,7 +3592,7 @@ class ReplicaCheckpoint(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "confirmed_position", b"confirmed_position", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3609,7 +3611,7 @@ class TimerProgress(_message.Message):
     master_timer_queue_offset: _builtins.int
     """Of the timer queue: everything before it is in the master's timer log, or done."""
     scan_position: _builtins.int
-    """From here on the log tells all that fired of the slots that are not done."""
+    """From here on the log has all that fired of the slots that are not done."""
     state_version: _builtins.int
     def __init__(
         self,
@@ -3826,7 +3828,7 @@ class ActivityTotals(_message.Message):
     MESSAGES_OUT_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     DELAYED_FIELD_NUMBER: _builtins.int
     STORED_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
@@ -3846,7 +3848,7 @@ class ActivityTotals(_message.Message):
     lag: _builtins.int
     """Not there: it is not known (yet)."""
     lag_ms: _builtins.int
-    held: _builtins.int
+    in_flight: _builtins.int
     delayed: _builtins.int
     stored: _builtins.int
     dead_letters: _builtins.int
@@ -3871,7 +3873,7 @@ class ActivityTotals(_message.Message):
         messages_out: _builtins.int = ...,
         lag: _builtins.int | None = ...,
         lag_ms: _builtins.int | None = ...,
-        held: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
         delayed: _builtins.int = ...,
         stored: _builtins.int | None = ...,
         dead_letters: _builtins.int | None = ...,
@@ -3888,7 +3890,7 @@ class ActivityTotals(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_letters", b"_dead_letters", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_stored", b"_stored", "dead_letters", b"dead_letters", "lag", b"lag", "lag_ms", b"lag_ms", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_letters", b"_dead_letters", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_stored", b"_stored", "damaged", b"damaged", "dead_letters", b"dead_letters", "delayed", b"delayed", "disk_full_share", b"disk_full_share", "disk_used_share", b"disk_used_share", "held", b"held", "lag", b"lag", "lag_ms", b"lag_ms", "messages_in", b"messages_in", "messages_out", b"messages_out", "paused", b"paused", "poisoned", b"poisoned", "poisoned_max", b"poisoned_max", "revive_behind_ms", b"revive_behind_ms", "stored", b"stored", "timers_behind_ms", b"timers_behind_ms", "timers_max", b"timers_max", "transaction_age_ms", b"transaction_age_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_letters", b"_dead_letters", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_stored", b"_stored", "damaged", b"damaged", "dead_letters", b"dead_letters", "delayed", b"delayed", "disk_full_share", b"disk_full_share", "disk_used_share", b"disk_used_share", "in_flight", b"in_flight", "lag", b"lag", "lag_ms", b"lag_ms", "messages_in", b"messages_in", "messages_out", b"messages_out", "paused", b"paused", "poisoned", b"poisoned", "poisoned_max", b"poisoned_max", "revive_behind_ms", b"revive_behind_ms", "stored", b"stored", "timers_behind_ms", b"timers_behind_ms", "timers_max", b"timers_max", "transaction_age_ms", b"transaction_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_letters: _TypeAlias = _typing.Literal["dead_letters"]  # noqa: Y015
     _WhichOneofArgType__dead_letters: _TypeAlias = _typing.Literal["_dead_letters", b"_dead_letters"]  # noqa: Y015
@@ -3954,16 +3956,16 @@ class GroupActivity(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
     WAITING_MS_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     messages_in: _builtins.int
-    """Since the sample before: into all its topics, and given out to it. Not there: it reads too many topics."""
+    """Since the sample before: into all its topics, and delivered to it. Not there: it reads too many topics."""
     messages_out: _builtins.int
     lag: _builtins.int
     lag_ms: _builtins.int
     """Age of the oldest message that it has not acknowledged, and of the oldest one that it has yet to take."""
     waiting_ms: _builtins.int
-    held: _builtins.int
+    in_flight: _builtins.int
     def __init__(
         self,
         *,
@@ -3973,11 +3975,11 @@ class GroupActivity(_message.Message):
         lag: _builtins.int | None = ...,
         lag_ms: _builtins.int | None = ...,
         waiting_ms: _builtins.int | None = ...,
-        held: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "_lag_ms", b"_lag_ms", "_messages_in", b"_messages_in", "_waiting_ms", b"_waiting_ms", "lag", b"lag", "lag_ms", b"lag_ms", "messages_in", b"messages_in", "waiting_ms", b"waiting_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "_lag_ms", b"_lag_ms", "_messages_in", b"_messages_in", "_waiting_ms", b"_waiting_ms", "held", b"held", "lag", b"lag", "lag_ms", b"lag_ms", "messages_in", b"messages_in", "messages_out", b"messages_out", "name", b"name", "waiting_ms", b"waiting_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "_lag_ms", b"_lag_ms", "_messages_in", b"_messages_in", "_waiting_ms", b"_waiting_ms", "in_flight", b"in_flight", "lag", b"lag", "lag_ms", b"lag_ms", "messages_in", b"messages_in", "messages_out", b"messages_out", "name", b"name", "waiting_ms", b"waiting_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
@@ -4074,7 +4076,7 @@ class GroupStanding(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     RETRYING_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     POISONED_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
@@ -4085,7 +4087,7 @@ class GroupStanding(_message.Message):
     queues that they were not counted.
     """
     retrying: _builtins.int
-    held: _builtins.int
+    in_flight: _builtins.int
     dead_letters: _builtins.int
     poisoned: _builtins.int
     lag_ms: _builtins.int
@@ -4097,7 +4099,7 @@ class GroupStanding(_message.Message):
         name: _builtins.str = ...,
         waiting: _builtins.int | None = ...,
         retrying: _builtins.int | None = ...,
-        held: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
         poisoned: _builtins.int = ...,
         lag_ms: _builtins.int | None = ...,
@@ -4105,7 +4107,7 @@ class GroupStanding(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "_retrying", b"_retrying", "_waiting", b"_waiting", "lag_ms", b"lag_ms", "retrying", b"retrying", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "_retrying", b"_retrying", "_waiting", b"_waiting", "dead_letters", b"dead_letters", "held", b"held", "lag_ms", b"lag_ms", "name", b"name", "poisoned", b"poisoned", "retrying", b"retrying", "topics", b"topics", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "_retrying", b"_retrying", "_waiting", b"_waiting", "dead_letters", b"dead_letters", "in_flight", b"in_flight", "lag_ms", b"lag_ms", "name", b"name", "poisoned", b"poisoned", "retrying", b"retrying", "topics", b"topics", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lag_ms: _TypeAlias = _typing.Literal["lag_ms"]  # noqa: Y015
     _WhichOneofArgType__lag_ms: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms"]  # noqa: Y015
@@ -4250,7 +4252,7 @@ class TopicBalance(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     STORED_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     DELAYED_FIELD_NUMBER: _builtins.int
     DEAD_FIELD_NUMBER: _builtins.int
@@ -4259,7 +4261,7 @@ class TopicBalance(_message.Message):
     topic: _builtins.str
     stored: _builtins.int
     done: _builtins.int
-    held: _builtins.int
+    in_flight: _builtins.int
     waiting: _builtins.int
     delayed: _builtins.int
     dead: _builtins.int
@@ -4271,16 +4273,16 @@ class TopicBalance(_message.Message):
         topic: _builtins.str = ...,
         stored: _builtins.int | None = ...,
         done: _builtins.int | None = ...,
-        held: _builtins.int | None = ...,
+        in_flight: _builtins.int | None = ...,
         waiting: _builtins.int | None = ...,
         delayed: _builtins.int | None = ...,
         dead: _builtins.int | None = ...,
         poisoned: _builtins.int | None = ...,
         expired: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead", b"_dead", "_delayed", b"_delayed", "_done", b"_done", "_expired", b"_expired", "_held", b"_held", "_poisoned", b"_poisoned", "_stored", b"_stored", "_waiting", b"_waiting", "dead", b"dead", "delayed", b"delayed", "done", b"done", "expired", b"expired", "held", b"held", "poisoned", b"poisoned", "stored", b"stored", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead", b"_dead", "_delayed", b"_delayed", "_done", b"_done", "_expired", b"_expired", "_in_flight", b"_in_flight", "_poisoned", b"_poisoned", "_stored", b"_stored", "_waiting", b"_waiting", "dead", b"dead", "delayed", b"delayed", "done", b"done", "expired", b"expired", "in_flight", b"in_flight", "poisoned", b"poisoned", "stored", b"stored", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead", b"_dead", "_delayed", b"_delayed", "_done", b"_done", "_expired", b"_expired", "_held", b"_held", "_poisoned", b"_poisoned", "_stored", b"_stored", "_waiting", b"_waiting", "dead", b"dead", "delayed", b"delayed", "done", b"done", "expired", b"expired", "held", b"held", "poisoned", b"poisoned", "stored", b"stored", "topic", b"topic", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead", b"_dead", "_delayed", b"_delayed", "_done", b"_done", "_expired", b"_expired", "_in_flight", b"_in_flight", "_poisoned", b"_poisoned", "_stored", b"_stored", "_waiting", b"_waiting", "dead", b"dead", "delayed", b"delayed", "done", b"done", "expired", b"expired", "in_flight", b"in_flight", "poisoned", b"poisoned", "stored", b"stored", "topic", b"topic", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead: _TypeAlias = _typing.Literal["dead"]  # noqa: Y015
     _WhichOneofArgType__dead: _TypeAlias = _typing.Literal["_dead", b"_dead"]  # noqa: Y015
@@ -4290,8 +4292,8 @@ class TopicBalance(_message.Message):
     _WhichOneofArgType__done: _TypeAlias = _typing.Literal["_done", b"_done"]  # noqa: Y015
     _WhichOneofReturnType__expired: _TypeAlias = _typing.Literal["expired"]  # noqa: Y015
     _WhichOneofArgType__expired: _TypeAlias = _typing.Literal["_expired", b"_expired"]  # noqa: Y015
-    _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
-    _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015
+    _WhichOneofReturnType__in_flight: _TypeAlias = _typing.Literal["in_flight"]  # noqa: Y015
+    _WhichOneofArgType__in_flight: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight"]  # noqa: Y015
     _WhichOneofReturnType__poisoned: _TypeAlias = _typing.Literal["poisoned"]  # noqa: Y015
     _WhichOneofArgType__poisoned: _TypeAlias = _typing.Literal["_poisoned", b"_poisoned"]  # noqa: Y015
     _WhichOneofReturnType__stored: _TypeAlias = _typing.Literal["stored"]  # noqa: Y015
@@ -4307,7 +4309,7 @@ class TopicBalance(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expired) -> _WhichOneofReturnType__expired | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__held) -> _WhichOneofReturnType__held | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__in_flight) -> _WhichOneofReturnType__in_flight | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__poisoned) -> _WhichOneofReturnType__poisoned | None: ...
     @_typing.overload
@@ -4436,15 +4438,15 @@ class NameListResponse(_message.Message):
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedName]: ...
     @_builtins.property
-    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeardState]:
-        """The states of the controllers that the log has heard of, the latest last."""
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenStore]:
+        """The controllers' stores that the log has seen, the latest last."""
 
     def __init__(
         self,
         *,
         names: _abc.Iterable[Global___ListedName] | None = ...,
         next: _builtins.str = ...,
-        states: _abc.Iterable[Global___HeardState] | None = ...,
+        states: _abc.Iterable[Global___SeenStore] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -4503,27 +4505,27 @@ class ListedName(_message.Message):
 Global___ListedName: _TypeAlias = ListedName  # noqa: Y015
 
 @_typing.final
-class HeardState(_message.Message):
-    """A state of the controllers, of which two have other incarnations (`version` / 1,000,000,000)."""
+class SeenStore(_message.Message):
+    """A store of the controllers. Its id is `version` / 1,000,000,000: controllers that lose their store make one with another."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
-    HEARD_FIELD_NUMBER: _builtins.int
+    APPLIED_VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """The last version that the log knows of."""
-    heard: _builtins.int
-    """All topics and groups that were made up to this version and not deleted are known; 0: that can't be said."""
+    """The last version that the log has seen."""
+    applied_version: _builtins.int
+    """All topics and groups that were made up to this version and not deleted are known; 0: not known."""
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
-        heard: _builtins.int = ...,
+        applied_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard", b"heard", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_version", b"applied_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HeardState: _TypeAlias = HeardState  # noqa: Y015
+Global___SeenStore: _TypeAlias = SeenStore  # noqa: Y015

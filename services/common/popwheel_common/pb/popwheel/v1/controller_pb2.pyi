@@ -61,16 +61,16 @@ class Topic(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     LITE_EXPIRATION_MS_FIELD_NUMBER: _builtins.int
-    LANE_QUEUES_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_QUEUES_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     type: Global___TopicType.ValueType
     queues: _builtins.int
     id: _builtins.int
-    """Version of the state in which it was made: tells a topic from an earlier one of the same name."""
+    """Version of the state in which it was made: distinguishes it from an earlier topic of the same name."""
     lite_expiration_ms: _builtins.int
     """Of type LITE: a lite topic into which nothing came for so long ends; 0: never for that reason."""
-    lane_queues: _builtins.int
+    message_group_queues: _builtins.int
     """Queues that messages with a message group go to, the first ones: as many as it had before it was given more, so that
     no message group moves. 0: all.
     """
@@ -84,12 +84,12 @@ class Topic(_message.Message):
         queues: _builtins.int = ...,
         id: _builtins.int = ...,
         lite_expiration_ms: _builtins.int = ...,
-        lane_queues: _builtins.int = ...,
+        message_group_queues: _builtins.int = ...,
         paused_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lane_queues", b"lane_queues", "lite_expiration_ms", b"lite_expiration_ms", "name", b"name", "paused_ms", b"paused_ms", "queues", b"queues", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lite_expiration_ms", b"lite_expiration_ms", "message_group_queues", b"message_group_queues", "name", b"name", "paused_ms", b"paused_ms", "queues", b"queues", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,7 +212,7 @@ class Replica(_message.Message):
     """Its number within the group."""
     address: _builtins.str
     identity: _builtins.bytes
-    """Drawn when its data folder was made: another one says that what it held is gone."""
+    """Drawn when its data folder was made: another identity means that the replica's data is gone."""
     alive: _builtins.bool
     """Whether it is not dead, as far as is known, and has not said that it leaves; not part of what is stored."""
     def __init__(
@@ -291,14 +291,14 @@ class ReplicaReport(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     LAST_EPOCH_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
-    CONFIRMED_POSITION_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SYNC_STATE_SET_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     FOLLOWING_FIELD_NUMBER: _builtins.int
     CHECKPOINT_VERSION_FIELD_NUMBER: _builtins.int
     LEADING_FIELD_NUMBER: _builtins.int
-    DOUBTFUL_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     ACKS_ALONE_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     group: _builtins.str
@@ -306,22 +306,22 @@ class ReplicaReport(_message.Message):
     address: _builtins.str
     identity: _builtins.bytes
     epoch: _builtins.int
-    """The latest epoch it has heard of."""
+    """The latest epoch that it has seen."""
     last_epoch: _builtins.int
-    """Of the last record of its log, 0 if the log is empty; with `end_position` it tells whose log is more complete."""
+    """Of the last record of its log, 0 if the log is empty; with `end_position` it says which log is more complete."""
     end_position: _builtins.int
-    confirmed_position: _builtins.int
-    """Up to here it knows that the sync-state set has everything."""
+    high_watermark: _builtins.int
+    """Up to here, as it knows, the whole sync-state set has the log on its devices."""
     version: _builtins.int
     leaving: _builtins.bool
     """It wants to stop: a master asks for its role to be passed on."""
     checkpoint_version: _builtins.int
     """Of a slave: version and age of the checkpoint it holds."""
     leading: _builtins.bool
-    """It leads at `epoch`, and has done so since its process was told to. A recorded master that comes without this is a
-    new process: what it had received but not synced may be gone, so there must be a new epoch.
+    """It leads at `epoch`, in the process that began to. A recorded master that registers without this is a new process:
+    what it had received but not synced may be gone, so there must be a new epoch.
     """
-    doubtful: _builtins.bool
+    suspect: _builtins.bool
     """When it started it cut off the end of its log, which was torn or damaged, and could not ask every other replica
     whether that has it: acknowledged messages may be missing. Over once it has caught up with a master, or is one.
     """
@@ -335,8 +335,8 @@ class ReplicaReport(_message.Message):
     """
     @_builtins.property
     def sync_state_set(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The sync-state set it heard of last, and the version of the group's state that said so: a controller that lost its
-        state learns from it who may lead.
+        """The sync-state set that it has seen last, and the version of the group's state with that set: a controller that lost
+        its state learns from it who may lead.
         """
 
     @_builtins.property
@@ -353,20 +353,20 @@ class ReplicaReport(_message.Message):
         epoch: _builtins.int = ...,
         last_epoch: _builtins.int = ...,
         end_position: _builtins.int = ...,
-        confirmed_position: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
         sync_state_set: _abc.Iterable[_builtins.int] | None = ...,
         version: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         following: _abc.Iterable[Global___ReplicaLag] | None = ...,
         checkpoint_version: _builtins.int = ...,
         leading: _builtins.bool = ...,
-        doubtful: _builtins.bool = ...,
+        suspect: _builtins.bool = ...,
         acks_alone: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_alone", b"acks_alone", "address", b"address", "checkpoint_version", b"checkpoint_version", "cluster_id", b"cluster_id", "confirmed_position", b"confirmed_position", "doubtful", b"doubtful", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_alone", b"acks_alone", "address", b"address", "checkpoint_version", b"checkpoint_version", "cluster_id", b"cluster_id", "end_position", b"end_position", "epoch", b"epoch", "following", b"following", "group", b"group", "high_watermark", b"high_watermark", "identity", b"identity", "last_epoch", b"last_epoch", "leading", b"leading", "leaving", b"leaving", "replica", b"replica", "suspect", b"suspect", "sync_state_set", b"sync_state_set", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -612,13 +612,13 @@ class ClusterUpdate(_message.Message):
     version: _builtins.int
     snapshot: _builtins.bool
     named: _builtins.int
-    """Version of the last change of topics or groups, to compare their ids with: all up to here are told of with this, and
+    """Version of the last change of topics or groups, to compare their ids with: all up to here are part of this update, and
     later ones are larger, as it is never beyond what is stored. `version` may be, and goes back to that with another
     controller. Older controllers do not say it.
     """
     more: _builtins.bool
-    """This is a part of a snapshot, and not its last one: the next update goes on with it. What is told counts when the
-    last part has come.
+    """This is a part of a snapshot, and not its last one: the next update continues it. The parts count when the last
+    one has arrived.
     """
     deleted_ms: _builtins.int
     """When an operator has deleted `deleted_topics` and `deleted_groups`, and until when no first use makes them anew, in
@@ -987,8 +987,8 @@ class ClientSubscription(_message.Message):
 Global___ClientSubscription: _TypeAlias = ClientSubscription  # noqa: Y015
 
 @_typing.final
-class HeldMessage(_message.Message):
-    """A message that a client was given, and that its proxy keeps hidden for it."""
+class ClientMessage(_message.Message):
+    """A message that is delivered to a client, and that its proxy keeps hidden for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1024,7 +1024,7 @@ class HeldMessage(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HeldMessage: _TypeAlias = HeldMessage  # noqa: Y015
+Global___ClientMessage: _TypeAlias = ClientMessage  # noqa: Y015
 
 @_typing.final
 class ClientInfo(_message.Message):
@@ -1046,8 +1046,8 @@ class ClientInfo(_message.Message):
     PUBLISHES_FIELD_NUMBER: _builtins.int
     PUBLISHES_TOTAL_FIELD_NUMBER: _builtins.int
     POLLS_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
-    HELD_SINCE_MS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_SINCE_MS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     LITE_TOPICS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -1067,11 +1067,11 @@ class ClientInfo(_message.Message):
     publishes_total: _builtins.int
     polls: _builtins.int
     """Polls that are open now."""
-    held: _builtins.int
+    in_flight: _builtins.int
     """Messages that the proxy keeps hidden for it, and since when the first of them; -1 if the client does that itself, so
     that the proxy does not know.
     """
-    held_since_ms: _builtins.int
+    in_flight_since_ms: _builtins.int
     lite_topics: _builtins.int
     """Number of lite topics that it reads."""
     @_builtins.property
@@ -1079,7 +1079,7 @@ class ClientInfo(_message.Message):
     @_builtins.property
     def publishes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldMessage]:
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientMessage]:
         """Some of them, where one client is asked for."""
 
     def __init__(
@@ -1101,14 +1101,14 @@ class ClientInfo(_message.Message):
         publishes: _abc.Iterable[_builtins.str] | None = ...,
         publishes_total: _builtins.int = ...,
         polls: _builtins.int = ...,
-        held: _builtins.int = ...,
-        held_since_ms: _builtins.int = ...,
-        messages: _abc.Iterable[Global___HeldMessage] | None = ...,
+        in_flight: _builtins.int = ...,
+        in_flight_since_ms: _builtins.int = ...,
+        messages: _abc.Iterable[Global___ClientMessage] | None = ...,
         lite_topics: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "group", b"group", "held", b"held", "held_since_ms", b"held_since_ms", "hostname", b"hostname", "id", b"id", "kind", b"kind", "language", b"language", "lite_topics", b"lite_topics", "messages", b"messages", "platform", b"platform", "polls", b"polls", "publishes", b"publishes", "publishes_total", b"publishes_total", "seen_ms", b"seen_ms", "since_ms", b"since_ms", "subscriptions", b"subscriptions", "subscriptions_total", b"subscriptions_total", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "group", b"group", "hostname", b"hostname", "id", b"id", "in_flight", b"in_flight", "in_flight_since_ms", b"in_flight_since_ms", "kind", b"kind", "language", b"language", "lite_topics", b"lite_topics", "messages", b"messages", "platform", b"platform", "polls", b"polls", "publishes", b"publishes", "publishes_total", b"publishes_total", "seen_ms", b"seen_ms", "since_ms", b"since_ms", "subscriptions", b"subscriptions", "subscriptions_total", b"subscriptions_total", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, TopicType
-from popwheel_proxy.send.lanes import Lanes, place_of
+from popwheel_proxy.send.send_queues import SendQueues, place_of
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.replicas import Groups, groups
 from tests.unit.proxy.test_failover import runs_of
@@ -49,16 +49,16 @@ def test_a_message_group_stays_where_it_is_when_a_broker_comes() -> None:
 
 
 async def test_work_of_a_message_group_goes_one_after_another_and_no_other_waits() -> None:
-    lanes, gates, done = Lanes(10), {name: asyncio.Event() for name in ("a1", "a2", "b1")}, list[str]()
+    send_queues, gates, done = SendQueues(10), {name: asyncio.Event() for name in ("a1", "a2", "b1")}, list[str]()
 
     async def work(name: str) -> str:
         await gates[name].wait()
         done.append(name)
         return name
 
-    calls = [asyncio.create_task(lanes.in_turn("t", name[0], None, partial(work, name))) for name in gates]
+    calls = [asyncio.create_task(send_queues.in_turn("t", name[0], None, partial(work, name))) for name in gates]
     await turns()
-    assert (lanes.waiting, len(lanes)) == (1, 2)
+    assert (send_queues.waiting, len(send_queues)) == (1, 2)
     gates["a2"].set()
     gates["b1"].set()
     await turns()
@@ -66,30 +66,30 @@ async def test_work_of_a_message_group_goes_one_after_another_and_no_other_waits
     gates["a1"].set()
     assert await asyncio.gather(*calls) == ["a1", "a2", "b1"]
     assert done == ["b1", "a1", "a2"]
-    assert (lanes.waiting, len(lanes)) == (0, 0)
+    assert (send_queues.waiting, len(send_queues)) == (0, 0)
 
 
 async def test_one_that_is_given_up_lets_nobody_past_the_one_before() -> None:
-    lanes, gate, done = Lanes(10), asyncio.Event(), list[int]()
+    send_queues, gate, done = SendQueues(10), asyncio.Event(), list[int]()
 
     async def work(number: int) -> None:
         if number == 0:
             await gate.wait()
         done.append(number)
 
-    calls = [asyncio.create_task(lanes.in_turn("t", "a", None, partial(work, number))) for number in range(3)]
+    calls = [asyncio.create_task(send_queues.in_turn("t", "a", None, partial(work, number))) for number in range(3)]
     await turns()
     calls[1].cancel()
     await turns()
-    assert (done, lanes.waiting) == ([], 1)
+    assert (done, send_queues.waiting) == ([], 1)
     gate.set()
     await asyncio.wait(calls)
     assert done == [0, 2]
-    assert len(lanes) == 0
+    assert len(send_queues) == 0
 
 
 async def test_one_that_fails_lets_the_next_go() -> None:
-    lanes = Lanes(10)
+    send_queues = SendQueues(10)
 
     async def fail() -> None:
         raise StatusError(Code.INTERNAL_ERROR, "no")
@@ -97,33 +97,33 @@ async def test_one_that_fails_lets_the_next_go() -> None:
     async def work() -> int:
         return 7
 
-    failing = asyncio.create_task(lanes.in_turn("t", "a", None, fail))
-    assert await lanes.in_turn("t", "a", None, work) == 7
+    failing = asyncio.create_task(send_queues.in_turn("t", "a", None, fail))
+    assert await send_queues.in_turn("t", "a", None, work) == 7
     with pytest.raises(StatusError):
         await failing
-    assert len(lanes) == 0
+    assert len(send_queues) == 0
 
 
 async def test_who_waits_for_too_long_is_told_and_so_is_one_too_many() -> None:
-    lanes, gate = Lanes(2), asyncio.Event()
+    send_queues, gate = SendQueues(2), asyncio.Event()
 
     async def work() -> None:
         await gate.wait()
 
-    first = asyncio.create_task(lanes.in_turn("t", "a", None, work))
+    first = asyncio.create_task(send_queues.in_turn("t", "a", None, work))
     await turns()
     with pytest.raises(StatusError) as late:
-        await lanes.in_turn("t", "a", 0.31, work)
+        await send_queues.in_turn("t", "a", 0.31, work)
     assert late.value.code == Code.PROXY_TIMEOUT
-    second = asyncio.create_task(lanes.in_turn("t", "a", None, work))
+    second = asyncio.create_task(send_queues.in_turn("t", "a", None, work))
     await turns()
     with pytest.raises(StatusError) as refused:
-        await lanes.in_turn("t", "a", None, work)
+        await send_queues.in_turn("t", "a", None, work)
     assert refused.value.code == Code.TOO_MANY_REQUESTS
-    other = asyncio.create_task(lanes.in_turn("u", "a", None, work))
+    other = asyncio.create_task(send_queues.in_turn("u", "a", None, work))
     gate.set()
     await asyncio.gather(first, second, other)
-    assert len(lanes) == 0
+    assert len(send_queues) == 0
 
 
 async def test_sends_of_a_message_group_go_to_one_queue_in_their_order() -> None:
@@ -165,7 +165,7 @@ async def test_the_next_message_waits_while_a_put_is_under_way() -> None:
         first = asyncio.create_task(w.send(of("x", 0)))
         await until(lambda: len(w.broker.asked("Put")) == 1)
         second = asyncio.create_task(w.send(of("x", 1)))
-        await until(lambda: w.metric("popwheel_proxy_waiting_in_lanes") == 1)
+        await until(lambda: w.metric("popwheel_proxy_waiting_in_send_queues") == 1)
         w.broker.put_error = RpcError(GrpcStatus.INTERNAL, "broken")
         w.broker.put_gate.set()
         assert (await first).status.code != Code.OK

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_broker.topics import known_names
+from popwheel_broker.topics import topic_registry
 from popwheel_broker.topics.known_ids import NOT_PLACED
-from popwheel_broker.topics.known_names import KnownNames, Names, SavedNames
-from popwheel_common.contract.cluster_view import VERSIONS_PER_INCARNATION, ClusterView
+from popwheel_broker.topics.topic_registry import Names, SavedNames, TopicRegistry
+from popwheel_common.contract.cluster_view import VERSIONS_PER_STORE, ClusterView
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic
 from tests.harness import names_in_log
 
@@ -35,17 +35,17 @@ class Both:
 
     def __init__(self) -> None:
         self.view = ClusterView()
-        self.names = KnownNames(self.view)
-        self.version = VERSIONS_PER_INCARNATION
+        self.names = TopicRegistry(self.view)
+        self.version = VERSIONS_PER_STORE
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.hear(self.snapshot(1000)[0])
 
     def hear(self, update: ClusterUpdate) -> None:
-        self.names.tell(update)
+        self.names.stage(update)
         self.view.apply(update)
         if not update.more:
-            self.names.hear(update)
+            self.names.view_changed(update)
 
     def snapshot(self, names_max: int) -> list[ClusterUpdate]:
         every: list[Any] = [*self.topics.values(), *self.groups.values()]
@@ -76,21 +76,21 @@ class Both:
             self.hear(update)
 
     def settle(self) -> None:
-        anew = self.names.new_incarnation()
+        anew = self.names.new_store()
         if anew is not None:
             names_in_log.note(self.names, anew)
         self.check()
         changes = self.names.changes()
-        heard = self.view.named if self.names.knows_all_of_view else self.names.heard
+        heard = self.view.named if self.names.knows_all_of_view else self.names.applied_version
         if changes.gone_topics or changes.gone_groups:
-            names_in_log.note(self.names, Names(heard=self.view.named))
+            names_in_log.note(self.names, Names(applied_version=self.view.named))
         for name in changes.gone_topics:
             names_in_log.forget_topic(self.names, name)
         for name in changes.gone_groups:
             names_in_log.forget_group(self.names, name)
         if changes.new_topics or changes.new_groups:
             names_in_log.note(self.names, Names(changes.new_topics, changes.new_groups, heard))
-        self.names.settled()
+        self.names.applied()
 
     def check(self) -> None:
         """What is found is what going through all names finds."""
@@ -120,8 +120,8 @@ def restart(both: Both) -> None:
     """The log is folded anew, from a checkpoint."""
     before = both.names
     former = {topic: before.former_ids(topic) for topic in before.topic_ids if before.former_ids(topic)}
-    saved = SavedNames(dict(before.topic_ids), dict(before.group_ids), former, before.heard)
-    both.names = KnownNames(both.view)
+    saved = SavedNames(dict(before.topic_ids), dict(before.group_ids), former, before.applied_version)
+    both.names = TopicRegistry(both.view)
     both.names.restore(saved)
 
 
@@ -150,10 +150,10 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
         elif what == "restart":
             restart(both)
         elif what == "back":  # the controllers know less than they told
-            both.version = max(VERSIONS_PER_INCARNATION, both.version - number)
+            both.version = max(VERSIONS_PER_STORE, both.version - number)
             both.hear(both.snapshot(1000)[0])
         elif what == "life":
-            both.version += VERSIONS_PER_INCARNATION
+            both.version += VERSIONS_PER_STORE
             both.hear(both.snapshot(1000)[0])
         else:
             both.settle()
@@ -169,22 +169,22 @@ def test_what_changes_is_what_going_through_all_names_finds(steps: list[tuple[st
 def test_where_many_are_new_or_gone_some_are_dealt_with_at_a_time(steps: list[tuple[str, int, bool]]) -> None:
     """In the end all are known, and not before are the controllers' changes said to be dealt with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_names, "_NEW_AT_ONCE", 1)
-        patch.setattr(known_names, "_GONE_AT_ONCE", 1)
+        patch.setattr(topic_registry, "_NEW_AT_ONCE", 1)
+        patch.setattr(topic_registry, "_GONE_AT_ONCE", 1)
         both = Both()
         go(both, steps)
         for part in both.snapshot(2):
             both.hear(part)
         for _ in range(20):
             both.settle()
-        assert not both.names.is_unsettled
+        assert not both.names.has_pending_changes
         if both.view.named >= both.names.known_version:
             for ids, held in ((both.names.topic_ids, both.topics), (both.names.group_ids, both.groups)):
                 assert {name: each.id for name, each in held.items()} == {name: ids[name] for name in held}
 
 
 def test_what_a_call_needs_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "_NEW_AT_ONCE", 2)
+    monkeypatch.setattr(topic_registry, "_NEW_AT_ONCE", 2)
     both = Both()
     for number in range(1, 19, 2):
         both.change(number, there=True, heard=True)
@@ -192,8 +192,8 @@ def test_what_a_call_needs_does_not_wait_for_its_turn(monkeypatch: pytest.Monkey
     assert list(changes.new_topics) == ["n17", "n1", "n3"]
     assert not both.names.knows_all_of_view
     names_in_log.note(both.names, Names(changes.new_topics))
-    both.names.settled()
-    assert both.names.is_unsettled
+    both.names.applied()
+    assert both.names.has_pending_changes
     assert list(both.names.changes().new_topics) == ["n5", "n7"]
 
 
@@ -211,7 +211,7 @@ def test_where_many_are_gone_some_are_dropped_at_a_time_and_what_a_call_needs_at
     assert (list(needed.new_topics), list(needed.new_groups)) == ([], ["n0", "n2"])
     assert not both.names.knows_all_of_view
     left = []
-    while both.names.is_unsettled:
+    while both.names.has_pending_changes:
         changes = both.names.changes()
         left.append((len(changes.gone_topics), len(changes.gone_groups)))
         both.settle()

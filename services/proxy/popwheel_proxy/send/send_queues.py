@@ -1,8 +1,8 @@
-"""Sends that keep their order: where they go, and that none overtakes another of its lane at this proxy (P6).
+"""Send queues: the sends of a message group or lite topic go one after another at this proxy (P6).
 
-A lane is a message group, or a lite topic. It has one queue of all that the brokers of a cluster have, also while that
-broker is away: then its sends wait, and fail in the end. They go one after another, each when the one before has been
-answered. So a send that is tried again, because nobody knows whether it was stored, does not come behind the next one.
+Each message group and lite topic has one queue at one broker of the cluster, also while that broker is away: then its
+sends wait, and fail in the end. A send starts when the one before was answered, so a send that is retried, as its
+outcome is unknown, is not overtaken by the next one.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ _ANSWER_RESERVE_S = 0.3
 _LIMIT = "send.waiting_messages_max"
 
 
-def place_of(topic: str, lane: str, brokers: Sequence[str], queues: int) -> Place:
-    """The queue of a message group or lite topic.
+def place_of(topic: str, send_queue: str, brokers: Sequence[str], queues: int) -> Place:
+    """Return the broker and the queue of a message group or lite topic.
 
-    A broker that is added takes over lanes, and none moves between the others.
+    A broker that is added takes over some message groups; none moves between the others.
 
     Args:
         topic: full name of the topic.
-        lane: message group or lite topic, as the sender names it.
+        send_queue: message group or lite topic, as the sender names it.
         brokers: all broker groups there are, also those that are away; at least one.
         queues: how many queues the topic has at each.
     """
-    line = f"{topic} {lane}".encode()
-    broker = max(brokers, key=lambda name: (_hash(line, name.encode()), name))
-    return broker, _hash(line, b"") % max(1, queues)
+    key = f"{topic} {send_queue}".encode()
+    broker = max(brokers, key=lambda name: (_hash(key, name.encode()), name))
+    return broker, _hash(key, b"") % max(1, queues)
 
 
-def _hash(line: bytes, salt: bytes) -> int:
-    return int.from_bytes(blake2b(line, key=salt[:64], digest_size=8).digest(), "big")
+def _hash(key: bytes, salt: bytes) -> int:
+    return int.from_bytes(blake2b(key, key=salt[:64], digest_size=8).digest(), "big")
 
 
-class Lanes:
-    """The send queues of message groups and lite topics, with messages on their way.
+class SendQueues:
+    """The send queues of message groups and lite topics with sends in flight.
 
     Args:
         waiting_max: so many sends may wait for others; topics share it.
@@ -56,24 +56,24 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for another of their send queue."""
+        """Sends that wait for an earlier one of their send queue."""
         return self._waiting.total
 
     def __len__(self) -> int:
-        """Lanes of which a send is on its way, or waits."""
+        """Send queues with a send in flight."""
         return len(self._last)
 
     async def in_turn(
         self,
         topic: str,
-        lane: str,
+        send_queue: str,
         wait_s: float | None,
         work: Callable[[], Awaitable[Result]],
     ) -> Result:
-        """Run some work after all that began before it for the same send queue.
+        """Run `work` after all that began before it for the same send queue.
 
         Args:
-            topic, lane: which.
+            topic, send_queue: the send queue.
             wait_s: for how long the caller waits; None if for ever.
             work: sends the message.
 
@@ -81,7 +81,7 @@ class Lanes:
             LimitError: TOO_MANY_REQUESTS, too many sends wait.
             StatusError: PROXY_TIMEOUT, its turn did not come in time; nothing was sent.
         """
-        key = (topic, lane)
+        key = (topic, send_queue)
         before = self._last.get(key)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if before is not None and not self._waiting.room(topic, self._waiting_max):
@@ -98,7 +98,7 @@ class Lanes:
         finally:
             if before is None or before.done():
                 self._end(key, mine)
-            else:  # it was given up as it waited: who comes next still waits for the one before
+            else:  # it was cancelled while it waited: the next one still waits for the one before
                 before.add_done_callback(lambda _: self._end(key, mine))
 
     async def _wait(self, topic: str, before: "asyncio.Future[None]", wait_s: float | None) -> None:

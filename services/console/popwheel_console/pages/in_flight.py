@@ -1,4 +1,4 @@
-"""Held messages: who holds which, since when, in which attempt, and until when it is hidden from others."""
+"""Messages in flight: client, time and attempt of each delivery, and the end of its invisible duration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from popwheel_console.view.links import link
 from popwheel_console.visit import ROWS, Listed, Visit, silences
 
 _HOLDERS: Final = 12
-"""Number of the largest that are shown."""
+"""Limit of shown groups and clients, those with most messages."""
 _GROUPS_MAX: Final = 8
-"""Number of groups that are searched where nothing was asked for: those with most messages in flight."""
+"""Number of groups that are listed without a filter: those with most messages in flight."""
 _FILTERS: Final = ("topic", "group", "client", "broker")
 _RETRY: Final = "%RETRY%"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A message that a client holds.
+class InFlight:
+    """Message in flight.
 
     Args:
         message: as the API shows it.
         topic: that it was sent to.
-        is_retry: it has failed before, and was read from the group's retries.
-        elapsed: how much of its invisible duration has passed, in percent.
-        left_ms: until it is due; negative: since then.
+        is_retry: whether it was read from the group's retries.
+        elapsed: elapsed part of its invisible duration, in percent.
+        left_ms: time until it is due; negative: since then.
     """
 
     message: Mapping[str, Any]
@@ -39,13 +39,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A group or client that holds messages.
+    """Group or client with messages in flight.
 
     Args:
         name: of it.
-        held: how many.
+        held: number of its messages in flight.
         share: of the greatest, in percent.
-        oldest_ms: since when the oldest is held; None: not known.
+        oldest_ms: time of its oldest delivery; None: not known.
         clients: of a group; None of a client.
         group: of a client.
     """
@@ -59,20 +59,20 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPage:
+class InFlightPage:
     """Data of the page with messages in flight.
 
     Args:
         topic, group, client, broker: that are asked for.
-        parts: groups whose messages are shown, where nothing was asked for: each can be read page by page.
-        total: how many are held in all; None: not known.
-        groups, clients: that hold most; None: not known.
+        parts: groups whose messages are shown without a filter: each can be read page by page.
+        total: number of all messages in flight; None: not known.
+        groups, clients: those with most messages; None: not known.
         why: why not.
         messages: of this page; None: not answered yet.
         next: where the list goes on.
         after: where this page begins.
-        has_order: some message is of a group that consumes in order.
-        unknown_since_ms: holders of messages that were delivered before are not known; None: all are.
+        has_order: whether a message belongs to a FIFO group.
+        unknown_since_ms: clients of earlier deliveries are not known; None: all are.
         unanswered: who could not be asked.
     """
 
@@ -85,7 +85,7 @@ class HeldPage:
     groups: Sequence[Holder] | None
     clients: Sequence[Holder] | None
     why: str
-    messages: Sequence[Held] | None
+    messages: Sequence[InFlight] | None
     next: str
     after: str
     has_order: bool
@@ -93,32 +93,32 @@ class HeldPage:
     unanswered: Sequence[str]
 
 
-async def gather(visit: Visit) -> HeldPage:
-    """Ask who holds most, and for messages: of what is asked for, else of the groups that hold most."""
+async def gather(visit: Visit) -> InFlightPage:
+    """Fetch the summary, and the messages of the filter, or of the groups with most messages."""
     asked = {name: visit.asked_for(name) for name in (*_FILTERS, "after")}
     summary_question = Question("/inflight/summary")
     if any(asked[name] for name in _FILTERS):
         found = await visit.together(
             summary=summary_question, messages=lambda: visit.listed(Question("/inflight", asked), "messages")
         )
-        return held_page(asked, [], found["summary"], found["messages"], visit.now_ms)
+        return in_flight_page(asked, [], found["summary"], found["messages"], visit.now_ms)
     summary = (await visit.ask(summary=summary_question))["summary"]
     groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
-    # As many of each as fill the page together.
+    # so many of each group that they fill the page together
     limit = -(-ROWS // max(1, len(groups)))
     parts: dict[str, Listed | None] = dict.fromkeys(groups)
 
     async def fill() -> None:
-        for group in groups:  # in turn: what is asked for at once is answered in one turn of the loop
+        for group in groups:  # one after another: concurrent calls are answered in one turn of the loop
             parts[group] = await visit.listed(Question("/inflight", {"group": group}), "messages", limit)
 
     await visit.together(parts=fill)
     listed = None if summary.is_pending else _together(parts)
-    return held_page(asked, groups, summary, listed, visit.now_ms)
+    return in_flight_page(asked, groups, summary, listed, visit.now_ms)
 
 
 def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
-    """Lists of several groups as one; None if one is still asked for and none has anything."""
+    """Merge the lists of several groups; None if one is missing and none has rows."""
     known = [each for each in parts.values() if each is not None]
     rows = sorted((row for each in known for row in each.rows), key=lambda row: int(row["due_ms"]))
     if not rows and len(known) < len(parts):
@@ -129,12 +129,12 @@ def _together(parts: Mapping[str, Listed | None]) -> Listed | None:
     return Listed(rows[:ROWS], "", unanswered, first)
 
 
-def held_page(
+def in_flight_page(
     asked: Mapping[str, str], parts: Sequence[str], summary: Answer, listed: Listed | None, now_ms: int
-) -> HeldPage:
+) -> InFlightPage:
     """Return the page of these answers."""
     unanswered = [*silences(summary), *([] if listed is None else listed.unanswered)]
-    return HeldPage(
+    return InFlightPage(
         topic=asked["topic"],
         parts=parts,
         group=asked["group"],
@@ -144,7 +144,7 @@ def held_page(
         groups=_holders(summary, "groups", "group") if summary.is_good else None,
         clients=_holders(summary, "clients", "client_id") if summary.is_good else None,
         why=summary.why,
-        messages=None if listed is None else [held(each, now_ms) for each in listed.rows],
+        messages=None if listed is None else [in_flight(each, now_ms) for each in listed.rows],
         next="" if listed is None else listed.next,
         after=asked["after"],
         has_order=listed is not None and any(each["message_group"] for each in listed.rows),
@@ -153,11 +153,11 @@ def held_page(
     )
 
 
-def held(message: Mapping[str, Any], now_ms: int) -> Held:
-    """A row of the list."""
+def in_flight(message: Mapping[str, Any], now_ms: int) -> InFlight:
+    """Return a row of the list."""
     popped_ms, due_ms = message["popped_ms"], message["due_ms"]
     topic = str(message["topic"])
-    return Held(
+    return InFlight(
         message,
         plain_topic(topic),
         topic.startswith(_RETRY),
@@ -167,7 +167,7 @@ def held(message: Mapping[str, Any], now_ms: int) -> Held:
 
 
 def plain_topic(topic: str) -> str:
-    """The topic that a message was sent to, if it is read from retries of it."""
+    """Return the topic that a message was sent to, also if it was read from its retries."""
     return topic.partition("+")[2] if topic.startswith(_RETRY) and "+" in topic else topic
 
 
@@ -187,11 +187,11 @@ def _holders(summary: Answer, key: str, name: str) -> list[Holder]:
     ]
 
 
-PAGE: Final = Page("/held", "held.html", gather, title="Held", section="/held", refresh_s=3)
+PAGE: Final = Page("/held", "in_flight.html", gather, title="In flight", section="/held", refresh_s=3)
 
 
 async def release(visit: Visit) -> Done:
-    """End one delivery: the message comes again at once."""
+    """End one delivery: the message is redelivered at once."""
     form = visit.form
     body: dict[str, object] = {name: form.get(name, "") for name in ("broker", "group", "topic")}
     for name in ("queue_id", "queue_offset"):
@@ -199,7 +199,7 @@ async def release(visit: Visit) -> Done:
         body[name] = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else value
     done = await visit.need(Question("/inflight/release", method="POST", body=body))
     message = done.text("message_id") or "The message"
-    return Done(link("held", group=form.get("group")), f"{message} was released: it comes again.")
+    return Done(link("held", group=form.get("group")), f"{message} was released: it will be redelivered.")
 
 
 RELEASE: Final = Action("/held/release", release, PAGE)

@@ -1,9 +1,9 @@
-"""Topics and groups that a broker's log knows, and the changes that follow from the controllers' state (pure).
+"""Registry of the topics and groups in a broker's log, and the changes that follow from the controllers' state (pure).
 
-A topic or group of a name is told from an earlier one by its id: the version of the controllers' state in which it was
-made. Versions only grow, as long as that state lives; one that was lost and made anew is another incarnation, which
-each version says (`popwheel_common.contract.cluster_view.incarnation_of`). What is decided here the core writes down
-(records NAMES) before it acts on it, so that replicas and restarts agree.
+Its id distinguishes a topic or group from an earlier one of the same name. An id is the version of the controllers'
+state that the topic was made in. Versions only grow within one store. A store that was lost and made anew has another
+store id, which each version contains (`popwheel_common.contract.cluster_view.store_id_of`). The core records the
+changes (records NAMES) before it acts on them, so that replicas and restarts agree.
 """
 
 import json
@@ -16,7 +16,7 @@ from popwheel_broker.topics.known_ids import NOT_PLACED, KnownIds
 from popwheel_broker.topics.known_settings import KnownSettings
 from popwheel_broker.topics.readers import Readers
 from popwheel_common.contract import names
-from popwheel_common.contract.cluster_view import ClusterView, incarnation_of
+from popwheel_common.contract.cluster_view import ClusterView, store_id_of
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
 
 _KINDS: Final = frozenset((RecordKind.NAMES, RecordKind.FORGET_TOPIC, RecordKind.FORGET_GROUP))
@@ -24,9 +24,9 @@ _FORMER_IDS_MAX = 16
 _FORMER_STATES_MAX = 16
 _SETTINGS_AT_ONCE = 250
 _NEW_AT_ONCE = 1000
-"""Limit of new topics, and of new groups, that are recorded at once; others follow, and those of a call go before."""
+"""Limit of new topics, and of new groups, that are recorded at once; those that a call needs are first."""
 _GONE_AT_ONCE = 4
-"""Limit of deleted topics, and of deleted groups, that are dropped at once, but by no call that needs others."""
+"""Limit of deleted topics, and of deleted groups, dropped at once; a call that needs other names drops none"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Names:
     Args:
         topics: ids of topics that are new, by name.
         groups: likewise of groups.
-        heard: up to this version the controllers' changes of topics and groups are dealt with. If it is of another
-            incarnation than what was known, that is of a state that the controllers have lost.
+        applied_version: version up to which the controllers' changes of topics and groups are applied. If it is of
+            another store than the log, the controllers have lost the log's store.
         reads: topics that groups have begun to read, by group.
         topic_settings: settings of topics that are new or changed, by name (`known_settings.written_settings`).
         group_settings: likewise of groups.
@@ -45,14 +45,14 @@ class Names:
 
     topics: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
-    heard: int = 0
+    applied_version: int = 0
     reads: Mapping[str, list[str]] = field(default_factory=dict)
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     group_settings: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The record's payload."""
-        body = {"topics": self.topics, "groups": self.groups, "heard": self.heard}
+        """Return the record's payload."""
+        body = {"topics": self.topics, "groups": self.groups, "heard": self.applied_version}
         seldom = {
             "reads": self.reads,
             "topic_settings": self.topic_settings,
@@ -76,26 +76,26 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class SavedNames:
-    """Names as a checkpoint has them.
+    """Names of a snapshot.
 
     Args:
-        topic_ids: which topics the broker knew, to tell one that was deleted and made again meanwhile.
+        topic_ids: ids of topics, to detect one that was deleted and made again meanwhile.
         group_ids: likewise of groups.
-        former_topic_ids: ids that topics had in states that the controllers have lost, by name.
-        heard: up to this version the controllers' changes of topics and groups were dealt with.
+        former_topic_ids: ids that topics had in stores that the controllers have lost, by name.
+        applied_version: version up to which the controllers' changes of topics and groups were applied.
         reads: topics that groups read, by group.
-        former_group_ids: ids that groups had in states that the controllers have lost, by name.
-        former_states: what was known of those states (`KnownNames.former_states`).
+        former_group_ids: ids that groups had in stores that the controllers have lost, by name.
+        former_states: versions of those stores (`TopicRegistry.former_states`).
         topic_settings: of topics, as the log has them, by name.
         group_settings: likewise of groups.
-        former_topic_settings: of topics that were made again since the controllers have lost a state: those before.
+        former_topic_settings: earlier settings of topics that were made again after the controllers lost a store.
         former_group_settings: likewise of groups.
     """
 
     topic_ids: dict[str, int] = field(default_factory=dict)
     group_ids: dict[str, int] = field(default_factory=dict)
     former_topic_ids: dict[str, list[int]] = field(default_factory=dict)
-    heard: int = 0
+    applied_version: int = 0
     reads: dict[str, list[str]] = field(default_factory=dict)
     former_group_ids: dict[str, list[int]] = field(default_factory=dict)
     former_states: list[tuple[int, int]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class SavedNames:
 
 
 class ChangedNames:
-    """The names of which something has changed since it was last asked for."""
+    """Names that have changed since the last call of `take`."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
@@ -115,7 +115,7 @@ class ChangedNames:
         """Likewise."""
 
     def take(self) -> "ChangedNames":
-        """Return the changes up to now; the rest is gathered from here on."""
+        """Return the changes so far, and start with none."""
         taken = ChangedNames()
         taken.topics, self.topics = self.topics, taken.topics
         taken.groups, self.groups = self.groups, taken.groups
@@ -129,7 +129,7 @@ class NameChanges:
     Args:
         gone_topics: topics that were deleted, also if they were made again since.
         gone_groups: likewise groups.
-        new_topics: ids of topics to be known from now on.
+        new_topics: ids of new topics.
         new_groups: likewise of groups.
     """
 
@@ -139,11 +139,11 @@ class NameChanges:
     new_groups: dict[str, int]
 
 
-class KnownNames:
-    """Names that the log knows (a fold over it), and those seen that are not in the log yet.
+class TopicRegistry:
+    """Topics and groups in the log (a fold over it), and those of the view that are not in the log yet.
 
     Args:
-        view: topics and groups as the controllers have them.
+        view: topics and groups of the controllers.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -153,28 +153,29 @@ class KnownNames:
         self.topic_settings = KnownSettings(lambda: view.topics)
         self.group_settings = KnownSettings(lambda: view.groups)
         self.readers = Readers()
-        self.heard = 0
-        """Version up to which the controllers' changes are processed."""
+        self.applied_version = 0
+        """Version up to which the controllers' changes are applied."""
         self._largest_id = NOT_PLACED
         self._former_topic_ids: dict[str, list[int]] = {}
-        """Ids that topics had in states that the controllers have lost: delayed messages say them. The latest few."""
+        """Ids that topics had in stores that the controllers have lost: delayed messages contain them. The latest
+        few."""
         self._former_group_ids: dict[str, list[int]] = {}
         self.former_states: list[tuple[int, int]] = []
-        """Latest few states that the controllers have lost.
+        """Latest few stores that the controllers have lost.
 
-        Each has the last version that the log knew of, and that up to which changes were processed.
+        Each is the last version that the log has seen, and the version up to which changes were applied.
         """
-        self.is_unsettled = True
-        """True if changes were seen that are not processed."""
+        self.has_pending_changes = True
+        """True if changes were received that are not applied."""
         self._is_set_back = False
         self._awaits_snapshot = False
-        self._is_told_from_first = False
-        """True if the first part of a snapshot that is arriving in parts was seen here."""
+        self._has_first_part = False
+        """True if the first part of the snapshot that is arriving was staged here."""
         self._watched: list[ChangedNames] = []
 
     @property
     def topic_ids(self) -> Mapping[str, int]:
-        """Ids of the topics that were heard of, and not of their deletion; or `NOT_PLACED`."""
+        """Ids of topics by name, without deleted ones; or `NOT_PLACED`."""
         return self._topics.ids
 
     @property
@@ -182,10 +183,10 @@ class KnownNames:
         """Likewise of consumer groups."""
         return self._groups.ids
 
-    # What the log says
+    # From the log
 
     def restore(self, saved: SavedNames) -> None:
-        """Begin with what a checkpoint says."""
+        """Start with the names of a snapshot."""
         self._topics.restore(saved.topic_ids)
         self._groups.restore(saved.group_ids)
         self._former_topic_ids = dict(saved.former_topic_ids)
@@ -194,11 +195,11 @@ class KnownNames:
         self.topic_settings.restore(saved.topic_settings, saved.former_topic_settings)
         self.group_settings.restore(saved.group_settings, saved.former_group_settings)
         self.readers.restore(saved.reads)
-        self.heard = saved.heard
+        self.applied_version = saved.applied_version
         self._largest_id = max((*saved.topic_ids.values(), *saved.group_ids.values()), default=NOT_PLACED)
 
     def former_ids(self, topic: str) -> list[int]:
-        """Ids that a topic had in states that the controllers have lost."""
+        """Return the ids that a topic had in stores that the controllers have lost."""
         return self._former_topic_ids.get(topic, [])
 
     def former_group_ids(self, group: str) -> list[int]:
@@ -206,7 +207,7 @@ class KnownNames:
         return self._former_group_ids.get(group, [])
 
     def watch(self) -> ChangedNames:
-        """Return the changes from now on, for a caller that takes them from time to time."""
+        """Return a collector of the changes from now on; its owner takes them from time to time."""
         changed = ChangedNames()
         self._watched.append(changed)
         return changed
@@ -228,29 +229,29 @@ class KnownNames:
     def apply(self, found: StoredRecord) -> None:
         """See `Fold`."""
         if found.kind == RecordKind.NAMES:
-            self._note(Names.decode(found.payload))
+            self._record(Names.decode(found.payload))
         elif found.kind == RecordKind.FORGET_TOPIC:
             self._forget_topic(found.payload.decode())
         else:
             self._forget_group(found.payload.decode())
 
-    def _note(self, names: Names) -> None:
-        if self.known_version and names.heard and incarnation_of(names.heard) != self.incarnation:
+    def _record(self, names: Names) -> None:
+        if self.known_version and names.applied_version and store_id_of(names.applied_version) != self.store_id:
             self._begin_anew()
-        self.heard = max(self.heard, names.heard)
-        for ids, known, settings, told in (
+        self.applied_version = max(self.applied_version, names.applied_version)
+        for ids, known, settings, recorded in (
             (names.topics, self.topic_ids, self.topic_settings, names.topic_settings),
             (names.groups, self.group_ids, self.group_settings, names.group_settings),
         ):
             for name in ids:
                 if known.get(name) == NOT_PLACED:
-                    settings.made_again(name, told.get(name))
-        self._topics.note(names.topics)
-        self._groups.note(names.groups)
+                    settings.made_again(name, recorded.get(name))
+        self._topics.record(names.topics)
+        self._groups.record(names.groups)
         self._largest_id = max(self._largest_id, *names.topics.values(), *names.groups.values(), NOT_PLACED)
-        self.readers.note(names.reads)
-        self.topic_settings.note(names.topic_settings)
-        self.group_settings.note(names.group_settings)
+        self.readers.record(names.reads)
+        self.topic_settings.record(names.topic_settings)
+        self.group_settings.record(names.group_settings)
         self._has_changed((*names.topics, *names.topic_settings), (*names.groups, *names.reads, *names.group_settings))
 
     def _forget_topic(self, topic: str) -> None:
@@ -267,8 +268,8 @@ class KnownNames:
         self._has_changed(groups=(group, *self.readers.forget_group(group)))
 
     def _begin_anew(self) -> None:
-        self.former_states = [*self.former_states, (self.known_version, self.heard)][-_FORMER_STATES_MAX:]
-        self.heard = 0
+        self.former_states = [*self.former_states, (self.known_version, self.applied_version)][-_FORMER_STATES_MAX:]
+        self.applied_version = 0
         self._largest_id = NOT_PLACED
         self._is_set_back = False
         for ids, all_former in (
@@ -285,86 +286,87 @@ class KnownNames:
 
     @property
     def known_version(self) -> int:
-        """Version of the controllers' state that the log's writer had seen, if not later ones."""
-        return max(self.heard, self._largest_id)
+        """Latest version of the controllers' state that is known to be in the log."""
+        return max(self.applied_version, self._largest_id)
 
     @property
-    def incarnation(self) -> int:
-        """Number of the controllers' state that the log is of."""
-        return incarnation_of(self.known_version)
+    def store_id(self) -> int:
+        """Id of the controllers' store that the log is of."""
+        return store_id_of(self.known_version)
 
     def ids_of(self, topic: str) -> list[int]:
-        """All ids under which records may speak of the topic that has a name now; none if none has."""
+        """Return all ids by which records may mean the topic of this name; none if there is no such topic."""
         known = self.topic_ids.get(topic)
         return [] if known is None else [*self._former_topic_ids.get(topic, ()), known]
 
     def is_topic(self, topic: str, topic_id: int) -> bool:
-        """Return whether a recorded id is that of the topic that has the name now; 0 stands for an unknown one."""
+        """Return whether a recorded id is of the present topic of a name; 0 stands for any."""
         return topic_id in (0, self.topic_ids.get(topic)) or topic_id in self._former_topic_ids.get(topic, ())
 
-    # What the controllers say
+    # From the controllers
 
-    def tell(self, update: ClusterUpdate) -> None:
-        """They tell of topics and groups that are in the view soon, maybe with others of the same snapshot."""
+    def stage(self, update: ClusterUpdate) -> None:
+        """Add topics and groups that were received and are in the view soon, maybe with others of the same snapshot."""
         if update.snapshot and update.HasField("cluster"):
-            self._is_told_from_first = True
-        self._tell(update.topics, update.groups)
+            self._has_first_part = True
+        self._stage(update.topics, update.groups)
 
-    def _tell(self, topics: Iterable[Topic], groups: Iterable[Group]) -> None:
+    def _stage(self, topics: Iterable[Topic], groups: Iterable[Group]) -> None:
         topics, groups = list(topics), list(groups)
-        self._topics.tell(topics)
-        self._groups.tell(groups)
-        self.topic_settings.tell(topics)
-        self.group_settings.tell(groups)
+        self._topics.stage(topics)
+        self._groups.stage(groups)
+        self.topic_settings.stage(topics)
+        self.group_settings.stage(groups)
 
-    def hear(self, update: ClusterUpdate) -> None:
-        """Their state has changed, and the view has it now.
+    def view_changed(self, update: ClusterUpdate) -> None:
+        """Apply a change of the controllers' state that the view has now.
 
         Args:
             update: the change, or the last part of a snapshot.
         """
-        self.is_unsettled = True
+        self.has_pending_changes = True
         if update.snapshot:
             self._awaits_snapshot = False
-            if not self._is_told_from_first:  # it has come to be in the middle
-                self._tell(self._view.topics.values(), self._view.groups.values())
-                self.topic_settings.look_through()
-                self.group_settings.look_through()
-            self._is_told_from_first = False
+            if not self._has_first_part:  # this registry was made in the middle of it
+                self._stage(self._view.topics.values(), self._view.groups.values())
+                self.topic_settings.compare_all()
+                self.group_settings.compare_all()
+            self._has_first_part = False
         if self._view.named >= self.known_version:
             self._is_set_back = False
         elif update.snapshot:
-            self._is_set_back = True  # no late word of changes: the controllers themselves know less
+            self._is_set_back = True  # not a late update: the controllers themselves are behind the log
         topics = {**update.gone_topics, **dict.fromkeys(update.deleted_topics, update.version)}
         groups = {**update.gone_groups, **dict.fromkeys(update.deleted_groups, update.version)}
-        self._topics.hear(topics, update.snapshot)
-        self._groups.hear(groups, update.snapshot)
-        self.topic_settings.hear()
-        self.group_settings.hear()
+        self._topics.view_changed(topics, update.snapshot)
+        self._groups.view_changed(groups, update.snapshot)
+        self.topic_settings.view_changed()
+        self.group_settings.view_changed()
 
-    def inherit(self, before: "KnownNames") -> None:
-        """Take over what another one had heard and not dealt with."""
+    def inherit(self, before: "TopicRegistry") -> None:
+        """Take over the changes that another registry received and did not apply."""
         self._topics.deleted.update(before._topics.deleted)
         self._groups.deleted.update(before._groups.deleted)
         self._is_set_back = before._is_set_back
 
     def begin_to_lead(self) -> None:
-        """Distrust a view of another incarnation than the log's until it was told anew: whoever wrote the log may have
-        heard of the later one, which can't be told by the numbers.
+        """Distrust a view of another store than the log's until the next snapshot arrives.
+
+        The log may be of the later store, and numbers do not say which one is later.
         """
-        self._awaits_snapshot = self._view.ready and self._is_of_another_incarnation
+        self._awaits_snapshot = self._view.ready and self._is_of_another_store
 
     @property
-    def can_be_settled(self) -> bool:
-        """True if changes were seen that are not processed, and may be."""
-        return self.is_unsettled and not self._awaits_snapshot
+    def can_apply_changes(self) -> bool:
+        """True if changes were received that are not applied, and may be."""
+        return self.has_pending_changes and not self._awaits_snapshot
 
     @property
-    def _is_of_another_incarnation(self) -> bool:
-        return self.known_version > 0 and self.incarnation != self._view.incarnation
+    def _is_of_another_store(self) -> bool:
+        return self.known_version > 0 and self.store_id != self._view.store_id
 
     def knows_topic(self, topic: str) -> bool:
-        """Return whether a topic was seen, and not its deletion; retry, dead letter and lite topics go with theirs."""
+        """Return whether a topic exists by the log; retry, dead letter and lite topics go by topic and group."""
         if topic.startswith(names.DEAD_LETTER_PREFIX):
             return self.knows_group(topic.removeprefix(names.DEAD_LETTER_PREFIX))
         if topic.startswith(names.RETRY_PREFIX):
@@ -373,48 +375,49 @@ class KnownNames:
         return names.client_topic(topic) in self.topic_ids
 
     def knows_group(self, group: str) -> bool:
-        """Return whether a group was seen, and not its deletion."""
+        """Return whether a group exists by the log."""
         return group in self.group_ids
 
     def is_deleted_group(self, group: str, group_id: int) -> bool:
-        """Check whether a caller means a group that was deleted, and no other has its name. A group that may be newer
-        than this view does not count, nor one that was made by a state that the controllers have lost.
+        """Return whether a caller means a deleted group, and no other has its name.
+
+        A group that may be newer than this view does not count, nor one of a store that the controllers have lost.
 
         Args:
             group: its name.
-            group_id: its id; 0 if the caller does not say it.
+            group_id: its id; 0 if the caller does not know it.
         """
         view = self._view
-        of_view = 0 < group_id <= view.named and incarnation_of(group_id) == view.incarnation
+        of_view = 0 < group_id <= view.named and store_id_of(group_id) == view.store_id
         return of_view and group not in view.groups
 
-    def settled(self) -> None:
-        """Accept that the changes of `changes` are processed; if more is new, it is still unsettled."""
-        self._topics.settled(self._dropped_up_to)
-        self._groups.settled(-1)
-        self.is_unsettled = not self.knows_all_of_view
+    def applied(self) -> None:
+        """Accept that the log has what `changes` returned last; other changes may be pending still."""
+        self._topics.applied(self._dropped_up_to)
+        self._groups.applied(-1)
+        self.has_pending_changes = not self.knows_all_of_view
 
     @property
     def knows_all_of_view(self) -> bool:
-        """True if the log knows all topics and groups of the view, with the changes that `changes` returned last."""
-        return self._topics.is_settled and self._groups.is_settled
+        """True if the log has all topics and groups of the view, with what `changes` returned last."""
+        return self._topics.is_complete and self._groups.is_complete
 
-    def new_incarnation(self) -> Names | None:
-        """Return the record to write first if the log is of a state that the controllers have lost and replaced;
+    def new_store(self) -> Names | None:
+        """Return the record to write first if the log is of a store that the controllers have lost and replaced, else
+        None.
 
-        None if it is not. The names of the old state are kept, and go on under the ids that the controllers give them
-        next.
+        The names of the old store remain, and get the next ids that the controllers give them.
         """
-        return Names(heard=self._view.named) if self._view.ready and self._is_of_another_incarnation else None
+        return Names(applied_version=self._view.named) if self._view.ready and self._is_of_another_store else None
 
     def changes(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> NameChanges:
-        """Some of what is gone, and of what is new, by the controllers' word. While names are needed, what else is gone
-        waits.
+        """Return some deleted and some new names, by the controllers' state. Names that are needed come before
+        deletions.
 
-        What they do not know at all is kept: one that has lost its state must not cost messages. So is what is younger
-        than what the view says of it: the view of a new master that is behind the old one's tells of a topic or group
-        that was there before. What such a view has and the log does not know was deleted, if it was made before the
-        last change that whoever wrote the log has dealt with.
+        Names that the controllers do not know at all remain: controllers without their store must not cost messages.
+        Names that are newer than the view remain, too: the view of a new master may be behind that of the old one, and
+        have an earlier topic of the same name. A topic that only such a view has was deleted, if it is older than the
+        last change that the log's writer applied.
 
         Args:
             topics, groups: names that are needed now.
@@ -422,23 +425,24 @@ class KnownNames:
         topics, groups = list(topics), list(groups)
         limits = _NEW_AT_ONCE, 0 if topics or groups else _GONE_AT_ONCE
         gone_topics, new_topics = self._topics.changes(self._deleted, self._dropped_up_to, topics, *limits)
-        # Groups that were dropped, too: what they do is gone when their deletion is heard of.
+        # Also groups that were dropped: their state goes when the deletion arrives.
         gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, *limits)
         return NameChanges(gone_topics, gone_groups, new_topics, new_groups)
 
-    def with_settings(self, topics: Mapping[str, int], groups: Mapping[str, int], heard: int) -> Names:
-        """Names to be written down of topics and groups that are new: their ids and settings."""
+    def with_settings(self, topics: Mapping[str, int], groups: Mapping[str, int], applied_version: int) -> Names:
+        """Return the record of new topics and groups: their ids and settings."""
         return Names(
             topics,
             groups,
-            heard,
+            applied_version,
             topic_settings=self.topic_settings.of(topics),
             group_settings=self.group_settings.of(groups),
         )
 
     def unwritten_settings(self) -> Names | None:
-        """Some of the settings that were changed, or that an older release did not write down; None if there are none.
-        Whoever writes them asks again while `has_unwritten_settings`.
+        """Return some settings that have changed, or that an older release did not record; None if there are none.
+
+        The caller repeats this while `has_unwritten_settings`.
         """
         topics = self.topic_settings.unwritten(self.topic_ids, _SETTINGS_AT_ONCE)
         groups = self.group_settings.unwritten(self.group_ids, _SETTINGS_AT_ONCE)
@@ -446,42 +450,37 @@ class KnownNames:
 
     @property
     def has_unwritten_settings(self) -> bool:
-        """True if settings are to be processed."""
+        """True if settings are to be compared or recorded."""
         return self.topic_settings.has_unwritten or self.group_settings.has_unwritten
 
     def is_gone_topic(self, topic: str) -> bool:
-        """Return whether the topic that the log knows by a name was deleted, also if it was made again since."""
-        return self.can_be_settled and self._topics.is_gone(topic, self._deleted)
+        """Return whether the topic that the log has by a name was deleted, also if a new one has the name."""
+        return self.can_apply_changes and self._topics.is_gone(topic, self._deleted)
 
     def _deleted(self, version: int) -> int:
-        """Return the version in which a name was deleted;
-
-        0 if its deletion was not seen, or in a state that was lost since.
-        """
-        return version if incarnation_of(version) == self._view.incarnation else 0
+        """Return the version of a deletion if it is of the view's store, else 0."""
+        return version if store_id_of(version) == self._view.store_id else 0
 
     @property
     def _dropped_up_to(self) -> int:
-        """Topics up to this id that the log does not know were deleted, whatever the view says, which is behind; -1 if
-        the view tells.
-        """
-        return -1 if self._is_set_back or self._view.named >= self.heard else self.heard
+        """Id up to which topics that the log lacks were deleted, as the view is behind; -1 if the view decides."""
+        return -1 if self._is_set_back or self._view.named >= self.applied_version else self.applied_version
 
     def is_later(self, topic: str, topic_id: int) -> bool:
-        """Return whether a Put's topic id is of a topic that was made after all that was seen of the cluster.
+        """Return whether a Put's topic id is of a topic that is newer than all that this broker knows of the cluster.
 
-        Not if it is of another state of the controllers: which of two is the later one only they know.
+        An id of another store of the controllers is not: only they know which of two stores is the later one.
         """
-        heard_of = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
-        return incarnation_of(topic_id) == self._view.incarnation and topic_id > heard_of
+        newest = max(self.topic_ids.get(topic, NOT_PLACED), self._view.named, self._dropped_up_to)
+        return store_id_of(topic_id) == self._view.store_id and topic_id > newest
 
     def is_current(self, topic: str, topic_id: int) -> bool:
-        """Return whether a Put's topic id is that of the topic that has the name now; 0 stands for any topic."""
+        """Return whether a Put's topic id is that of the present topic of the name; 0 stands for any topic."""
         known = self.topic_ids.get(topic)
         if topic_id in (0, known):
             return True
-        held = self._view.topics.get(topic)
-        if known is None or held is None or held.id != topic_id:
+        current = self._view.topics.get(topic)
+        if known is None or current is None or current.id != topic_id:
             return False
-        # Controllers that were set back give smaller ids than the log knows; else the view is behind.
+        # Controllers that were restored from a backup give smaller ids than the log has; else the view is behind.
         return self._is_set_back or known <= self._view.named

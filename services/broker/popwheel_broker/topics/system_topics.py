@@ -1,18 +1,18 @@
-"""Topics of a broker's own records; their names contain that of the cluster."""
+"""Topics of a broker's own records; their names contain the cluster's name."""
 
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 
 
-class OwnTopics:
+class SystemTopics:
     """The names of those topics.
 
-    Before a broker has heard of its controller, the log tells the cluster's name: what stands there is needed already.
+    The records are needed before the controller answers. Until then the cluster's name comes from the log.
 
     Args:
-        view: what the controller says.
-        store: the messages.
+        view: the view of the cluster.
+        store: the message store.
     """
 
     def __init__(self, view: ClusterView, store: MessageStore) -> None:
@@ -21,7 +21,7 @@ class OwnTopics:
 
     @property
     def revive(self) -> str:
-        """Topic of CK and ACK records, and of copies of messages."""
+        """Topic of deliveries, acks and relocated messages."""
         return names.revive_topic(self._cluster())
 
     @property
