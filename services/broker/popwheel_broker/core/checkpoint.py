@@ -338,7 +338,7 @@ class CheckpointReader:
             replace(
                 self._names,
                 applied_version=head["heard"],
-                former_states=[(version, heard) for version, heard in head.get("former_states", ())],
+                former_states=[(version, applied) for version, applied in head.get("former_states", ())],
             ),
             head["quarantine"],
             self._halves,
