@@ -173,7 +173,7 @@ async def _servers(
     """Those on which a case is measured, in their order; some cases have servers of their own."""
     flushes = options.flush or FLUSHES
     if name in growth.FILLS:
-        async with growth.servers_of(name, folder, flushes[0], options.compiled, scale.part) as pair:
+        async with growth.servers_of(name, folder, flushes[0], options.compiled, scale) as pair:
             yield pair
     elif name in many.CASES:
         clusters = many.servers_of(name, folder, flushes, options.way or many.WAYS, scale)

@@ -97,22 +97,23 @@ FILLS: dict[str, Fill] = {
 
 @contextlib.asynccontextmanager
 async def servers_of(
-    name: str, folder: Path, flush: str, compiled: Path | None, part: float
+    name: str, folder: Path, flush: str, compiled: Path | None, scale: Scale
 ) -> AsyncIterator[list[OwnServer]]:
-    """The empty server and the filled one of a case."""
+    """The empty server and the filled one of a case; it rests first, as filling leaves it work for a while."""
     servers = []
     for kind in ("empty", "filled"):
         server = OwnServer(flush, folder / name / kind, _SETTINGS, compiled)
         server.name = kind
-        server.words += f" --part {part:g}"
+        server.words += f" --part {scale.part:g}"
         servers.append(server)
     empty, filled = servers
     try:
         await empty.start()
-        await FILLS[name](filled, part)
+        await FILLS[name](filled, scale.part)
         for server in servers:
             async with _admin(server):  # it makes its pages, beside the first sends
                 pass
+        await asyncio.sleep(scale.idle_s)
         yield servers
     finally:
         for server in servers:
