@@ -46,6 +46,7 @@ VERBS: Final = frozenset(
             "Remove",
             "Report",
             "Reset",
+            "Restore",
             "Resume",
             "Return",
             "Send",
