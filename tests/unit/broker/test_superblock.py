@@ -254,7 +254,7 @@ async def test_a_superblock_that_says_nothing_is_refused_with_nothing_changed(ho
     else:
         disk.open(PATH).truncate({"short": 1000, "empty": 0}.get(how, 16))
     before = disk.files()
-    with pytest.raises(CorruptDataError, match="lost: nothing else" if how == "lost" else "both of its slots"):
+    with pytest.raises(CorruptDataError, match="stored nowhere else" if how == "lost" else "both of its slots"):
         await loaded(disk)
     assert disk.files() == before
 

@@ -77,7 +77,7 @@ async def test_what_is_no_transaction_is_refused() -> None:
     async with running() as broker:
         (identity,) = (await put(broker, b"one")).references
         half = transaction_id.decode(KEY, "t", identity)
-        await refused(end(broker, "nonsense"), Code.INVALID_TRANSACTION_ID, "not given out")
+        await refused(end(broker, "nonsense"), Code.INVALID_TRANSACTION_ID, "was not issued for this topic")
         later = transaction_id.encode(KEY, "t", half._replace(epoch=half.epoch + 1))
         await refused(end(broker, later), Code.HA_NOT_AVAILABLE, "leads no more")
         unknown = transaction_id.encode(KEY, "t", half._replace(position=half.position + 1))

@@ -115,7 +115,7 @@ async def test_what_is_done_with_one_can_be_asked_twice(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("show", "b1", "12"), "nothing is set aside under the id 12"),
+        (("show", "b1", "12"), "the quarantine has no id 12"),
         (("retry", "b1", "what"), "'what' is no id of the quarantine"),
         (("drop", "elsewhere", "12", "--yes"), "the broker elsewhere is not there now"),
     ],

@@ -34,7 +34,7 @@ async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> No
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    back = master.next_life(doubtful=True)
+    back = master.next_life(suspect=True)
     await join_silently(here, back)
     await until(lambda: here.route() is None)
     await asyncio.sleep(0.3)
@@ -54,8 +54,8 @@ async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    await join_silently(here, master.next_life(doubtful=True, last_epoch=1, end_position=100))
-    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
+    await join_silently(here, master.next_life(suspect=True, last_epoch=1, end_position=100))
+    other = slave.next_life(suspect=True, last_epoch=1, end_position=200)
     await here.join(other)
     await until(lambda: other.leads == 2)
 
@@ -65,11 +65,11 @@ async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(he
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    grown = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    grown = master.next_life(suspect=True, last_epoch=1, end_position=100)
     await join_silently(here, grown)
     grown.beats = False
     grown.report.end_position = 300
-    other = slave.next_life(doubtful=True, last_epoch=1, end_position=200)
+    other = slave.next_life(suspect=True, last_epoch=1, end_position=200)
     await join_silently(here, other)
     await until(lambda: grown.refusal is not None)
     assert other.leads is None
@@ -92,7 +92,7 @@ async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
     await here.led_with(master, slave)
     for each in (master, slave):
         each.kill()
-    back = master.next_life(doubtful=True, last_epoch=1, end_position=100)
+    back = master.next_life(suspect=True, last_epoch=1, end_position=100)
     await join_silently(here, back)
     await until(lambda: here.route() is None)
     elect_unclean = here.app._transfers.elect_unclean

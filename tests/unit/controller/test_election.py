@@ -71,7 +71,7 @@ def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtf
 
 def test_a_group_that_waits_for_the_end_of_a_doubt_says_so() -> None:
     group = state(0, 1)
-    new_process = ObservedReplica(Liveness.LIVING, report(0, 3, 100, doubtful=True), earlier_epoch=3)
+    new_process = ObservedReplica(Liveness.LIVING, report(0, 3, 100, suspect=True), earlier_epoch=3)
     alone = {0: new_process, 1: ObservedReplica(Liveness.DEAD)}
     assert next_state("b", group, alone) is None
     why = trouble(group, alone)
@@ -96,7 +96,7 @@ def test_a_master_that_begins_anew_is_chosen_only_if_no_other_member_will_come()
     for end in (200, 50):  # what it said last may be old, but it has all that counts
         after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, end))})
         assert after is not None and (after.epoch, after.master) == (4, 1)
-    after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, 200, doubtful=True))})
+    after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.LIVING, report(1, 3, 200, suspect=True))})
     assert after is not None and (after.epoch, after.master) == (4, 0)
     after = next_state("b", group, {0: anew, 1: ObservedReplica(Liveness.DEAD)})
     assert after is not None and (after.epoch, after.master) == (4, 0)

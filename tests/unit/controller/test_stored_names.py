@@ -41,7 +41,7 @@ async def loaded() -> tuple[ClusterState, list[object]]:
     await store.write(CLUSTER, document(), None)
     with capture_logs() as logs:
         state = await hold(store).load(0)
-    return state, [entry["names"] for entry in logs if "can't be used" in entry["event"]]
+    return state, [entry["names"] for entry in logs if "are invalid" in entry["event"]]
 
 
 async def test_a_topic_that_nobody_could_make_stays_is_warned_of_and_can_be_deleted() -> None:

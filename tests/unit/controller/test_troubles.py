@@ -46,7 +46,7 @@ def test_what_lasts_for_long_enough_fires_and_what_is_well_again_is_forgotten() 
     late, none = Finding("PopwheelReviveBehind", "b", 11_000), Finding("PopwheelReviveBehind", "b", 10_000)
     (problem,) = troubles.judged([late], NOW_MS)
     assert (problem.since_ms, problem.fires) == (NOW_MS, False)
-    assert problem.what == "The broker b brings messages back 11000 ms too late."
+    assert problem.what == "The broker b redelivers messages 11000 ms too late."
     (problem,) = troubles.judged([late], NOW_MS + 120_000)
     assert (problem.since_ms, problem.fires) == (NOW_MS, True)
     assert troubles.judged([none], NOW_MS + 130_000) == []
