@@ -32,7 +32,9 @@ WRONG = ("errors", "missing", "early")
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--case", action="append", choices=list(CASES), help="only this; may be repeated")
+    parser.add_argument(
+        "--case", action="append", choices=list(CASES), help="only this; may be repeated (default: all but growth-...)"
+    )
     parser.add_argument("--flush", action="append", choices=FLUSHES, help="only this broker.flush; may be repeated")
     parser.add_argument(
         "--compiled", type=Path, metavar="FOLDER", help="beside each server the same one on these modules"
@@ -107,7 +109,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
             part=options.part,
         )
     )
-    names = options.case or list(CASES)
+    names = options.case or [name for name in CASES if name not in growth.FILLS]
     alone = [name for name in names if not {name} & {*many.CASES, *failover.CASES, *growth.FILLS}]
     codes = [None, options.compiled] if options.compiled else [None]
     counts = [1, options.workers] if options.workers > 1 else [1]
