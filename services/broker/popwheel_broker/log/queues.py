@@ -74,7 +74,7 @@ class Queues:
         self._recent: dict[ConsumeQueue, None] = {}
         self._gone: dict[str, None] = {}
         self.system_topics: dict[str, None] = {}
-        """Those of the system's topics that have queues: dead letters, CKs, timers; not the retry topics."""
+        """Those of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
         self.offsets_from = 0
         """First offset of queues that are made from now on: no dropped queue has a larger one.
 

@@ -48,9 +48,9 @@ class RecordKind(IntEnum):
     DELIVERY = 2
     """A pop: which messages are hidden from which group until when (`popwheel_broker.consume.delivery`)."""
     ACK = 3
-    """Some messages of a CK are done with."""
+    """Some messages of a delivery are done with."""
     RENEWAL = 4
-    """Some messages of a CK stay hidden for longer."""
+    """Some messages of a delivery stay hidden for longer."""
     FORGET_TOPIC = 5
     """All that the topic's queues hold is void: it was deleted."""
     FORGET_GROUP = 6
@@ -68,7 +68,7 @@ class RecordKind(IntEnum):
     QUARANTINE_END = 12
     """A poison message is done: retried or dropped."""
     COPY = 13
-    """A message that an open CK needs, though its segment should go (`popwheel_broker.consume.relocation`)."""
+    """A message that an open delivery needs, though its segment should go (`popwheel_broker.consume.relocation`)."""
     HALF = 20
     """A message that is delivered if its transaction is committed (`popwheel_broker.transactions.half`)."""
     HALF_CHECK = 21

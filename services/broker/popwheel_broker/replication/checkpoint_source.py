@@ -117,7 +117,7 @@ class CheckpointSource:
             time_ms: wall clock.
             high_watermark: of the log: the checkpoint follows from the records before it.
             timer: how far the timer is.
-            revive_offsets: of each revive queue, where its oldest open CK stands.
+            revive_offsets: of each revive queue, where its oldest open delivery stands.
         """
         knows = self._topics.knows, self._groups.knows, self._offsets.knows
         if known_version > self.version or not all(each(known_version) for each in knows):

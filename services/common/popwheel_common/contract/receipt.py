@@ -26,10 +26,10 @@ class ReceiptHandle(NamedTuple):
     """One message of one pop.
 
     Args:
-        delivery_id: names the CK within its broker.
+        delivery_id: names the delivery within its broker.
         pop_time_ms: when it was popped.
         invisible_ms: for how long it was hidden from the others of the group.
-        revive_queue: number of the revive queue that holds the CK.
+        revive_queue: number of the revive queue that holds the delivery.
         origin: `FROM_TOPIC` or `FROM_RETRY_TOPIC`.
         broker_name: the broker that gave it out.
         queue_id: queue of the message.
@@ -121,7 +121,7 @@ class HandleReader:
         self._delivery_id = 0
 
     def read(self, handle: str) -> tuple[int, int]:
-        """CK id and queue offset of a handle whose signature is right.
+        """Delivery id and queue offset of a handle whose signature is right.
 
         Raises:
             StatusError: as `decode` does.

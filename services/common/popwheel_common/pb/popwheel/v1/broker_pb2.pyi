@@ -3557,7 +3557,7 @@ class ReplicaCheckpoint(_message.Message):
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupOffsets]: ...
     @_builtins.property
     def revive_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each revive queue: where its oldest open CK stands."""
+        """Of each revive queue: where its oldest open delivery stands."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownName]:
