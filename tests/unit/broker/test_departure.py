@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from structlog.testing import capture_logs
 
+from popwheel_broker import app as broker_app
 from popwheel_broker.role.departure import Step, next_step
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, Replica
 from popwheel_rpc.status import GrpcStatus, RpcError
@@ -66,6 +67,23 @@ async def test_a_master_whose_slaves_end_too_waits_for_no_successor(monkeypatch:
         leaving = asyncio.create_task(master.alive.leave())
         await until(lambda: master.alive.report("").leaving)
         answer = AsyncMock(return_value=group(0, [0, 1], [0]))  # the slave has said that it leaves
+        monkeypatch.setattr(master.alive.departure, "_controller", Mock(call=answer))
+        async with asyncio.timeout(5):
+            await leaving
+        assert master.alive.role.leader is not None
+
+
+async def test_a_deposed_master_that_is_not_notified_waits_for_that_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_app, "UNANSWERED_S_MAX", 0.05)
+    async with group_of(2, constants={"joining_ms_max": 20}) as world:
+        master = await world.lead(0)
+        master.alive.registrar(master.address)
+        await world.in_sync(0, 1)
+        leaving = asyncio.create_task(master.alive.leave())
+        await until(lambda: master.alive.report("").leaving)
+        answer = AsyncMock(return_value=group(1, [1], [1]))  # elected, and then the controllers are gone
         monkeypatch.setattr(master.alive.departure, "_controller", Mock(call=answer))
         async with asyncio.timeout(5):
             await leaving
