@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from bench import filling, process, timer_data
+from bench import contents, process, timer_data
 from bench.server import OwnServer, Server
 from bench.steps import Case, Figures, Scale, own_server
 from tests.harness.standalone import READY
@@ -49,8 +49,8 @@ async def with_topics(server: OwnServer, part: float) -> None:
     await server.start()
     names = [f"growth-{number:06}" for number in range(of(TOPICS, part))]
     async with _admin(server) as http:
-        await filling.define(http, "topics", [{"name": name, "type": "NORMAL"} for name in names])
-    await filling.send_to_each(server.address, names)
+        await contents.define(http, "topics", [{"name": name, "type": "NORMAL"} for name in names])
+    await contents.send_to_each(server.address, names)
 
 
 async def with_open_deliveries(server: OwnServer, part: float) -> None:
@@ -58,9 +58,9 @@ async def with_open_deliveries(server: OwnServer, part: float) -> None:
     await server.start()
     groups = [f"growth-{number}" for number in range(_HOLDERS)]
     async with _admin(server) as http:
-        await filling.define(http, "topics", [{"name": _HELD, "type": "NORMAL"}])
-        await filling.define(http, "groups", [{"name": group} for group in groups])
-    await filling.hold(server.address, _HELD, groups, of(OPEN, part, _HOLDERS))
+        await contents.define(http, "topics", [{"name": _HELD, "type": "NORMAL"}])
+        await contents.define(http, "groups", [{"name": group} for group in groups])
+    await contents.hold(server.address, _HELD, groups, of(OPEN, part, _HOLDERS))
 
 
 async def with_timers(server: OwnServer, part: float) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import httpx
 
-from bench import filling, requests
+from bench import contents, requests
 from bench.client import close_all, connect_all
 from bench.load import SendLoop
 from popwheel_console.view.links import link, message_link
@@ -82,13 +82,13 @@ class Scene:
         ]
         groups: list[dict[str, Any]] = [{"name": f"group-{number:05}"} for number in range(self._groups)]
         began = time.monotonic()
-        await filling.define(self._http, "topics", topics)
+        await contents.define(self._http, "topics", topics)
         self.took_s["topics"] = time.monotonic() - began
         began = time.monotonic()
-        await filling.define(self._http, "groups", groups)
+        await contents.define(self._http, "groups", groups)
         self.took_s["groups"] = time.monotonic() - began
         began = time.monotonic()
-        await filling.hold(
+        await contents.hold(
             self._server.grpc_address, BULK, [f"group-{number:05}" for number in range(HOLDERS)], self._held
         )
         self.took_s["held"] = time.monotonic() - began

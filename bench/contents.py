@@ -1,4 +1,4 @@
-"""Fills a standalone server: names through its HTTP API, messages that a group holds, through its clients' protocol."""
+"""Contents of a server for measurements: names made by its HTTP API, and messages that a group has in flight."""
 
 import asyncio
 import itertools
