@@ -20,6 +20,7 @@ from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
+from popwheel_controller.http.setting_fields import SettingFields, ShownSettings, shown_settings
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
 
@@ -30,7 +31,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NewTopic(_Body):
+class NewTopic(SettingFields):
     """Request to create a topic."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
@@ -38,21 +39,15 @@ class NewTopic(_Body):
     queues: int | None = Field(
         default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
     )
-    lite_expiration_ms: int = Field(
-        default=0,
-        ge=0,
-        description="Of type LITE: a lite topic into which nothing came for so long ends, with its messages. 0: never.",
-    )
 
 
-class Topic(BaseModel):
+class Topic(ShownSettings):
     """A topic."""
 
     name: str = Field(description="Name of the topic.")
     type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
     queues: int = Field(description="Number of queues at each broker group.")
     id: int = Field(description="Id, different from that of an earlier topic of the same name.")
-    lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
         default=None, description="Start of its pause, in milliseconds since 1970; null if not paused."
     )
@@ -213,7 +208,7 @@ def admin_router(
         """Create a topic, and return it with the settings in force."""
 
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.others())
 
         update = await keeper.change(decide)
         assert update is not None
@@ -297,8 +292,8 @@ def shown_topic(topic: pb.Topic) -> Topic:
         type=TopicType.Name(topic.type),
         queues=topic.queues,
         id=topic.id,
-        lite_expiration_ms=topic.lite_expiration_ms,
         paused_since_ms=topic.paused_ms or None,
+        **shown_settings(topic),
     )
 
 
