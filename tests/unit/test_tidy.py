@@ -19,7 +19,7 @@ FLOORS = {"common": 0, "rpc": 1, "console": 1, "proxy": 2, "broker": 2, "control
 The console stands beside `rpc`: it has `common` alone, and asks the rest by the admin API.
 """
 
-WINGS = {
+FOLDERS = {
     "common": ("settings", "contract", "filter", "web"),
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "messages", "admin"),
@@ -360,15 +360,15 @@ def imports_within(service: str) -> dict[str, set[str]]:
     return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_the_table_has_all_wings(service: str) -> None:
+@pytest.mark.parametrize("service", FOLDERS)
+def test_the_table_has_all_folders(service: str) -> None:
     folders = {file.parent.name for file in (ROOT / "services" / service / f"popwheel_{service}").glob("*/__init__.py")}
-    assert folders - {GENERATED.rpartition(".")[2]} == set(WINGS[service])
+    assert folders - {GENERATED.rpartition(".")[2]} == set(FOLDERS[service])
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_wings_import_one_way(service: str) -> None:
-    order, imports = WINGS[service], imports_within(service)
+@pytest.mark.parametrize("service", FOLDERS)
+def test_folders_import_one_way(service: str) -> None:
+    order, imports = FOLDERS[service], imports_within(service)
     wings = {module: module.split(".")[1] for module in imports}
     ranks = {module: order.index(wing) if wing in order else -1 for module, wing in wings.items()}
     while above := {
@@ -383,7 +383,7 @@ def test_wings_import_one_way(service: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("service", WINGS)
+@pytest.mark.parametrize("service", FOLDERS)
 def test_no_imports_run_in_a_circle(service: str) -> None:
     left = imports_within(service)
     while ends := {module for module, others in left.items() if not others}:
