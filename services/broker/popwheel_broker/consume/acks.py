@@ -379,11 +379,14 @@ class Acks:
         messages = [(delivery, index) for index in stored]
         try:
             with RECORD_STEP:
-                letters = [dead_letter(delivery, index, each) for index, each in stored.items()]
-                self._put_leaving(messages, letters if to_dead_letters else [], cause)
+                letters = [dead_letter(delivery, index, each) for index, each in stored.items() if to_dead_letters]
+                self._put_leaving(messages, letters, cause)
         except RecordFaultError as fault:
-            for index in stored:
-                self._quarantine_message(delivery, index, fault, attempted=False)
+            for index, each in stored.items():
+                if len(stored) == 1:
+                    self._quarantine_message(delivery, index, fault, attempted=False)
+                else:
+                    self.end(delivery, {index: each}, cause, to_dead_letters=to_dead_letters)
 
     def rewrite(self, deliveries: Sequence[Delivery]) -> None:
         """Write open deliveries again at the end of their revive queues, so that recovery need not read from far back,

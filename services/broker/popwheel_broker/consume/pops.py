@@ -61,7 +61,7 @@ class Ending(Protocol):
         """Return whether messages of a topic may end so."""
 
     def ended(self, delivery: Delivery, stored: Mapping[int, StoredRecord], now_ms: int) -> Mapping[int, StoredRecord]:
-        """Return those messages of a delivery, by index, that end."""
+        """Return those messages of a delivery, by index, that end at a time of the wall clock."""
 
     def end(self, delivery: Delivery, ended: Mapping[int, StoredRecord]) -> None:
         """End them. Raises StatusError: the disk is full; what has not ended is unchanged."""
@@ -86,6 +86,7 @@ class Pops:
         self._topics = topics = context.topics
         self._options = options
         self._clock = clock = context.clock
+        self._wall_clock = wall_clock
         self._random = random_source
         self._broker_name = context.broker_name
         self._quarantine = context.quarantine
@@ -460,7 +461,7 @@ class Pops:
 
     def _end(self, ending: Ending, delivery: Delivery, stored: Mapping[int, StoredRecord]) -> int:
         """End the messages of a delivery that are not to be delivered; return their bits."""
-        ended = ending.ended(delivery, stored, self._clock.now_ms())
+        ended = ending.ended(delivery, stored, self._wall_clock.wall_ms())
         if ended:
             self.ended += len(ended)
             with suppress(StatusError):  # the disk is full: it is tried again when they come due

@@ -189,6 +189,8 @@ class BrokerCore:
             timer=self.timer,
             transactions=self.transactions,
             lite=self.lite,
+            view=view,
+            acks=self.acks,
             clock=clock,
         )
         """The features, over which the core iterates."""

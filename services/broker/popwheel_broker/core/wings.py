@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
+from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Ending
 from popwheel_broker.consume.quarantine import Quarantine
@@ -26,6 +27,7 @@ from popwheel_broker.topics.topic_rows import TopicRows
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.metrics import transaction_metrics
 from popwheel_common.clock import Clock
+from popwheel_common.contract.cluster_view import ClusterView
 
 Rows = Iterable[tuple[Any, ...]]
 
@@ -66,12 +68,14 @@ def wings_of(
     timer: MessageTimer,
     transactions: Coordinator,
     lite: LiteTopics,
+    view: ClusterView,
+    acks: Acks,
     clock: Clock,
 ) -> Sequence[Wing]:
     """Return the features, in the order in which their state follows the log: the timer looks up the quarantine first.
 
     Args:
-        store, state, names, quarantine, timer, transactions, lite: the parts of a core.
+        store, state, names, quarantine, timer, transactions, lite, view, acks: the parts of a core.
         clock: the time.
     """
     topic_rows = TopicRows(names)

@@ -20,7 +20,12 @@ from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
-from popwheel_controller.http.setting_fields import SettingFields, ShownSettings, shown_settings
+from popwheel_controller.http.setting_fields import (
+    shown_settings,
+    wanted_settings,
+    with_shown_settings,
+    with_wanted_settings,
+)
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
 
@@ -31,7 +36,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NewTopic(SettingFields):
+@with_wanted_settings
+class NewTopic(_Body):
     """Request to create a topic."""
 
     name: str = Field(description="Letters, digits, %, _ or -.")
@@ -41,7 +47,8 @@ class NewTopic(SettingFields):
     )
 
 
-class Topic(ShownSettings):
+@with_shown_settings
+class Topic(BaseModel):
     """A topic."""
 
     name: str = Field(description="Name of the topic.")
@@ -208,7 +215,7 @@ def admin_router(
         """Create a topic, and return it with the settings in force."""
 
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.others())
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, wanted_settings(new))
 
         update = await keeper.change(decide)
         assert update is not None

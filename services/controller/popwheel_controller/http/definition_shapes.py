@@ -10,7 +10,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings
 from popwheel_controller.cluster.cluster_state import topic_type
 from popwheel_controller.http.admin import ExponentialBackoff
-from popwheel_controller.http.setting_fields import SettingFields
+from popwheel_controller.http.setting_fields import wanted_settings, with_wanted_settings
 
 Kind = Literal["topic", "group"]
 
@@ -19,7 +19,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class TopicChange(SettingFields):
+@with_wanted_settings
+class TopicChange(_Body):
     """Changes of a topic's settings; fields left out keep their value."""
 
     type: str | None = Field(default=None, description="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED.")
@@ -32,7 +33,7 @@ class TopicChange(SettingFields):
             StatusError: BAD_REQUEST, there is no such type.
         """
         kind = None if self.type is None else topic_type(self.type)
-        return TopicSettings(kind, self.queues, self.others())
+        return TopicSettings(kind, self.queues, wanted_settings(self))
 
 
 class GroupChange(_Body):
