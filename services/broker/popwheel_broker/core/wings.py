@@ -22,6 +22,7 @@ from popwheel_broker.lite.lite_topics import LiteTopics
 from popwheel_broker.lite.metrics import lite_metrics
 from popwheel_broker.log.fold import Fold
 from popwheel_broker.log.message_store import MessageStore
+from popwheel_broker.time_to_live.time_to_live import TimeToLive, time_to_live_metrics
 from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_broker.topics.topic_rows import TopicRows
 from popwheel_broker.transactions.coordinator import Coordinator
@@ -80,6 +81,7 @@ def wings_of(
     """
     topic_rows = TopicRows(names)
     half_messages = transactions.table
+    time_to_live = TimeToLive(view, acks)
     return (
         Wing("delay", fold=timer, needs=timer),
         Wing("consume", fold=state),
@@ -99,4 +101,5 @@ def wings_of(
             metrics=lambda: transaction_metrics(transactions, clock),
         ),
         Wing("lite", metrics=lambda: lite_metrics(lite, store.queues)),
+        Wing("time_to_live", ending=time_to_live, metrics=lambda: time_to_live_metrics(time_to_live.ended_messages)),
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from popwheel_common.contract.time_to_live import DEAD_LETTER, DELIVER, DROP, PROPERTY
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
@@ -85,6 +86,12 @@ class TopicSetting:
 
 LITE_EXPIRATION_MS_MIN: Final = 1000
 
+EXPIRED_MESSAGES: Final = TopicSetting(
+    "expired_messages",
+    f"What becomes of messages past their time to live, their property {PROPERTY}: deliver, drop or dead_letter.",
+    f"expired_messages must be {DELIVER}, {DROP} or {DEAD_LETTER}",
+    words=(DELIVER, DROP, DEAD_LETTER),
+)
 TOPIC_SETTINGS: Final = (
     TopicSetting(
         "lite_expiration_ms",
@@ -93,6 +100,7 @@ TOPIC_SETTINGS: Final = (
         types=frozenset((TopicType.LITE,)),
         least_ms=LITE_EXPIRATION_MS_MIN,
     ),
+    EXPIRED_MESSAGES,
 )
 
 
