@@ -39,7 +39,7 @@ class Cluster:
         settings = {
             name: {"grpc_port": self.grpc_ports[name], "http_port": self.http_ports[name]} for name in self.grpc_ports
         }
-        broker: dict[str, object] = {**settings["broker"], "controller_address": controller}
+        broker: dict[str, object] = {**settings["broker"], "controller": controller}
         proxy: dict[str, object] = {**settings["proxy"], "controller": controller}
         self.settings = folder / "cluster.yaml"
         self.settings.write_text(json.dumps({**settings, "broker": broker, "proxy": proxy}))  # JSON is YAML

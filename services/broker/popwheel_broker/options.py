@@ -356,7 +356,7 @@ class BrokerOptions(BaseModel):
     advertised_address: str = Field(
         default="", description="host:port at which proxies reach it; empty: as it listens, grpc_host:grpc_port."
     )
-    controller_address: str = Field(
+    controller: str = Field(
         default="127.0.0.1:8083",
         description="host:port of the controller, when the broker runs by itself; of several, with commas between.",
     )

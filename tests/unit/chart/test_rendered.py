@@ -11,6 +11,8 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
+from popwheel_cli.options import ClusterOptions
+from popwheel_common.settings.config import load
 from popwheel_common.web.hosts import AllowedHosts
 from tests.harness.chart import DEFAULTS, NAMESPACE, Object, RenderedChart, complaints
 from tools import generate_values_schema
@@ -234,6 +236,23 @@ def test_the_own_redis_is_where_the_proxies_look_for_it() -> None:
     (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
     assert {"name": "POPWHEEL_PROXY__REDIS_URL", "value": "redis://popwheel-redis:6379/0"} in proxy["env"]
     assert chart.one("Service", "popwheel-redis")["spec"]["ports"][0]["port"] == 6379
+
+
+@pytest.mark.parametrize(
+    ("advertised", "address"),
+    [
+        ({}, None),
+        ({"host": "mq.example.com"}, "mq.example.com"),
+        ({"host": "fd00::1", "port": 80}, "[fd00::1]:80"),
+        ({"port": 80}, ":80"),
+    ],
+)
+def test_the_advertised_address_of_the_proxies(advertised: dict[str, object], address: str | None) -> None:
+    chart = RenderedChart({"proxy": {"advertised": advertised}})
+    (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
+    given = {each["name"]: each["value"] for each in proxy["env"] if "ADVERTISED" in each["name"]}
+    assert load(ClusterOptions, environment=given).proxy.advertised_address == (address or "")
+    assert bool(given) == (address is not None)
 
 
 def test_spark_applications_are_told_where_the_proxies_are() -> None:

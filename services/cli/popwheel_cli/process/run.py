@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, Protocol
 
 import structlog
@@ -43,7 +43,11 @@ class Process(Protocol):
 
 
 def run(
-    make: Callable[[], Process], log: LogOptions, drain_s_max: float | None = None, heartbeat: int | None = None
+    make: Callable[[], Process],
+    log: LogOptions,
+    drain_s_max: float | None = None,
+    heartbeat: int | None = None,
+    old_names: Mapping[str, str] | None = None,
 ) -> int:
     """Run a process until a signal or a failure ends it.
 
@@ -53,6 +57,7 @@ def run(
         drain_s_max: how long its `stop` may take, with the end of a `start` that is broken off; as long as that of a
             single process if not given.
         heartbeat: descriptor at which a parent waits for signs of life; None: there is no parent.
+        old_names: old names of options that were used, and the new ones; a child leaves the warning to its parent.
 
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
@@ -69,6 +74,8 @@ def run(
     log_writer.take_over(logs.lost_lines)
     atexit.register(log_writer.drain, _LAST_LINES_S_MAX)
     logs.set_up(log)
+    for old, new in (old_names or {}).items() if heartbeat is None else ():
+        _logger.warning("option has a new name; the next minor release refuses the old one", option=old, new=new)
     keep_freed_memory()
     GarbageCollection.keep_loaded()
     try:

@@ -21,7 +21,7 @@ from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, DESCRIBE_BROKER_GROUP, R
 from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
 
 _ADVICE = (
-    "nothing of it is served here. Start it with its own cluster's controllers (broker.controller_address), or give it "
+    "nothing of it is served here. Start it with its own cluster's controllers (broker.controller), or give it "
     "an empty data folder if what it holds may go"
 )
 

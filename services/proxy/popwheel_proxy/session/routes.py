@@ -130,17 +130,16 @@ def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
     """Return the endpoints for clients: the advertised address, or the one they asked with.
 
     Args:
-        options: `advertised_host`, `advertised_port`.
+        options: `advertised_address`.
         asked: the endpoints that the client used; may be empty.
     """
-    if options.advertised_host:
-        addresses = [Address(host=options.advertised_host, port=options.advertised_port or options.grpc_port)]
+    advertised = options.advertised
+    if advertised.host:
+        addresses = [Address(host=advertised.host, port=advertised.port or options.grpc_port)]
     elif asked.addresses and asked.addresses[0].host:
-        addresses = [
-            Address(host=address.host, port=options.advertised_port or address.port) for address in asked.addresses
-        ]
+        addresses = [Address(host=address.host, port=advertised.port or address.port) for address in asked.addresses]
     else:
-        addresses = [Address(host=options.grpc_host, port=options.advertised_port or options.grpc_port)]
+        addresses = [Address(host=options.grpc_host, port=advertised.port or options.grpc_port)]
     scheme = address_scheme(addresses[0].host)
     if scheme == AddressScheme.DOMAIN_NAME:
         del addresses[1:]  # clients refuse several names
