@@ -41,7 +41,7 @@ _ROUNDS = 5
 
 
 async def sync(queues: int, server: Server, scale: Scale) -> Figures:
-    """One master with so many topics and consumer groups, the controller's part, and one slave; no server is used."""
+    """One master with topics and consumer groups, the controller's part, and one slave; no server is used."""
     topics = scale.sync_topics
     changed = int(topics * _GROUPS * queues * _CHANGED_SHARE)
     words = [sys.executable, "-m", "bench.checkpoints", *map(str, (topics, _GROUPS, queues, changed))]
@@ -73,7 +73,7 @@ class _Sync:
         self.blocked_ms = 0.0
 
     def change(self, count: int, by: int) -> None:
-        """Let so many offsets move on."""
+        """Commit a number of offsets."""
         each = max(1, self.buffer.pairs // max(1, count))
         for progress in list(islice(self.buffer, 0, None, each)):
             self.buffer.skipped(progress, progress.popped + by)

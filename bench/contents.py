@@ -33,7 +33,7 @@ async def define(http: httpx.AsyncClient, kind: str, rows: Sequence[Mapping[str,
 
 
 async def hold(address: str, topic: str, groups: Sequence[str], count: int) -> None:
-    """Send so many messages in all, have each group receive its share of them, and never acknowledge.
+    """Send a number of messages in all, have each group receive its share of them, and never acknowledge.
 
     Args:
         address: of the server.

@@ -45,7 +45,7 @@ class Outcome:
         """Count an error.
 
         Raises:
-            CallFailedError: there are so many that the load makes no sense any more.
+            CallFailedError: there are too many.
         """
         self.errors[error] += 1
         if self.errors.total() > _ERRORS_MAX:
@@ -60,7 +60,7 @@ class SendLoop:
         template: what they send.
         batch: messages of one request of it.
         concurrency: how many senders.
-        count: stop after so many messages; 0 = go on until `stop`.
+        count: messages after which it stops; 0: only `stop` ends it.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ReceiveLoop:
         self._stopping = True
 
     async def reach(self, count: int) -> None:
-        """Wait until so many messages were acked in all."""
+        """Wait until a number of messages were acked in all."""
         self._wanted = count
         self._reached = asyncio.get_running_loop().create_future()
         self._check()
@@ -257,7 +257,7 @@ class SteadySends:
 
     @classmethod
     def plan(cls, count: int) -> Self:
-        """So many messages, with numbers that never come again."""
+        """Return a number of messages, with numbers that never come again."""
         return cls(time.time_ns() // 1000, [0.0] * count, [0.0] * count, [0.0] * count)
 
     def arrived(self, message: definition.Message) -> None:

@@ -29,7 +29,7 @@ _INVISIBLE_S = 60
 _VARINT_BYTES = 5
 _VARINT_MAX = 2**35 - 1
 SEQUENCE_DIGITS = 16
-"""A body begins with the number of its message in so many decimal digits."""
+"""Decimal digits of the message's number at the beginning of each body."""
 
 
 class Template(Protocol):

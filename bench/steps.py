@@ -129,7 +129,7 @@ async def fill(
     batch: int = BATCH,
     template: Callable[[str, int, int], requests.SendTemplate] = requests.SendTemplate,
 ) -> Outcome:
-    """Send so many messages in batches."""
+    """Send a number of messages in batches."""
     loop = SendLoop(clients, template(topic, BODY_BYTES, batch), batch, BATCH_CONCURRENCY, count)
     loop.start()
     return await loop.finished()

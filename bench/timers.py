@@ -42,7 +42,7 @@ _STEADY_RATE = 200.0
 _SLOT_LEAD_S = 0.6
 """A server may begin to read what is due so long before its time."""
 _DRAIN_RATE = 8000.0
-"""Others go on sending while so many fire a second; a server that is slower is measured for as long as that takes."""
+"""Messages that fire in a second while others go on sending; a slower server is measured for as long as that takes."""
 _MANY = 10_000_000
 
 
@@ -254,7 +254,7 @@ async def burst(server: Server, scale: Scale) -> Figures:
 
 
 async def recovery(count: int, server: Server, scale: Scale) -> Figures:
-    """From the start of the process to the first send answered with OK, with so many messages pending; memory then."""
+    """Time from the start of the process to the first send answered with OK, with messages pending; memory then."""
     with_timers = await _server_with_timers(server, min(count, scale.timers_max))
     try:
         took = await with_timers.start()

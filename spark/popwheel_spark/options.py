@@ -257,7 +257,7 @@ _ROWS: Final = (
         "targetRowsPerPartition",
         Kind.NUMBER,
         "10000",
-        "small queues are joined into tasks of about so many offsets; 1: a task for each queue",
+        "offsets of a task, to which small queues are joined; 1: a task for each queue",
         (Side.READ,),
         least=1,
     ),

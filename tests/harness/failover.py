@@ -214,7 +214,7 @@ class FailoverLoad:
             self._events.feed(output.read())
 
     async def flows(self, cluster: ReplicatedCluster, more: int = 20) -> None:
-        """Wait until so many more messages were sent, and as many came and were acked."""
+        """Wait until a number of messages more were sent, and as many arrived and were acked."""
         self.read()
         account = self.account
         sent, acked = account.sent_count + more, account.acked_count + more

@@ -48,7 +48,7 @@ async def send_until_known(cluster: ClusterCommand, client: MessagingClient, top
 
 
 async def drained(client: MessagingClient, topic: str, count: int) -> list[bytes]:
-    """What comes, each acknowledged, until it is so many."""
+    """Receive a number of messages, and acknowledge each."""
     found: list[bytes] = []
     async with asyncio.timeout(20):
         while len(found) < count:

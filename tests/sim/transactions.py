@@ -36,7 +36,7 @@ _SHARE = 0.3
 _RATE = 4.0
 _TRIES_MAX = 40
 _EXPIRED_MIN = 3
-"""Of so many that nobody ended the sender was asked about one at least, though its stream may break now and then."""
+"""Number of transactions without an end of which at least one was checked, though its stream may break now and then."""
 _NAME = "pt"
 
 Fate = Literal["commit", "rollback", "never"]

@@ -34,7 +34,7 @@ def controller(cluster: ClusterCommand, url: str) -> int:
 
 
 def mends(tab: Watched, processes: int) -> None:
-    """Wait until the page is live again, and all of so many processes are ready."""
+    """Wait until the page is live again, and all processes are ready."""
     for _ in range(MENDED_S):
         tab.fresh()
         tab.page.wait_for_timeout(1000)

@@ -174,7 +174,7 @@ class RangeReader:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _pull(self, offset: int, count: int) -> RecordBlock:
-        """Pull so many messages at the most, and adapt the size of the next pulls to theirs."""
+        """Pull messages up to a limit, and adapt the size of the next pulls to theirs."""
         pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
         if len(pulled.begins):
             fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)

@@ -420,7 +420,7 @@ class _Run:
         return verdict
 
     def _check_wakes(self, verdict: Verdict) -> None:
-        """L1: few polls are woken in vain; asked where nothing was wrong and brokers refused no interests."""
+        """L1: few polls are woken without a message; asked where nothing was wrong and no broker refused interests."""
         swarm = self.swarm
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
@@ -434,7 +434,9 @@ class _Run:
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
         if self.vain_wakes > often * swarm.proxies * told:
-            verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")
+            verdict.broke(
+                "L1", f"{self.vain_wakes} of {self.wakes} wakes found no message, and only {told} messages came"
+            )
 
 
 def _lite_left(core: BrokerCore) -> str:

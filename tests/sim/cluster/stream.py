@@ -15,7 +15,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 UNREAD_MAX = 16
-"""So many messages may be on their way, or arrived and unread; then whoever sends waits."""
+"""Limit of messages on their way, or arrived and unread; then whoever sends waits."""
 
 Failure = StatusError | RpcError
 

@@ -37,7 +37,7 @@ async def connected(answers: bytes, each: int) -> AsyncIterator[RespConnection]:
 
 
 async def replies_of(connection: RespConnection, count: int) -> tuple[list[Reply], str]:
-    """What comes for so many commands."""
+    """Replies to a number of commands."""
     came: asyncio.Future[tuple[list[Reply], str]] = asyncio.get_running_loop().create_future()
     connection.call(command("PING") * count, count, lambda replies, error: came.set_result((replies, error)))
     return await came

@@ -117,7 +117,7 @@ def test_a_master_that_acknowledges_alone_is_compared_with_the_others_though_it_
     assert next_state("b", state(0, 1), {0: anew, 1: ObservedReplica(Liveness.UNSURE)}) is None
 
 
-def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
+def test_a_replica_that_was_asked_without_effect_is_neither_chosen_nor_waited_for() -> None:
     group = state(0, 1)
     anew = ObservedReplica(Liveness.LIVING, report(0, 3, 100), earlier_epoch=3)
     for mute in (

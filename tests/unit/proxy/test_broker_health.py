@@ -26,7 +26,7 @@ def made(*names: str) -> BrokerHealth:
 
 
 def chosen(health: BrokerHealth, now: float, sends: int = 12, *past: str) -> Counter[str]:
-    """Where so many sends go."""
+    """Brokers to which a number of sends go."""
     places = [health.choose(turn, past, now) for turn in range(sends)]
     return Counter(place[0] for place in places if place is not None)
 

@@ -103,7 +103,7 @@ def test_pops_that_find_nothing_again_and_again_are_slowed_down() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_brokers_at_which_pops_are_in_vain_keep_polls_from_no_other(is_answered: bool) -> None:
+def test_brokers_at_which_pops_find_nothing_delay_polls_of_no_other(is_answered: bool) -> None:
     """A pop at one of two takes longer than the pause of the other, so one of them may always be tried."""
     book, interest, (waiter,) = waiting_book(1)
     now, tried = 0.0, []
@@ -232,7 +232,7 @@ def test_it_pops_first_while_something_is_there_or_under_way_or_a_broker_is_unsu
     assert interest.is_quiet
 
 
-def wait_in_vain(book: InterestBook, interest: Interest, now: float = 0.0) -> Waiter:
+def wait_without_message(book: InterestBook, interest: Interest, now: float = 0.0) -> Waiter:
     """A poll that waits, after a pop that found nothing where it was supposed that something is."""
     waiter = Waiter()
     while (ticket := book.wait(interest, waiter, now)) is not None:
@@ -245,7 +245,7 @@ def test_polls_of_a_refused_interest_pop_in_turn_and_register_again() -> None:
     book.notified(interest.id, "a", 0, 0.0)
     book.refuse(interest.id, "b", 0.0)
     assert (book.refused, interest.is_quiet) == (1, False)
-    waiter = wait_in_vain(book, interest)
+    waiter = wait_without_message(book, interest)
     assert book.serve_refused(TURN_EVERY_S / 2) == []
     assert woken([waiter]) == 0
     again = []
@@ -269,7 +269,7 @@ def test_one_poll_pops_at_all_brokers_that_refuse_though_their_turns_come_togeth
     book, interest = registered_book("a", "b", "c")
     for broker in "abc":
         book.refuse(interest.id, broker, 0.0)
-    waiter = wait_in_vain(book, interest)
+    waiter = wait_without_message(book, interest)
     book.serve_refused(1.0)
     ticket: Ticket | None
     (ticket,) = waiter.woken
@@ -312,7 +312,7 @@ def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
         interest = book.enter(f"t{number}", "g", ALL)
         book.register(interest, ("a",))
         book.refuse(interest.id, "a", 0.0)
-        waiters.append(wait_in_vain(book, interest))
+        waiters.append(wait_without_message(book, interest))
     for turn, looks_at in enumerate((1.0, 1.1, 1.2), 1):
         book.serve_refused(looks_at)
         assert woken(waiters) == min(turn, 2) * TURNS_AT_ONCE_MAX

@@ -1,4 +1,4 @@
-"""Schemas of a registry: each fetched once, so many at the most, and a sentence for what is not there."""
+"""Schemas of a registry: each fetched once, up to a limit, and a sentence for what is not there."""
 
 from collections.abc import Callable
 

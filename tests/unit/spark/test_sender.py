@@ -87,10 +87,10 @@ def test_what_is_refused_is_named_by_its_first_row() -> None:
 
 
 class Counting(Proxies):
-    """Proxies that answer when so many calls are under way.
+    """Proxies that answer when a number of calls is in flight.
 
     Args:
-        at_once: so many.
+        at_once: that number.
     """
 
     def __init__(self, at_once: int) -> None:

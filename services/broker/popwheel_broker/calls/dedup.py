@@ -68,7 +68,7 @@ class Dedup:
     Args:
         store: the messages.
         clock: for their ages.
-        later: calls back after so many seconds.
+        later: calls back after a number of seconds.
         ids_of: returns all ids that records may have for the topic that has a name now.
         writers: of messages that do not go into their queue at once; each has a queue of its own.
     """

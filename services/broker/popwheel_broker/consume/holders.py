@@ -93,7 +93,7 @@ class Holders:
         return found
 
     def opened(self, delivery: Delivery, messages: int) -> None:
-        """Record that a delivery was opened, and a client has so many messages of it."""
+        """Record a delivery that was opened, with the number of its messages."""
         holder = delivery.holder
         if holder is None:
             of_group = self._of_group(delivery.group)
@@ -109,7 +109,7 @@ class Holders:
         holder.deliveries[delivery.id] = delivery
 
     def ended(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
-        """Record that a client has so many messages of a delivery no more.
+        """Record messages of a delivery that a client has no longer.
 
         Args:
             delivery: of the messages.

@@ -90,7 +90,7 @@ class SqlScan:
             queue: the queue to scan.
             start: the first offset.
             wanted: the filter.
-            messages_max: ends the scan when so many are found.
+            messages_max: number of messages found at which the scan ends.
             cost_max: ends the scan when it has cost so much, reading and filters together; the first message is checked
                 in any case.
 

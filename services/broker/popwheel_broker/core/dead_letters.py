@@ -68,7 +68,7 @@ class DeadLetters:
         Args:
             queue: of a group's.
             begin: the first offset.
-            limit: so many at the most.
+            limit: most dead letters that are returned.
             bytes_max: so long, all together.
 
         Raises:
@@ -91,7 +91,7 @@ class DeadLetters:
 
         Args:
             group: whose.
-            limit: so many at the most.
+            limit: most dead letters that are returned.
             end_offset: those that stand behind it are left.
             bytes_max: so long, all together.
             chosen: only those that stand at these offsets; the others go to the end of their queue. None: all.

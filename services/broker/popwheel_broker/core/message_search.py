@@ -80,7 +80,7 @@ class Wanted(NamedTuple):
         tag: its tag; empty for any.
         queue_id: of this queue alone; None for all.
         offset: messages before it in their queue are skipped.
-        last: so many messages before the end of each queue at the most; 0 for all.
+        last: number of messages before the end of each queue where the search begins; 0 for all.
     """
 
     topic: str

@@ -1,8 +1,8 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy.
 
 Of proxies that wait for the same, as many are notified as messages come, the others only if that did not help. Were all
-notified of each message, all would pop and all but one in vain. So members are notified in turn. One without a waiting
-poll forwards its notification to the next; within one period, notifications are forwarded as often as a single one
+notified of each message, all would pop and all but one find nothing. So members are notified in turn. One without a
+waiting poll forwards its notification to the next; in one period, notifications are forwarded as often as a single one
 needs to go round, however many there are (docs/decisions/0038-hand-on.md). A member that hangs or dies forwards
 nothing; so a period later, if messages older than that period still wait, all are notified. Each message is thus either
 taken, or known to all members after two such periods at the latest while no others come; while others do, each of them
@@ -263,7 +263,7 @@ class Interests:
         """Let proxies that wait for the same take turns from now on; before this all are notified of all.
 
         Args:
-            later: calls back after so many seconds.
+            later: calls back after a number of seconds.
             waiting: returns how many messages wait for an interest.
         """
         self._later, self._waiting = later, waiting

@@ -33,7 +33,7 @@ _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """Records appended and not committed: the log's end behind them, their queue, their entries, their tag hashes."""
 
 _REMADE_SHARE = 4
-"""A range without an index file gets one for so many entries: this part of the limit of a merged one."""
+"""A range without an index file gets one when it has this part of the entries of the largest merged file."""
 _RANGES_LOGGED = 10
 
 _log = structlog.get_logger()

@@ -110,7 +110,7 @@ class StoredRecords:
             queue: whose records they are.
             places: where they stand; at least one.
             sought: which.
-            found_max: so many at the most, the first.
+            found_max: limit of the records; the first are returned.
         """
         data = b"".join(self.read_block(queue, places))
         begins = np.cumsum(places.lengths) - places.lengths

@@ -231,7 +231,7 @@ class RecordSkip:
 
 
 def _padding(room: int) -> bytes:
-    """Return a message of so many bytes with nothing in it but a body of zeros; its length takes five bytes always."""
+    """Return a message of a given size with nothing in it but a body of zeros; its length takes five bytes always."""
     if room < 6:
         return bytes(room)
     size = room - 6

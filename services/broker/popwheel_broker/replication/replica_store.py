@@ -173,7 +173,7 @@ class ReplicaStore:
         Args:
             alone: nobody else can have been master since, so all that is there stays.
             repair: has a damaged record at a position of the log mended; whether it was.
-            is_nowhere: whether all other replicas, where that was in vain, say that they do not have it.
+            is_nowhere: whether the repair failed and all other replicas say that they do not have the record.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; nothing was changed.

@@ -269,8 +269,8 @@ class SyncStateSet:
         `decided` or `failed` must follow, and until then nothing else is due.
         """
         for follower in self._followers.values():
-            in_vain = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
-            if in_vain and not self._has_joined(follower):
+            is_overdue = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
+            if is_overdue and not self._has_joined(follower):
                 self._leave_off_joining(follower, "due", now_ms)
         if self._wish in (WishState.ASKED, WishState.ASKED_AGAIN) or now_ms < self._ask_not_before_ms:
             return None

@@ -65,7 +65,9 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
         queue_id: int | None = Query(default=None, ge=0, le=_QUEUE_ID_MAX, description="In this queue of each broker."),
         offset: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From this offset on in each queue."),
         time_ms: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From those on that were stored then."),
-        last: int = Query(default=0, ge=0, le=_LISTED_MAX, description="So many at the end of each queue; 0: all."),
+        last: int = Query(
+            default=0, ge=0, le=_LISTED_MAX, description="Number of messages at the end of each queue; 0: all."
+        ),
         key: Key = "",
         tag: Tag = "",
         lite_topic: LiteTopic = "",

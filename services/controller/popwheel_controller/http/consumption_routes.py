@@ -56,7 +56,7 @@ class ResetWanted(BaseModel, extra="forbid"):
         default=None,
         ge=-_TIME_MS_MAX,
         le=_TIME_MS_MAX,
-        description="So many messages on from where each queue stands, or back if it is negative; as far as it holds.",
+        description="Number of messages to move each queue on, or back if it is negative; as far as it holds.",
     )
     broker: str = Field(default="", description="With `queue_id`: that queue of this broker alone.")
     queue_id: int | None = Field(default=None, ge=0, le=_QUEUE_ID_MAX, description="With `broker`.")
@@ -120,7 +120,7 @@ class ShownDeadLetter(DeadLetter):
 class RedriveWanted(BaseModel, extra="forbid"):
     """Request to redrive dead letters, the oldest first."""
 
-    limit: int = Field(ge=1, le=_LIMIT_MAX, description="So many at the most.")
+    limit: int = Field(ge=1, le=_LIMIT_MAX, description="Limit of the dead letters.")
     end_offset: int = Field(ge=0, le=_TIME_MS_MAX, description="Those from here on are left.")
 
 

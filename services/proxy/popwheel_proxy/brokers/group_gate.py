@@ -37,7 +37,7 @@ class Timer(Protocol):
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
-"""Calls back after so many seconds."""
+"""Call back after a number of seconds."""
 Waiter = Callable[[], None]
 """Callback of a waiting call: called when it may try."""
 

@@ -157,7 +157,7 @@ def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
             if len(messages) == messages_max:
                 raise LimitError(
                     Code.PAYLOAD_TOO_LARGE,
-                    f"the request holds more than {messages_max} messages; at most so many are taken at once",
+                    f"the request holds more than {messages_max} messages; split it",
                     "message.batch_messages_max",
                 )
             if decoded_head is None or not request.startswith(head, position, stop):

@@ -206,7 +206,7 @@ class InterestBook:
                 del interest.at_broker[broker]
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> bool:
-        """Record a broker's notification of so many messages; 0 confirms that the interest is registered.
+        """Record a broker's notification of a number of messages; 0 confirms that the interest is registered.
 
         Returns:
             False if no poll pops for them: another proxy may have one. They are known here all the same, and the next
@@ -333,7 +333,7 @@ class InterestBook:
     def _assume(self, interest: Interest, broker: str, now: float) -> None:
         """Wake a poll, if there is one, to pop at a broker that does not notify of its messages.
 
-        One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
+        One that pops elsewhere will do: it pops there before it waits, so that no turn is wasted because of others.
         """
         if interest.polls:
             waiting = interest.at(broker)

@@ -19,7 +19,7 @@ from math import inf
 SLOW_FROM_S = 0.1
 """Latency below which no broker is slow: a busy device, or a pause of this process, may well take it."""
 SLOW_FACTOR = 3.0
-"""A slow broker takes so many times as long as the others."""
+"""Ratio of a slow broker's latency to that of the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
 """(from this latency on, first pause): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
 avoids a broker for nothing less; the shorter pause below is our own."""

@@ -143,7 +143,7 @@ def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
     assert leader.watermarks() == (400, 400)
 
 
-def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
+def test_a_follower_that_fails_to_join_tries_ever_less_often() -> None:
     leader = Leader(position=100)
     leader.set.connected(1, 100, 0, leader.now_ms)
     began: list[int] = []

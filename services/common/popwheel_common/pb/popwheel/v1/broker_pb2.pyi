@@ -1211,7 +1211,7 @@ class DeadLetterRedriveRequest(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     limit: _builtins.int
-    """At most so many."""
+    """The most that are taken."""
     end_offset: _builtins.int
     """Only those below this offset: what comes after a redrive has begun is left."""
     def __init__(
@@ -1481,7 +1481,7 @@ class LiteOffset(_message.Message):
     policy: Global___LiteOffsetPolicy.ValueType
     offset: _builtins.int
     tail: _builtins.int
-    """So many messages before the end."""
+    """Number of messages before the end."""
     timestamp_ms: _builtins.int
     """At the first message stored at this time or later; wall clock."""
     def __init__(
@@ -2187,7 +2187,7 @@ class InFlightSummaryRequest(_message.Message):
 
     LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """So many groups and so many clients are listed at most."""
+    """Limit of the groups that are listed, and of the clients."""
     def __init__(
         self,
         *,
@@ -2714,7 +2714,7 @@ class MessageListRequest(_message.Message):
     offset: _builtins.int
     """From this offset on in each queue."""
     last: _builtins.int
-    """In each queue so many messages before its end at the most; 0: from its beginning, or from where the others say."""
+    """At most this number of messages before the end of each queue; 0: from its beginning, or from where the others say."""
     lite_topic: _builtins.str
     """Of this lite topic of the topic."""
     def __init__(
@@ -2795,7 +2795,7 @@ class MessageTailRequest(_message.Message):
     """Of the messages to return; empty for any."""
     tag: _builtins.str
     limit: _builtins.int
-    """At most so many messages are returned."""
+    """Limit of the messages that are returned."""
     @_builtins.property
     def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___TailPlace]:
         """`places` of the answer before. Empty: only the ends of the queues are returned."""
@@ -3800,7 +3800,7 @@ class SampleActivityRequest(_message.Message):
     since: _builtins.int
     """`number` of the sample before; 0 for none."""
     topics_max: _builtins.int
-    """So many topics and groups at the most, those of most activity or lag first."""
+    """Limits of topics and groups, those of most activity or lag first."""
     groups_max: _builtins.int
     peek: _builtins.bool
     """Only a look: the next sample counts from the one before this. Groups come by their lag in time, the longest first."""
@@ -4083,8 +4083,8 @@ class GroupStanding(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     waiting: _builtins.int
-    """Messages of its topics that it has yet to take, and those that wait to be tried again. Not there: it reads so many
-    queues that they were not counted.
+    """Messages of its topics that it has yet to take, and those that wait to be tried again. Not there: it reads too
+    many queues to count them.
     """
     retrying: _builtins.int
     in_flight: _builtins.int
