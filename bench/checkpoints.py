@@ -41,7 +41,7 @@ _ROUNDS = 5
 
 
 async def sync(queues: int, server: Server, scale: Scale) -> Figures:
-    """One master with topics and consumer groups, the controller's part, and one slave; no server is used."""
+    """A master with topics and consumer groups, the controller's part, and one slave; no server is used."""
     topics = scale.sync_topics
     changed = int(topics * _GROUPS * queues * _CHANGED_SHARE)
     words = [sys.executable, "-m", "bench.checkpoints", *map(str, (topics, _GROUPS, queues, changed))]

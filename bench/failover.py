@@ -168,7 +168,7 @@ async def _all_in_sync(cluster: ClusterServer) -> bool:
 
 
 async def _has_master_after(cluster: ClusterServer, epoch: int) -> bool:
-    """Whether there is a master of a later epoch."""
+    """Return whether there is a master of a later epoch."""
     group = await asyncio.to_thread(cluster.group, GROUP)
     return group["epoch"] > epoch and group["master"] is not None
 
@@ -208,7 +208,7 @@ class _Sends:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def one_begun_after(self, moment: float) -> bool:
-        """Whether a send that began after a moment has succeeded."""
+        """Return whether a send that began after a moment has succeeded."""
         return self._last_begun > moment
 
     async def _send(self, client: Client) -> None:
@@ -229,7 +229,7 @@ CASES: dict[str, Case] = {
     "failover-switchover": partial(failover, _switch_over),
     "replicas": sends_with_replicas,
 }
-"""By name, in the order in which they run."""
+"""Cases by name, in the order in which they run."""
 
 SIDE_BY_SIDE = frozenset({"failover-kill"})
 """Cases that a peer takes part in, one with replicas whose master can be killed by a command."""

@@ -40,7 +40,7 @@ Fill = Callable[[OwnServer, float], Awaitable[None]]
 
 
 def of(whole: int, part: float, least: int = 1) -> int:
-    """So much of the whole."""
+    """Return a part of a whole number."""
     return max(least, round(whole * part))
 
 
@@ -92,7 +92,7 @@ FILLS: dict[str, Fill] = {
     "growth-open": with_open_deliveries,
     "growth-timers": with_timers,
 }
-"""By the name of their case."""
+"""Steps by the name of their case."""
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +139,7 @@ async def grown(send: Case, server: Server, scale: Scale) -> Figures:
 
 
 def cases(send: Case) -> dict[str, Case]:
-    """All of them.
+    """Results of all cases.
 
     Args:
         send: the case `send-64`.

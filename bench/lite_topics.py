@@ -1,4 +1,4 @@
-"""What a million lite topics cost one broker, without network: memory, checkpoints, a restart, and their end.
+"""Cost of a million lite topics at one broker, without network: memory, checkpoints, a restart, and their end.
 
 python -m bench.lite_topics [--lite-topics 1000000] [--data-dir FOLDER]
 """
@@ -120,7 +120,7 @@ def _resident_mib() -> float:
 
 
 class _Figures(dict[str, float]):
-    """What was measured."""
+    """Measurements."""
 
     async def take(self, name: str, work: object) -> None:
         began_s = time.monotonic()

@@ -19,7 +19,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 
 POLL_S = 20.0
-"""How long a poll waits, as the official clients ask by default."""
+"""Time that a poll waits, as the official clients ask by default."""
 
 _ERRORS_MAX = 1000
 _now = time.perf_counter
@@ -27,7 +27,7 @@ _now = time.perf_counter
 
 @dataclass
 class Outcome:
-    """What a load has done so far.
+    """Results of a load so far.
 
     Args:
         messages: sent, or received and acked.
@@ -239,7 +239,7 @@ class ReceiveLoop:
 
 @dataclass
 class SteadySends:
-    """When numbered messages were sent, and when they came out again.
+    """Times at which numbered messages were sent and received.
 
     Args:
         first: number of the first message; what comes with another number was left from before.
@@ -280,11 +280,13 @@ class SteadySends:
         return sum(1 for sent, came in zip(self.sent_at, self.arrived_at, strict=True) if sent and not came)
 
     def latencies_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
-        """From the start of the send to the arrival, of those that have come and were sent in that time."""
+        """Return the times from the start of the send to the arrival, of those that have come and were sent in that
+        time.
+        """
         return self._times_ms(self.arrived_at, begin_s, end_s)
 
     def send_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
-        """How long each send took that began in that time."""
+        """Return the latency of each send that began in that time."""
         return self._times_ms(self.answered_at, begin_s, end_s)
 
     def _times_ms(self, ends: Sequence[float], begin_s: float, end_s: float) -> list[float]:
@@ -296,7 +298,7 @@ class SteadySends:
 
 
 class Sender(Protocol):
-    """What sends one prebuilt request, and raises `CallFailedError` if it is refused."""
+    """Caller that sends one prebuilt request, and raises `CallFailedError` if it is refused."""
 
     async def send(self, message: bytes) -> None:
         """Send it."""

@@ -85,7 +85,7 @@ class Steps:
         setattr(asyncio.Handle, "_run", metered)  # noqa: B010 - nothing else sees every step
 
     def take(self) -> Figures:
-        """What was seen since the last time."""
+        """Return the counts since the last call."""
         seen = {f"{role}_step_ms": round(ms, 1) for role, ms in self.longest.items() if role != "bench"}
         self.longest.clear()
         return seen
@@ -114,7 +114,7 @@ class Written:
 
 @contextmanager
 def as_role(role: str) -> Iterator[None]:
-    """What is begun in here is of a role."""
+    """Count tasks that begin in this block for a role."""
     token = _ROLE.set(role)
     try:
         yield
@@ -215,7 +215,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def timed(work: Awaitable[Result]) -> tuple[float, Result]:
-    """How many seconds something takes."""
+    """Return the seconds that something takes."""
     began = time.perf_counter()
     result = await work
     return time.perf_counter() - began, result

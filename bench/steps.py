@@ -1,4 +1,4 @@
-"""What cases are made of: how much of everything, topics, filling, and how figures are put together."""
+"""Steps of the cases: sizes, topics, filling, and how figures are put together."""
 
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much of everything.
+    """Sizes of a run.
 
     Args:
         seconds: of sending that are measured.

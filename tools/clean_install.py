@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "send_and_receive.py"
 RECEIVED = "received order 4 attempt 1"
 VERBS = (("standalone",), ("standalone", "--workers", "2"), ("cluster", "--groups", "1", "--proxies", "1"))
-"""All ways to run Popwheel on one machine."""
+"""Ways to run Popwheel on one machine."""
 
 _START_S_MAX = 120.0
 _CLIENT_S_MAX = 120.0
@@ -39,7 +39,7 @@ class InstallError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One step.
+    """A step.
 
     Args:
         name: of it.

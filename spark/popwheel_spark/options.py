@@ -20,7 +20,7 @@ class Side(Enum):
     """Side of an option: the reads or writes that take it."""
 
     ALL = "all"
-    """All reads and writes: connection options."""
+    """Reads and writes: connection options."""
     READ = "read"
     """Reads of messages and dead letters: tables and streams."""
     BATCH = "table"
@@ -37,7 +37,7 @@ _ALL: Final = (Side.ALL,)
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """An option.
 
     Args:
         name: its name.

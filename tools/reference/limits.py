@@ -16,7 +16,7 @@ _BUSY = "TOO_MANY_REQUESTS"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit.
+    """A limit.
 
     Args:
         what: what it bounds.

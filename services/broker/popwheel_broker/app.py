@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class BrokerApp:
-    """One replica of a broker group; if it is the only one, the broker.
+    """Replica of a broker group; if it is the only one, the broker.
 
     Args:
         runtime: time, chance, and where metrics are shown.

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Range(NamedTuple):
-    """Some bytes of a file."""
+    """Range of bytes of a file."""
 
     path: Path
     offset: int

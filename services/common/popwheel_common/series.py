@@ -22,7 +22,7 @@ _AT_ONCE = 500
 
 
 class Series(Generic[Row]):
-    """One row of counts for each combination of labels.
+    """Rows of counts, one for each combination of labels.
 
     Args:
         label_count: labels of each.

@@ -28,7 +28,7 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All static files, read by the constructor."""
+    """Static files, read by the constructor."""
 
     def __init__(self) -> None:
         self._files = {

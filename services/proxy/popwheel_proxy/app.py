@@ -86,7 +86,7 @@ class ProxyChannels:
 
 
 class ProxyApp:
-    """One proxy.
+    """A proxy.
 
     Args:
         runtime: time, chance, and where metrics are shown.

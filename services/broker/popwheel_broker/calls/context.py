@@ -19,7 +19,7 @@ from popwheel_rpc.membership.follower import ControllerFollower
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """One replica's settings and surroundings.
+    """Settings and surroundings of a replica.
 
     Args:
         options: settings.

@@ -36,7 +36,7 @@ class Unknown:
 
 
 class GroupHolders:
-    """Those of one group."""
+    """Holders of a group."""
 
     __slots__ = ("clients", "holding", "unknown")
 
@@ -49,7 +49,7 @@ class GroupHolders:
 
 
 class Holders:
-    """All holders. Their counts are kept up to date, never computed by a scan.
+    """Holders of open deliveries. Their counts are kept up to date, never computed by a scan.
 
     Args:
         holders_max: see `HOLDERS_MAX`.

@@ -27,7 +27,7 @@ _RESUME_ONE_IN = 32
 
 
 class _Line:
-    """One message-group queue; it is not empty.
+    """A message-group queue; it is not empty.
 
     Args:
         key: hash of the message group; for a message without one its offset, as a negative number.
@@ -50,7 +50,7 @@ class _Line:
 
 
 class Lines:
-    """All message-group queues of a broker.
+    """Message-group queues of a broker.
 
     Args:
         blocked_max: limit of blocked messages; past it no more are read until some were delivered.

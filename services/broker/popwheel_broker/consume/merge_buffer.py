@@ -65,7 +65,7 @@ class ProgressChanges:
 
 
 class QueueProgress:
-    """One group in one queue, as it is now: to be used at once, unless a delivery keeps its offset back.
+    """Progress of a group in a queue, as it is now: to be used at once, unless a delivery keeps its offset back.
 
     Args:
         group: the group.

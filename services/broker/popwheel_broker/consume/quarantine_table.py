@@ -16,7 +16,7 @@ _OF_ENTRIES: Final = frozenset((RecordKind.MESSAGE, RecordKind.TIMER, RecordKind
 
 
 class QuarantineTable:
-    """All entries, by their keys, the oldest first."""
+    """Entries, by their keys, the oldest first."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, QuarantineEntry] = {}

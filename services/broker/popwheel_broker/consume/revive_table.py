@@ -34,7 +34,7 @@ _Key = TypeVar("_Key")
 
 
 class ReviveTable:
-    """All open deliveries, by revive queue and id.
+    """Open deliveries, by revive queue and id.
 
     Args:
         blocked_max: see `Lines`.

@@ -33,7 +33,7 @@ SubscriberSetKey = tuple[str, str, Wanted]
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One interest of one proxy.
+    """An interest of a proxy.
 
     Args:
         id: the proxy's number for it.
@@ -64,7 +64,7 @@ class Interest:
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """One proxy's stream.
+    """Stream of a proxy.
 
     Args:
         wake: called when there are notifications, once until they are taken.
@@ -215,7 +215,7 @@ class SubscriberSet:
 
 
 class Interests:
-    """All interests, found by the topic that a message arrives in.
+    """Interests of all proxies, found by the topic that a message arrives in.
 
     Args:
         limit: of interests; groups share it.
@@ -235,7 +235,7 @@ class Interests:
         self.refused = 0
         self.sql_scan: SqlScan | None = None
         self.subscribers: dict[Subscriber, None] = {}
-        """All proxies that have a stream, those without an interest as well."""
+        """Proxies that have a stream, those without an interest as well."""
         self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, dict[SubscriberSet, None]] = {}
         self.on_client: Callable[[ClientKey, bool], int] = _nobody

@@ -213,7 +213,7 @@ class _Units:
         self._done = np.fromiter(done, np.int64, len(done))
         self._done.sort()
         self.met: set[int] = set()
-        """Those of them with units."""
+        """Timers of `done` that have units."""
 
     def take(self) -> list[Delay]:
         """Chain all units of slots that are not done into the wheel, and count them; return the delays of the recalls.
@@ -324,7 +324,7 @@ class _Waiting:
         self._state = state
         self._done = done
         self.met: set[int] = set()
-        """Those of them in the timer queue."""
+        """Timers of `done` that are in the timer queue."""
         self._timers: list[_Pending] = []
 
     def take(self, records: Iterable[StoredRecord]) -> list[Delay]:

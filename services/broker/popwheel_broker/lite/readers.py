@@ -54,7 +54,7 @@ class Readers:
     def __init__(self) -> None:
         self.clients: dict[LiteClient, None] = {}
         self.polling: OrderedDict[LiteClient, None] = OrderedDict()
-        """Those with a waiting poll; the next to be notified comes first."""
+        """Readers with a waiting poll; the next to be notified comes first."""
 
     def add(self, client: LiteClient) -> None:
         """Add a client."""

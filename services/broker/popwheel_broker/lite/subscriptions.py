@@ -27,7 +27,7 @@ _PAIRS_AT_ONCE = 1_000
 
 
 class LiteSubscriptions:
-    """All clients that read lite topics.
+    """Clients that read lite topics.
 
     Args:
         limit: of pairs of a client and a lite topic; groups share it. A client counts as one, too.

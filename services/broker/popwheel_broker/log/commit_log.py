@@ -51,7 +51,7 @@ class CommitLog:
                 self._files.append(disk.open(folder / name))
         self._dirty: list[File] = []
         self._syncing = asyncio.Lock()
-        """One at a time: what another has begun to sync is not on the device yet."""
+        """Lock of a sync: what another has begun to sync is not on the device yet."""
         self._on_the_way: Sequence[File] = ()
         """Files that are synced at this moment, so that they must not be closed."""
         self._names_changed = False

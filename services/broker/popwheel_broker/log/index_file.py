@@ -79,7 +79,7 @@ def key_of(topic: str, queue_id: int) -> bytes:
 
 
 class IndexFile:
-    """One file; it is open only while it is read.
+    """An index file; it is open only while it is read.
 
     Args:
         disk: where it is.

@@ -1,4 +1,4 @@
-"""All consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
+"""Consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Queues:
         self._recent: dict[ConsumeQueue, None] = {}
         self._gone: dict[str, None] = {}
         self.system_topics: dict[str, None] = {}
-        """Those of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
+        """Queues of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
         self.offsets_from = 0
         """First offset of queues that are made from now on: no dropped queue has a larger one.
 
@@ -106,7 +106,7 @@ class Queues:
         return lite.get(topic) if lite is not None and not queue_id else None
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Those of a topic; of one of lite topics none, as each of these is a topic."""
+        """Queues of a topic; of one of lite topics none, as each of these is a topic."""
         queues = self._by_topic.get(topic)
         if queues is not None:
             return list(queues.values())
@@ -114,7 +114,7 @@ class Queues:
         return [] if queue is None else [queue]
 
     def lite_of(self, topic: str) -> list[LiteQueue]:
-        """Those of the lite topics of a topic, in the order in which they came about."""
+        """Queues of the lite topics of a topic, in the order in which they came about."""
         return list(self._lite.get(topic, {}).values())
 
     def lite_names(self, topic: str, after: str, count: int) -> list[str]:
@@ -233,7 +233,7 @@ class Queues:
         return dropped
 
     def _drop_lite(self, topic: str) -> list[ConsumeQueue]:
-        """Those of the lite topics of a topic, or that of one lite topic, which are no more."""
+        """Queues of the lite topics of a topic, or that of one lite topic, which are no more."""
         if not self._lite:
             return []
         parent = names.lite_parent(topic)
@@ -283,7 +283,7 @@ class Queues:
         return queue
 
     def take_recent(self) -> dict[ConsumeQueue, None]:
-        """Those that have grown since the last call."""
+        """Queues that have grown since the last call."""
         recent, self._recent = self._recent, {}
         return recent
 

@@ -32,7 +32,7 @@ class MasterCheckpoint:
 
     def __init__(self) -> None:
         self.latest = ReplicaCheckpoint()
-        """All but the columns of the last one that was taken; its epoch is 0 if there was none."""
+        """Last checkpoint that was taken, without its columns; its epoch is 0 if there was none."""
         self._offsets: dict[ProgressKey, tuple[int, int]] = {}
         self._topics: dict[str, int] = {}
         self._groups: dict[str, int] = {}

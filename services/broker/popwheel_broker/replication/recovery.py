@@ -18,7 +18,7 @@ _log = structlog.get_logger()
 
 
 class Recovery:
-    """One start of a replica.
+    """Start of a replica.
 
     Args:
         core: a fresh one, on the log that is there.

@@ -1,4 +1,4 @@
-"""One term of a master: its parts, how it starts, stops, pauses, and transfers its role."""
+"""Term of a master: its parts, how it starts, stops, pauses, and transfers its role."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _REVIVE_SHARE = 4
 
 
 class Leader:
-    """One term of a master.
+    """Term of a master.
 
     Args:
         group: the group's state that starts the term.

@@ -55,7 +55,7 @@ class EndedHalf(NamedTuple):
 
 
 class TransactionTable:
-    """All open half messages, by their positions, the oldest first; and the outcomes of the latest transactions."""
+    """Open half messages, by their positions, the oldest first; and the outcomes of the latest transactions."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenHalf] = {}

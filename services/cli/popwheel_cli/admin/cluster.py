@@ -27,7 +27,7 @@ _LOOK_S = 0.5
 _SWITCHOVER_S_MAX = 15.0
 """A leadership transfer may take two seconds, an election a little more."""
 _RECOVERY_S_MAX = 300.0
-"""All brokers report all their topics and groups, a thousand at a time."""
+"""Time in which all brokers report all their topics and groups, a thousand at a time."""
 _RECOVERY = "/cluster/recovery"
 
 

@@ -101,7 +101,7 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _settings(kind: str, row: Row) -> dict[str, Any]:
-    """All settings of a topic or group, but none that it does not have."""
+    """Settings of a topic or group, but none that it does not have."""
     settings = {key: row[key] for key in _KEYS[kind] if row.get(key) is not None}
     if settings.get("type") != "LITE":
         settings.pop("lite_expiration_ms", None)

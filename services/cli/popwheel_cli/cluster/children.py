@@ -28,7 +28,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process to be kept running.
+    """A child process, started again when it ends.
 
     Args:
         name: its name.
@@ -177,7 +177,7 @@ class Children:
             process.send_signal(number)
 
     async def _live(self, child: Child) -> None:
-        """One life of a child, from its start to its end."""
+        """Life of a child, from its start to its end."""
         try:
             process, signs = await self._spawn(child)
         except OSError as error:

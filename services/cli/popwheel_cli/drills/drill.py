@@ -1,4 +1,4 @@
-"""One drill: traffic, a failure, and its costs."""
+"""A drill: traffic, a failure, and its costs."""
 
 import asyncio
 from collections.abc import Callable, Mapping

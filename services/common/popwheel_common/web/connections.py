@@ -44,7 +44,7 @@ def connections_within(connections_max: int) -> int:
 
 
 class Connections:
-    """All connections of one server. What comes in is read in pieces, one piece of one of them in a turn of the loop.
+    """Connections of a server. What comes in is read in pieces, one piece of one of them in a turn of the loop.
 
     Args:
         most: as many at the same time.
@@ -155,7 +155,7 @@ class _Flow(FlowControl):
 
 
 class Connection(H11Protocol):
-    """One connection. A request is read in pieces, as heads and chunks cost much per byte.
+    """A connection. A request is read in pieces, as heads and chunks cost much per byte.
 
     Args:
         connections: all of them.

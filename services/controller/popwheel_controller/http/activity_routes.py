@@ -75,7 +75,7 @@ class Overview(BaseModel):
 
 
 class ActiveGroups(BaseModel):
-    """Some consumer groups, by name."""
+    """Page of consumer groups, by name."""
 
     groups: list[GroupActivity] = Field(description="The consumer groups of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -99,7 +99,7 @@ class TopicActivity(BaseModel):
 
 
 class ActiveTopics(BaseModel):
-    """Some topics, by name."""
+    """Page of topics, by name."""
 
     topics: list[TopicActivity] = Field(description="The topics of this page.")
     total: int = Field(description="Number of names with the prefix.")

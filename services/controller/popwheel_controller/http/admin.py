@@ -59,7 +59,7 @@ class Topic(BaseModel):
 
 
 class Topics(BaseModel):
-    """Some topics, sorted by name."""
+    """Page of topics, sorted by name."""
 
     topics: list[Topic] = Field(description="The topics of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -105,7 +105,7 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """Some consumer groups, sorted by name."""
+    """Page of consumer groups, sorted by name."""
 
     groups: list[Group] = Field(description="The consumer groups of this page.")
     total: int = Field(description="Number of names with the prefix.")

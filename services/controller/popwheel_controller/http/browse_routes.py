@@ -33,7 +33,7 @@ LiteTopic = Annotated[str, Query(max_length=64, description="Of this lite topic 
 
 
 class BrowsedMessages(BaseModel):
-    """Some messages, by broker, queue and offset. A page may be empty although more follow."""
+    """Page of messages, by broker, queue and offset. A page may be empty although more follow."""
 
     messages: list[ListedMessage] = Field(description="With the first KiB of each body.")
     looked_through: int = Field(description="Number of messages scanned for this page.")

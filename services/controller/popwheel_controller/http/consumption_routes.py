@@ -65,7 +65,7 @@ class ResetWanted(BaseModel, extra="forbid"):
 
 
 class QueueReset(BaseModel):
-    """One queue."""
+    """A queue."""
 
     broker: str = Field(description="Name of the broker group.")
     queue_id: int = Field(description="Queue at this broker.")
@@ -112,7 +112,7 @@ class DeadLetterPage(BaseModel):
 
 
 class ShownDeadLetter(DeadLetter):
-    """One of them, with its message."""
+    """An open delivery, with its message."""
 
     properties: dict[str, str] = Field(description="Properties of the message, by name.")
 

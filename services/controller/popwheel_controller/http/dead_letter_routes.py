@@ -42,7 +42,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 class DeadLetters(BaseModel):
-    """Some dead letters of a group, by broker, the oldest first. A page may be empty although more follow."""
+    """Page of dead letters of a group, by broker, the oldest first. A page may be empty although more follow."""
 
     letters: list[DeadLetter] = Field(description="With the first KiB of each body.")
     total: int = Field(description="How many there are at the brokers that answered.")
@@ -67,7 +67,7 @@ class ChoiceWanted(BaseModel, extra="forbid"):
 
 
 class RefusedLetter(ChosenLetter):
-    """One that was not redriven."""
+    """A dead letter that was not redriven."""
 
     reason: str = Field(description="Why it was not redriven, in a sentence.")
 

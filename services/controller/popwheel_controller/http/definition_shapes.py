@@ -105,7 +105,7 @@ class Outcomes(BaseModel):
 
 
 def facts_of(named: pb.Topic | pb.Group) -> dict[str, Any]:
-    """All settings of a topic or group, as callers name them; not what it does not have."""
+    """Return all settings of a topic or group, as callers name them; not what it does not have."""
     if isinstance(named, pb.Topic):
         facts: dict[str, Any] = {"type": TopicType.Name(named.type), "queues": named.queues}
         is_lite = named.type == TopicType.LITE

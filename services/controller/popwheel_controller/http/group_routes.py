@@ -23,7 +23,7 @@ from popwheel_controller.http.refusal import refusal
 
 
 class ReplicaView(BaseModel):
-    """One replica of a broker group, as its last report and the controller have it."""
+    """A replica of a broker group, as its last report and the controller have it."""
 
     number: int = Field(description="Number of the replica within its group.")
     role: str = Field(description="master or slave, also of a dead one; empty if it has to stay out.")
@@ -87,7 +87,7 @@ class BrokerGroupHistory(BaseModel):
 
 
 class BrokerGroups(BaseModel):
-    """All broker groups."""
+    """Broker groups."""
 
     groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
@@ -153,11 +153,11 @@ class GroupViews:
         self._clock = clock
 
     def all(self) -> list[BrokerGroupView]:
-        """All groups, by name."""
+        """Return all groups, by name."""
         return [self.one(name) for name in self._overseer.names()]
 
     def one(self, name: str) -> BrokerGroupView:
-        """One group.
+        """Return a group.
 
         Raises:
             StatusError: NOT_FOUND.
@@ -199,7 +199,7 @@ class GroupViews:
         return BrokerGroupHistory(name=name, since_ms=self._history.since_ms, dropped=latest.dropped, changes=changes)
 
     def registrations(self) -> list[Registration]:
-        """All replicas that are registered."""
+        """Return all replicas that are registered."""
         return [
             Registration(
                 session.report.group,

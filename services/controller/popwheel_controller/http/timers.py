@@ -22,7 +22,7 @@ _PLACE = re.compile(r"([0-9]{1,18})/([A-Za-z0-9_-]{1,64})/(?:([0-9]{1,18})\.([0-
 
 @dataclass(frozen=True, slots=True)
 class TimerPage:
-    """Some delayed messages.
+    """Page of delayed messages.
 
     Args:
         timers: each with its broker's name, the earliest first.

@@ -30,7 +30,7 @@ class Problem(BaseModel):
 
 
 class Problems(BaseModel):
-    """All problems that the controller knows, critical ones first."""
+    """Return all problems that the controller knows, critical ones first."""
 
     problems: list[Problem] = Field(description="The problems, critical ones first.")
     unanswered: list[Silence] = Field(description="Brokers whose last sample is missing: of them nothing is known.")

@@ -265,7 +265,7 @@ class Reconciler(Generic[Named]):
         )
 
     def _not_shown(self, declarations: Collection[Declaration]) -> list[Named]:
-        """Some of what no resource names, as many as may still be shown: none that would itself be left out, since
+        """Return names that no resource has, as many as may still be shown: none that would itself be left out, since
         nothing is removed while one is."""
         limits = self._options.resources
         room = min(

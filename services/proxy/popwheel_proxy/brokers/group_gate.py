@@ -68,7 +68,7 @@ class Gate:
 
 
 class Gates:
-    """All gates by key: a group's name, `for_sends` of it, or `ANYWHERE`.
+    """Gates by key: a group's name, `for_sends` of it, or `ANYWHERE`.
 
     Args:
         later: calls back after some seconds.

@@ -68,7 +68,7 @@ class LiteSubscriptions:
 
     @property
     def readers(self) -> list[Reader]:
-        """All of them."""
+        """Lite subscriptions of all clients."""
         return list(self._by_reader)
 
     @property

@@ -40,7 +40,7 @@ _NOW: Final = PutKind.NOW
 
 
 class ClientMessage:
-    """One message as a client sent it.
+    """A message as its client sent it.
 
     Args:
         payload: all of its fields but `system_properties`, byte for byte.

@@ -1,4 +1,4 @@
-"""One interest of a proxy: the polls that share it, and its state at each broker (pure).
+"""Interest of a proxy: the polls that share it, and its state at each broker (pure).
 
 All polls of the same (topic, group, filter) share one `Interest`; in lite topics each client has its own. For each
 broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
@@ -58,7 +58,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One pop in flight, from the moment its poll is woken."""
+    """A pop in flight, from the moment its poll is woken."""
 
     interest: "Interest"
     waiting: Waiting

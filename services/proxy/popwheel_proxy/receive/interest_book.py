@@ -41,7 +41,7 @@ FILTER_BYTES_MAX = 32 * 1024 * 1024
 
 
 class InterestBook:
-    """All interests of a proxy; wakes waiting polls.
+    """Interests of a proxy; wakes waiting polls.
 
     Args:
         interests_max: limit of their number; groups share it.
@@ -71,7 +71,7 @@ class InterestBook:
         return self._bytes.total
 
     def all(self) -> list[Interest]:
-        """All interests."""
+        """Interests."""
         return list(self._by_id.values())
 
     @property

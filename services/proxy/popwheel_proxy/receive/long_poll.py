@@ -1,4 +1,4 @@
-"""One long poll as a state machine: results of pops, notifications and the time in; actions out.
+"""Long poll as a state machine: results of pops, notifications and the time in; actions out.
 
 The article on stateless real-time consumption draws it as a long polling task: pop once; if nothing is there and time
 remains, wait to be notified; notifications queue up, and the task's only consumption run takes one of them, pops at
@@ -122,7 +122,7 @@ TRANSITIONS: Final = Transitions(
 
 
 class LongPoll:
-    """One poll.
+    """A poll.
 
     Args:
         brokers: where to pop first, and for a short or sliced poll where next, in order; at least one.

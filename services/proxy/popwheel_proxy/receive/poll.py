@@ -66,7 +66,7 @@ class PollTools:
 
 
 class Poll:
-    """One running poll.
+    """A running poll.
 
     Args:
         tools: what polls share.

@@ -18,7 +18,7 @@ REGISTER_EVERY_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class RefusedInterest:
-    """One interest at one broker that does not notify for it.
+    """An interest at a broker that does not notify for it.
 
     Args:
         interest_id: the proxy's number for it, which no other one gets later.

@@ -36,7 +36,7 @@ _RELEASE_WITHIN_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class RenewedHandle:
-    """One handle that is kept renewed.
+    """A handle that is kept renewed.
 
     Args:
         client_id: for whom.

@@ -23,7 +23,7 @@ _MESSAGE_OVERHEAD_BYTES = 64
 _LONE_ROW: Final = 4
 """Consecutive Puts of one send each after which the next send does not wait for others."""
 _JOIN_EVERY: Final = 16
-"""One in this number of lone sends waits all the same, to find out whether others join."""
+"""Number of lone sends of which one waits all the same, to find out whether others join."""
 _OK_CODE = int(Code.OK)
 _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on mean that a broker failed, not that it refused
 

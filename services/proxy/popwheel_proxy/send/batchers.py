@@ -23,7 +23,7 @@ _logger = structlog.get_logger()
 
 
 class Batchers:
-    """One batcher for each broker that was sent to, and the health of these brokers.
+    """Batchers, one for each broker that was sent to, and the health of these brokers.
 
     Args:
         brokers: the brokers there are.

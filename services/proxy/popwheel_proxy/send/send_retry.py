@@ -30,7 +30,7 @@ Stored = Sequence[int] | Sequence[str]
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One send after its first failure.
+    """A send after its first failure.
 
     Args:
         topic: their topic, as this proxy knows it.

@@ -1,4 +1,4 @@
-"""One call at a server, from its headers to its trailers."""
+"""Call at a server, from its headers to its trailers."""
 
 import asyncio
 from collections import deque

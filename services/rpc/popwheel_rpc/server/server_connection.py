@@ -1,4 +1,4 @@
-"""One accepted socket: bytes to the HTTP/2 connection, its events to calls, its frames back to the socket."""
+"""Accepted socket: bytes to the HTTP/2 connection, its events to calls, its frames back to the socket."""
 
 import asyncio
 import ssl
