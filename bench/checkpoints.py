@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 _GROUPS = 10
 _CHANGED_SHARE = 0.1
-_LOOKED_AT_ONCE = 5000
+_SCANNED_AT_ONCE = 5000
 _ROUNDS = 5
 
 
@@ -81,8 +81,8 @@ class _Sync:
     async def round(self) -> int:
         """Bring what has changed to the slave; how many bytes went over the wire, one way."""
         size = 0
-        look = self.source.look()
-        while self._step(lambda: sum(1 for _ in islice(look, _LOOKED_AT_ONCE))):
+        scan = self.source.scan()
+        while self._step(lambda: sum(1 for _ in islice(scan, _SCANNED_AT_ONCE))):
             pass
         known = self.file.checkpoint.known_version
         while True:

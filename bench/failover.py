@@ -26,7 +26,7 @@ _CONCURRENCY = 64
 _PAUSE_S = 0.005
 _CALM_S = 0.5
 _HEALTHY_S_MAX = 60.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PEER_HEALTHY_S_MAX = 300.0
 _PEER_LOOK_S = 0.5
 _LAG_LOOK_S = 0.1
@@ -174,7 +174,7 @@ async def _has_master_after(cluster: ClusterServer, epoch: int) -> bool:
 
 
 async def _until(
-    look: Callable[[], Awaitable[bool]], at_most_s: float = _HEALTHY_S_MAX, pause_s: float = _LOOK_S
+    look: Callable[[], Awaitable[bool]], at_most_s: float = _HEALTHY_S_MAX, pause_s: float = _POLL_S
 ) -> None:
     async with asyncio.timeout(at_most_s):
         while not await look():

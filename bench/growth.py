@@ -33,7 +33,7 @@ _SAMPLE = re.compile(r"^([a-z_]+) (\S+)$", re.MULTILINE)
 """A metric without labels."""
 _HTTP_S = 120.0
 _RECOVERED_IN_S = 600.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 Fill = Callable[[OwnServer, float], Awaitable[None]]
 """Starts a server that has nothing yet, and fills it; the number is the part of a whole one."""
@@ -76,7 +76,7 @@ async def _admin(server: OwnServer) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.http_url, timeout=_HTTP_S) as http:
         async with asyncio.timeout(_HTTP_S):
             while not await _is_ready(http):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         yield http
 
 

@@ -103,7 +103,7 @@ class _Broker:
             names = self.names[at : at + _OF_A_CLIENT]
             key = ClientKey("readers", "Sessions", f"client-{at}")
             client, new = core.lite.subscriptions.begin(key, names, 0)
-            core.lite.look_at(client, new)
+            core.lite.record_waiting(client, new)
             request = pb.PopRequest(
                 group="readers", topic="Sessions", max_messages=32, invisible_ms=30_000, client_id=key.client_id
             )

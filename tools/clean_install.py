@@ -28,7 +28,7 @@ VERBS = (("standalone",), ("standalone", "--workers", "2"), ("cluster", "--group
 _START_S_MAX = 120.0
 _CLIENT_S_MAX = 120.0
 _STOP_S_MAX = 30.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _OF_SPARK = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE")
 _IN_THE_WAY = 'raise RuntimeError("this is the services folder of somebody else")\n'
 
@@ -167,7 +167,7 @@ class CleanInstall:
                     connection.close()
                     return
             connection.close()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise InstallError(f"it was not ready (exit code {server.poll()})")
 
     def _call(self, words: Sequence[str], seconds_max: float | None = None, **variables: str) -> str:

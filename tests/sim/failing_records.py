@@ -83,7 +83,7 @@ class FailingRecords:
                 core.retrial.retry(entry.id)
         return len(core.quarantine.table)
 
-    def note(self, core: BrokerCore) -> None:
+    def record(self, core: BrokerCore) -> None:
         """P1: what is set aside in the end, by group and message id; of a delayed message the group is empty."""
         for entry in core.quarantine.table:
             with contextlib.suppress(StatusError, CorruptDataError):

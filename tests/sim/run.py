@@ -330,10 +330,12 @@ class _Run:
         process = self.world.process
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        is_gone = await carried_out(controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
-        if is_gone and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
+        is_deleted = await carried_out(
+            controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
+        )
+        if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
             self._heard_deletion = process
-        return is_gone
+        return is_deleted
 
     async def _create_group(self) -> bool:
         cluster, options, name = self.world.cluster, self.world.swarm.options.controller, passing_group.GROUP
@@ -443,7 +445,7 @@ class _Run:
         world = self.world
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
-            self._failing.note(world.cluster.broker.core)
+            self._failing.record(world.cluster.broker.core)
             if self._operator is not None:
                 self._listed = steering.listed_in(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)

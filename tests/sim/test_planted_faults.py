@@ -162,14 +162,14 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, delivery)
         if next(calls) % 5 == 4 and progress.available:
             progress.popped += 1
-            self._keep(progress)
+            self._store_progress(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_and_skip)
 
 
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
-    patch.setattr(DoneTimers, "note", lambda self, found: None)
+    patch.setattr(DoneTimers, "record", lambda self, found: None)
     patch.setattr(TimerFold, "_done", lambda self, timer, found, topic, due_until_ms: None)
 
 
@@ -386,8 +386,8 @@ def nothing_is_overdue(patch: pytest.MonkeyPatch) -> None:
 
 def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
     """Messages that have waited for too long leave nothing of small pops to the others."""
-    note = PriorityPops.note
-    patch.setattr(PriorityPops, "note", lambda self, turn: note(self, turn._replace(next=priority_pops._OVERDUE)))
+    record = PriorityPops.record
+    patch.setattr(PriorityPops, "record", lambda self, turn: record(self, turn._replace(next=priority_pops._OVERDUE)))
 
 
 def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:

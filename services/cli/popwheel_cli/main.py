@@ -382,10 +382,10 @@ def certificates(secret: str, namespace: str, names: Sequence[str]) -> None:
 
     A new authority takes three calls, an hour or more apart, so that no two processes refuse each other meanwhile.
     """
-    from popwheel_cli.certificates import keep_certificates
+    from popwheel_cli.certificates import renew_certificates
     from popwheel_common.clock import SystemClock
 
-    keep_certificates(secret, namespace, names, SystemClock())
+    renew_certificates(secret, namespace, names, SystemClock())
 
 
 @main.group()

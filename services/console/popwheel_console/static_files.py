@@ -11,7 +11,7 @@ _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-KEEP: Final = "public, max-age=31536000, immutable"
+CACHE_CONTROL: Final = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)

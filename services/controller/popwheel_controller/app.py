@@ -20,7 +20,7 @@ from popwheel_controller.broker_groups.checkpoint_carrier import CheckpointCarri
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.decommission import Decommission
 from popwheel_controller.broker_groups.group_history import GroupHistory
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.master_lines import master_lines
 from popwheel_controller.broker_groups.metrics import GroupMetrics
@@ -37,7 +37,7 @@ from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.metrics import ClusterMetrics
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.cluster.server import ControllerServer
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.stored_cluster import StoredCluster
 from popwheel_controller.cluster.watchers import Watchers
 from popwheel_controller.http.activity_sampler import ActivitySampler
@@ -134,7 +134,7 @@ class ControllerApp:
         self.changes = ChangeLog(self._store, clock, registry, controller_id)
         self._watchers = Watchers()
         # The state is read when this controller begins to lead; before that it neither knows nor saves anything.
-        self._keeper = StateKeeper(
+        self._keeper = StateWriter(
             ClusterState(options.cluster_name, b""),
             self._stored.save,
             self._stored.load,
@@ -154,7 +154,7 @@ class ControllerApp:
         )
         check = self._leadership.check
         context = ControllerContext(options, clock, registry, self.changes, check)
-        keeper = GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc)
+        keeper = GroupWriter(self._store, options.broker_groups_max, groups.conflicts.inc)
         keeper.subscribe(master_lines(self.changes, lambda: self.leads))
         self._history = GroupHistory(options.broker_groups_max, clock)
         keeper.subscribe(self._history.changed)

@@ -298,16 +298,16 @@ class ProxyApp:
         self._notifications.time_passed(now)
         self._ticks += 1
         if self._ticks % _TICKS_PER_ROUND == 0:
-            self._look_after_clients(now)
+            self._release_lost_clients(now)
             for switch in self._mode_choice.time_passed(now):
                 self.poll_metrics.mode_switched(switch.mode)
                 _logger.info("polls wait in another mode", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._lite_sync.tick()
             self._send_handler.tick()
-            self._look_at_access()
+            self._reload_access()
 
-    def _look_after_clients(self, now: float) -> None:
+    def _release_lost_clients(self, now: float) -> None:
         """Release the messages of clients that have gone without a goodbye.
 
         The clients of a draining proxy are at another one by then and keep their messages, which are renewed until the
@@ -335,7 +335,7 @@ class ProxyApp:
         metrics = AccessMetrics(registry, lambda: len(file.content), lambda: bool(file.trouble))
         return Access(file, skew_ms, self._clock, metrics, is_missing)
 
-    def _look_at_access(self) -> None:
+    def _reload_access(self) -> None:
         """Apply changed rules; a large file takes a while, so it is read in a thread."""
         if self._access is None or self._access_file is None:
             return

@@ -14,7 +14,7 @@ import pyarrow as pa
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
 from popwheel_spark.source.bad_records import BadRecord, decode, log_bad
-from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.data_loss import loss_sentence, report_loss
 from popwheel_spark.source.plan import QueueRange
 from popwheel_spark.source.read_options import ReadOptions
 from popwheel_spark.wire.offsets import Queue
@@ -192,7 +192,7 @@ class RangeReader:
                 self._lost(max(begin, first), end, reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
-        report_loss(gone(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
+        report_loss(loss_sentence(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
 
 
 def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:

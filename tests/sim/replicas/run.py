@@ -41,7 +41,7 @@ _BURSTS_SHARE = 0.5
 """How often a seed with message groups has a producer that waits for no answers."""
 _QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _LATE_S_MAX = 15.0
 """So long after the last fault timers may be late: a master must be found first."""
 
@@ -252,7 +252,7 @@ class _Run:
         if self._operator is not None:
             producing.append(loop.create_task(self._operator.run()))
         striking = loop.create_task(self.faults.run())
-        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
+        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._end_idle_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
         await self.faults.until_seen()
@@ -356,9 +356,9 @@ class _Run:
         views = [each.program.app.view for each in self.world.proxies.values() if each.program is not None]
         return all(view.topics.get(TOPIC) is None for view in views)
 
-    async def _look_often(self) -> None:
+    async def _end_idle_often(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self.world.watch.look()
 
     async def _finish_work(self) -> None:
@@ -470,7 +470,7 @@ class _Run:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
         self._topic_ids = dict(master.program.app.core.names.topic_ids)
-        self._failing.note(master.program.app.core)
+        self._failing.record(master.program.app.core)
         if self._operator is not None:
             self._listed = steering.listed_in(master.program.app.core)
         for number, machine in world.replicas.items():

@@ -213,7 +213,7 @@ def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.Monke
 
 def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:
     """A new master takes its own clock for that of its predecessor."""
-    patch.setattr(PopClock, "note", lambda self, time_ms: None)
+    patch.setattr(PopClock, "record", lambda self, time_ms: None)
 
 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
+"""Observer from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 

@@ -96,8 +96,8 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
             await store(slave, given[-1])
             told.update({each.topic: list(each.committed) for each in given[-1].offsets})
         assert told["t"] == [3]
-        assert {each.looked_position for each in given} == {given[0].looked_position}
-        assert given[0].looked_position < given[-1].high_watermark
+        assert {each.scanned_position for each in given} == {given[0].scanned_position}
+        assert given[0].scanned_position < given[-1].high_watermark
         await set_offset("t", 0)
         await world.in_sync(0, 1)
         await world.lead(1)
@@ -234,7 +234,7 @@ async def test_where_it_might_take_a_message_away_the_checkpoint_is_not_used(why
         await store(slave, checkpoint)
         if why == "of an older core":
             held = MasterCheckpoint()
-            checkpoint.looked_position = slave.alive.core.begun_position - 1
+            checkpoint.scanned_position = slave.alive.core.begun_position - 1
             held.take(checkpoint)
             assert take_over_offsets(slave.alive.core, held) == 0
             return

@@ -129,7 +129,7 @@ def test_a_queue_that_has_to_be_read_is_the_first_of_a_pop_as_often_as_others() 
         payload, properties = wire_message("t", b"warm", "")
         await broker.channel.call(methods.PUT, [MessageRun("t", 1, [payload], [properties], [""])])
         turns = iter([0])  # queue 0 comes first in it, and it is drawn once though there are several tries
-        broker.app.files.core.pops.turn = turns.__next__  # type: ignore[method-assign]
+        broker.app.files.core.pops.rotation = turns.__next__  # type: ignore[method-assign]
         assert bodies((await popped(broker, 1)).messages) == [b"0"]
         assert not list(turns)
 

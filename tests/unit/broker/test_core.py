@@ -106,7 +106,7 @@ def test_an_ack_that_is_stored_after_its_delivery_left_the_buffer_counts() -> No
     world.put("t", b"1")
     (handle,) = handles(world.pop("g", "t"))
     world.clock.advance(1000)
-    world.core.state.merge_buffer.let_go(world.clock.steady_ms())
+    world.core.state.merge_buffer.evict(world.clock.steady_ms())
     world.flush()
     assert len(world.core.state.merge_buffer) == 0
     world.save()
@@ -410,7 +410,7 @@ def test_a_filter_of_an_unknown_kind_is_refused() -> None:
     world = world_of()
     request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, filter=pb.Filter(kind=pb.SQL92))
     with pytest.raises(StatusError) as caught:
-        world.core.pops.pop(request, world.core.pops.turn())
+        world.core.pops.pop(request, world.core.pops.rotation())
     assert caught.value.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 

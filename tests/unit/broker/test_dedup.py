@@ -132,11 +132,11 @@ async def test_a_first_try_that_comes_after_the_second_one_is_known(monkeypatch:
     assert finder.is_late(run_of(COUNT + 2, COUNT + 1))
     assert not finder.is_late(run_of(COUNT + 2))
     finder.find(run_of(*range(COUNT + 1, 3 * COUNT + 1), again=True))
-    assert (finder.kept_ids, finder.is_late(run_of(COUNT))) == (2 * COUNT, False)
+    assert (finder.remembered_ids, finder.is_late(run_of(COUNT))) == (2 * COUNT, False)
     clock = finder._clock
     assert isinstance(clock, ManualClock)
     later.come(clock)
-    assert (finder.kept_ids, finder.is_late(run_of(COUNT + 1))) == (0, False)
+    assert (finder.remembered_ids, finder.is_late(run_of(COUNT + 1))) == (0, False)
 
 
 async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +151,11 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
         for number in (0, COUNT - 1):
             found = finder.find(run_of(number, again=True, queue_id=queue_id))
             assert [each and each.queue_offset for each in found] == [number]
-        assert finder.kept_messages <= 2 * COUNT
+        assert finder.remembered_messages <= 2 * COUNT
     assert list(finder._queues) == [(TOPIC, 1), (TOPIC, 2)]  # asked about last
     monkeypatch.setattr(dedup, "MESSAGES_MAX", COUNT - 1)  # one queue has more
     assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
-    assert finder.kept_messages == 0
+    assert finder.remembered_messages == 0
 
 
 async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(m
     for number in range(COUNT, 2 * COUNT):
         store.confirm(store.put_runs([run_of(number)]).end_position)
     assert finder.find(run_of(COUNT + 1, again=True)) == [None]
-    assert finder.kept_messages == 20
+    assert finder.remembered_messages == 20
     assert [each and each.queue_offset for each in finder.find(run_of(2 * COUNT - 10, again=True))] == [2 * COUNT - 10]
 
 

@@ -65,7 +65,7 @@ def read(world: World, lite_topics: str, client: str = "c", group: str = "g") ->
     """A client reads lite topics of one letter each, and no others."""
     lite = world.core.lite
     found, new = lite.subscriptions.begin(ClientKey(group, PARENT, client), lite_topics, world.clock.steady_ms())
-    lite.look_at(found, new)
+    lite.record_waiting(found, new)
 
 
 def pop(world: World, client: str = "c", count: int = 32, group: str = "g") -> list[Message]:

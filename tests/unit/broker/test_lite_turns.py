@@ -147,18 +147,18 @@ def test_a_client_counts_once_whatever_comes_and_goes() -> None:
     keys = [ClientKey("g", PARENT, each) for each in "cde"]
     clients = [subscriptions.begin(each, "ab", 1)[0] for each in keys]
     group = subscriptions.groups_of(PARENT)["g"]
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert told == []
     for each in keys[:2]:
         waiting.add(each)
         subscriptions.polls(each, True)
         subscriptions.polls(each, True)
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert told == keys[:2]
     subscriptions.polls(keys[0], False)
     subscriptions.remove(clients[1], "a")
     told.clear()
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert (told, group.count("a"), group.ready_for(clients[0]), group.ready_for(clients[1])) == ([], 2, ["a"], [])
     for each in keys:
         subscriptions.end(each)

@@ -72,7 +72,7 @@ def test_who_polls_is_told_in_the_end_of_what_nobody_takes(steps: list[tuple[str
             if later:
                 later.pop()()
         else:
-            subscriptions.note(group, "a")
+            subscriptions.notify_one(group, "a")
             is_ready = True
     for _ in range(20):
         if later:

@@ -181,8 +181,8 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
         world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_STORE, deleted_topics=["t"]))
-    world.core.cluster_changes._note_names(Names(applied_version=ANEW))
-    world.core.cluster_changes._note_names(Names({"t": T.id}, applied_version=T.id))
+    world.core.cluster_changes._record_names(Names(applied_version=ANEW))
+    world.core.cluster_changes._record_names(Names({"t": T.id}, applied_version=T.id))
     world.put("t", b"2")
     return world
 

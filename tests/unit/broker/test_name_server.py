@@ -149,7 +149,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     view = ClusterView()
     names = TopicRegistry(view)
     topics = [Topic(name=f"t{number}", queues=number + 1, id=number + 1) for number in range(600)]
-    names_in_log.note(names, Names({each.name: each.id for each in topics}, {}, 600))
+    names_in_log.record(names, Names({each.name: each.id for each in topics}, {}, 600))
     update = whole(600, *topics)
     names.stage(update)
     view.apply(update)
@@ -160,7 +160,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     while names.has_unwritten_settings:
         some = names.unwritten_settings()
         if some is not None:
-            names_in_log.note(names, some)
+            names_in_log.record(names, some)
             written.append(len(some.topic_settings))
     assert written == [250, 250, 100]
     assert names.topic_settings.known == {each.name: written_settings(each) for each in topics}
@@ -176,9 +176,9 @@ def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not
         view.apply(each)
         names.view_changed(each)
         newer = written_settings(Topic(queues=9))
-        names_in_log.note(names, Names({"t": 1}, topic_settings={"t": newer}))
+        names_in_log.record(names, Names({"t": 1}, topic_settings={"t": newer}))
         assert names.unwritten_settings() == Names(topic_settings={"t": written_settings(topic)})
-    names_in_log.note(names, Names({"t": 1}, topic_settings={"t": written_settings(topic)}))
+    names_in_log.record(names, Names({"t": 1}, topic_settings={"t": written_settings(topic)}))
     assert not names.has_unwritten_settings
     names_in_log.forget_topic(names, "t")
     assert names.topic_settings.known == {}
@@ -187,7 +187,7 @@ def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not
 async def test_many_names_are_listed_in_short_turns() -> None:
     async with running() as broker:
         core = broker.app.core
-        names_in_log.note(core.names, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1))
+        names_in_log.record(core.names, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1))
         server = NameServer(core, SystemClock())
         call = None
         with measured_turns() as turns:

@@ -131,7 +131,7 @@ def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
 def test_many_interests_of_a_proxy_that_has_gone_end_some_at_a_time() -> None:
     interests = Interests(10_000, 1 << 20)
     later: list[Callable[[], None]] = []
-    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    interests.start_rotation(lambda _, call: later.append(call), lambda interest: 0)
     gone, stays = Subscriber(lambda: None), Subscriber(lambda: None)
     for subscriber in (gone, stays):
         interests.subscribers[subscriber] = None
@@ -151,7 +151,7 @@ def test_many_interests_of_a_proxy_that_has_gone_end_some_at_a_time() -> None:
 def test_interests_of_clients_with_many_lite_topics_end_few_at_a_time() -> None:
     interests = Interests(10_000, 1 << 20)
     later: list[Callable[[], None]] = []
-    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    interests.start_rotation(lambda _, call: later.append(call), lambda interest: 0)
     looks: list[int] = []
 
     def on_client(key: ClientKey, is_waiting: bool) -> int:

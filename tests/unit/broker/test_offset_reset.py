@@ -185,7 +185,7 @@ def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_
     assert len(core.state.table) == 69
     assert core.store.queue(names.retry_topic("g", "t"), 0) is None, "nothing of it comes again"
     steps = 1
-    while core.offset_reset.go_on(plan):
+    while core.offset_reset.revoke_some(plan):
         steps += 1
     core.offset_reset.end(plan)
     assert (len(core.state.table), steps) == (0, 4)
@@ -201,7 +201,7 @@ def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 70})
     core.offset_reset.begin(plan)
-    core.offset_reset.go_on(plan)
+    core.offset_reset.revoke_some(plan)
     if crashes:
         world.flush()
         world.crash("process")
@@ -301,7 +301,7 @@ def test_while_one_queue_is_taken_back_the_others_are_not(monkeypatch: pytest.Mo
     core.offset_reset.begin(plan)
     assert world.ack("g", "t", by_queue[0][0]) == [Code.INVALID_RECEIPT_HANDLE]
     assert world.ack("g", "t", by_queue[1][0]) == [Code.OK]
-    while core.offset_reset.go_on(plan):
+    while core.offset_reset.revoke_some(plan):
         pass
     core.offset_reset.end(plan)
     assert world.ack("g", "t", by_queue[1][1]) == [Code.OK]

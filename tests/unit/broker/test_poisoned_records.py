@@ -148,7 +148,7 @@ async def test_operators_are_served_through_the_brokers_front() -> None:
     async with running() as broker:
         await broker.put(b"a")
         core = broker.app.core
-        core.quarantine.note(Step.READING, 0, "t", 0, 0, RecordFaultError("poison"))
+        core.quarantine.record(Step.READING, 0, "t", 0, 0, RecordFaultError("poison"))
         listed = await broker.channel.call(methods.QUARANTINE_LIST, pb.QuarantineListRequest(limit=9))
         assert [(each.topic, each.reason) for each in listed.entries] == [("t", "poison")]
         entry_id = listed.entries[0].id

@@ -34,12 +34,12 @@ def test_it_goes_on_from_the_latest_that_the_log_says() -> None:
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     assert pop_clock.now_ms() == 5_000_000, "nothing says anything else"
-    pop_clock.note(1_000, is_news=True)
+    pop_clock.record(1_000, is_news=True)
     clock.advance(10)
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(900, is_news=True)  # of a copy
+    pop_clock.record(900, is_news=True)  # of a copy
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(9_000_000, is_news=True)
+    pop_clock.record(9_000_000, is_news=True)
     assert pop_clock.now_ms() == 9_000_000
 
 
@@ -48,7 +48,7 @@ def test_a_clock_that_goes_faster_is_ahead_only_by_what_it_gained_since_the_late
     pop_clock = PopClock(clock)
     for passed_ms in range(10_000, 1_000_000, 10_000):
         clock.advance(10_100)
-        pop_clock.note(passed_ms, is_news=True)
+        pop_clock.record(passed_ms, is_news=True)
     assert pop_clock.now_ms() == 990_000
 
 
@@ -58,9 +58,9 @@ def test_what_was_read_from_the_log_does_not_take_back_what_an_earlier_process_s
     pop_clock = PopClock(clock)
     pop_clock.resume(LogTime(1_000, Uptime(clock.boot, 60_000)))
     assert pop_clock.now_ms() == 11_000
-    pop_clock.note(2_000, is_news=False)
+    pop_clock.record(2_000, is_news=False)
     assert pop_clock.now_ms() == 11_000
-    pop_clock.note(11_500, is_news=False)
+    pop_clock.record(11_500, is_news=False)
     assert pop_clock.now_ms() == 11_500
 
 
@@ -69,7 +69,7 @@ def test_a_deposed_master_goes_by_its_successor_even_if_that_is_behind() -> None
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     pop_clock.resume(LogTime(10_000, clock.uptime()))
-    pop_clock.note(9_000, is_news=True)
+    pop_clock.record(9_000, is_news=True)
     assert pop_clock.now_ms() == 9_000
 
 

@@ -292,7 +292,7 @@ def test_queues_that_are_no_levels_any_more_give_all_that_comes_again() -> None:
 
 def test_what_is_kept_in_mind_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priority_pops, "HEADS_MAX", 2)
-    monkeypatch.setattr(priority_pops, "TURNS_MAX", 1)
+    monkeypatch.setattr(priority_pops, "ROTATIONS_MAX", 1)
     world = world_with()
     for group in ("g", "h", "i"):
         world.add_group(group)
@@ -303,7 +303,7 @@ def test_what_is_kept_in_mind_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> 
         found = [world.bodies(world.pop(group, "t", 1))[0].decode() for _ in range(3)]
         assert found == ["2a", "1a", "2b"]
         assert world.core.pops.priorities.heads <= 2
-        assert world.core.pops.priorities.turns <= 1
+        assert world.core.pops.priorities.rotations <= 1
 
 
 def test_the_head_of_a_level_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

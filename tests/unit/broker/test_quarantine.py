@@ -130,8 +130,8 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
                 *(Step.READING, EntryFlag(0), b"", position, position, "", f"{topic}+lite", 0, 0, "why"),
                 *(1, position, 1),
             )
-            table.note_fault(entry)
-            table.note_fault(entry)
+            table.record_fault(entry)
+            table.record_fault(entry)
             taken[topic] += 1
     assert taken == {"bad": 5, "other": 3}
     again = QuarantineTable()

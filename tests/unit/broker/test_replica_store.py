@@ -100,7 +100,7 @@ async def test_nothing_saves_beside_a_cut() -> None:
         async def rest(self) -> None:
             seen.append(("ends", files.end_position))
 
-        def go_on(self) -> None:
+        def resume(self) -> None:
             seen.append(("goes on", files.end_position))
 
     files.subscribe(Subscriber())

@@ -39,7 +39,7 @@ class Broker:
         self.timers = Timers()
         self.messages = 0
         self.interests = Interests(100, 1 << 20)
-        self.interests.take_turns(self.timers.later, lambda interest: self.messages)
+        self.interests.start_rotation(self.timers.later, lambda interest: self.messages)
         self.subscribers = [Subscriber(lambda: None) for _ in range(proxies)]
         for subscriber in self.subscribers:
             self.interests.add(Interest(1, subscriber, "t", "g", None))

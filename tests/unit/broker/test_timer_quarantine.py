@@ -433,7 +433,7 @@ def test_only_what_was_set_aside_of_a_timer_ends_with_what_comes_of_it() -> None
         (Step.SCHEDULING, b"", position),
         (Step.FIRING, fired_origin(last), last),
     ):
-        table.note_fault(QuarantineEntry(step, EntryFlag(0), origin, noted, noted, "", TOPIC, 0, 0, "why"))
+        table.record_fault(QuarantineEntry(step, EntryFlag(0), origin, noted, noted, "", TOPIC, 0, 0, "why"))
     for found in records:
         table.apply(found)
     assert [entry.step for entry in table] == [Step.FOLD, Step.SCHEDULING]

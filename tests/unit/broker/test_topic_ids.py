@@ -128,7 +128,7 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         master = await w.lead(0)
         await w.put(b"old", topic_id=1)
         app, waits, goes_on = master.alive, asyncio.Event(), asyncio.Event()
-        keep_refused = app.leader.flusher.keep_refused
+        sync_refused = app.leader.flusher.sync_refused
 
         def refuse(runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
             raise disk_full()
@@ -136,10 +136,10 @@ async def test_what_is_refused_for_a_topic_that_goes_meanwhile_is_not_stored_beh
         async def keep_slowly(error: StatusError) -> None:
             waits.set()
             await goes_on.wait()
-            await keep_refused(error)
+            await sync_refused(error)
 
         app.leader.server._put_handler._writers[PutKind.AT_TIME].put = refuse  # type: ignore[method-assign]
-        app.leader.flusher.keep_refused = keep_slowly  # type: ignore[method-assign]
+        app.leader.flusher.sync_refused = keep_slowly  # type: ignore[method-assign]
         runs = [
             run_of(b"plain", 1),
             replace(run_of(b"late", 1), kind=PutKind.AT_TIME, times_ms=[HOUR_MS]),
@@ -326,7 +326,7 @@ def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(made_at:
     world.add_group("g")
     world.pop("g", "t")
     world.flush()
-    names_in_log.note(world.core.names, Names({"t": made_at}))
+    names_in_log.record(world.core.names, Names({"t": made_at}))
     snapshot = ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
     snapshot.gone_topics["t"], snapshot.gone_groups["g"] = 7, 8
     world.hear(snapshot)

@@ -259,7 +259,7 @@ def test_each_attempt_has_the_messages_that_are_in_it() -> None:
         (0, None, False, 1, 20.0),
     ]
     assert [each.message["due_ms"] for each in view.rungs[1].examples] == [1, 3, 5]
-    assert (view.looked_at, view.is_part) == (8, True)
+    assert (view.scanned, view.is_part) == (8, True)
 
 
 def test_what_has_not_answered_is_no_empty_ladder() -> None:

@@ -17,7 +17,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, 
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
-from popwheel_controller.cluster.state_keeper import Decision
+from popwheel_controller.cluster.state_writer import Decision
 from popwheel_controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
 from popwheel_controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
 from popwheel_controller.kubernetes.declared_kind import DECLARED_TOPICS
@@ -32,7 +32,7 @@ RESOURCES = ["a", "b", "c", "d"]
 
 
 class Keeper:
-    """What stands for a controller's `StateKeeper`: it sees the cluster as it was when it last changed it."""
+    """What stands for a controller's `StateWriter`: it sees the cluster as it was when it last changed it."""
 
     def __init__(self, here: "Scenery") -> None:
         self._here = here

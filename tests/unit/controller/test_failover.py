@@ -15,8 +15,8 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
-from popwheel_controller.broker_groups.group_keeper import Decision
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.broker_groups.group_writer import Decision
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
@@ -422,7 +422,7 @@ async def test_impossible_reports_are_refused(here: Scene) -> None:
         assert isinstance(replica.refusal, StatusError)
         assert replica.refusal.code == Code.BAD_REQUEST
         replica.cut()
-    assert isinstance(here.app._keeper, StateKeeper)
+    assert isinstance(here.app._keeper, StateWriter)
     assert here.app.state.brokers == {}
 
 

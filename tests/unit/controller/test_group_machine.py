@@ -20,13 +20,13 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
 from popwheel_controller.broker_groups.failure_detector import Liveness
-from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
     ObservedReplica,
     find_earlier_epoch,
     may_receive_state,
     next_state,
 )
+from popwheel_controller.broker_groups.group_writer import Decision, GroupWriter
 from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -83,7 +83,7 @@ class Registered:
 class Controller:
     """One that believes that it leads."""
 
-    keeper: GroupKeeper
+    keeper: GroupWriter
     streams: dict[int, Registered] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = MemoryStore()
         self.processes = {number: Process(number, b"%d-0" % number) for number in NUMBERS}
-        self.controllers = [Controller(GroupKeeper(self.store, 10, lambda: None)) for _ in range(2)]
+        self.controllers = [Controller(GroupWriter(self.store, 10, lambda: None)) for _ in range(2)]
         self.entries = 0
         self.acked: list[Entry] = []
         self.led_by: dict[int, Process] = {}

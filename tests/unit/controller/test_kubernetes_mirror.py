@@ -366,7 +366,7 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
     monkeypatch.setattr(api, "create", picky)
     for reason in ("Good", "Bad", "Better"):
-        waiting.note(GroupEvent("Normal", reason, ""), about)
+        waiting.record(GroupEvent("Normal", reason, ""), about)
     with pytest.raises(ApiRefusalError):
         await waiting.write()
     assert written == ["Good", "Better"]
@@ -376,8 +376,10 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
 def test_a_master_that_comes_back_was_not_elected() -> None:
     state = GroupState(GROUP, 7, 3, 1, frozenset({1}), {})
-    gone, leads = _Leader(3, gone=True), _Leader(3, gone=False)
-    found = [_news(state, before, leads, "") for before in (gone, _Leader(2, gone=True), _Leader(2, gone=False), leads)]
+    gone, leads = _Leader(3, deposed=True), _Leader(3, deposed=False)
+    found = [
+        _news(state, before, leads, "") for before in (gone, _Leader(2, deposed=True), _Leader(2, deposed=False), leads)
+    ]
     assert [each and each.reason for each in found] == ["MasterReturned", "Elected", "Elected", None]
 
 

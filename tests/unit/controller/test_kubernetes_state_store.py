@@ -23,7 +23,7 @@ from popwheel_controller.broker_groups.broker_group import (
     group_document,
     group_of,
 )
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
@@ -318,7 +318,7 @@ async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, s
         conflicts += 1
 
     stores = [store, KubernetesStateStore(api, "popwheel")]
-    keepers = [GroupKeeper(each, 10, conflicted) for each in stores]
+    keepers = [GroupWriter(each, 10, conflicted) for each in stores]
     dice = random.Random(3)
     await keepers[0].change("b", lambda _: GroupState("b", 0, 1, 0, frozenset((0,)), group(1).replicas))
     await keepers[1].load()

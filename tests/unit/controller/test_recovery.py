@@ -197,7 +197,7 @@ def test_what_is_there_under_another_id_is_refused_or_adopted() -> None:
     assert refused.value.message.startswith("topic t is there already under another id than before the store was lost")
     found = plan(known, state=state, adopt=True)
     assert [each.name for each in found.topics] == ["u"]
-    assert found.kept_topics == [Topic(name="t", type=TopicType.MIXED, queues=2, id=LOST + 2)]
+    assert found.recreated_topics == [Topic(name="t", type=TopicType.MIXED, queues=2, id=LOST + 2)]
     assert "was made again since, and gets its former id" in said(found)["t"]
     recovered = after(state, found)
     assert {*recovered.topics} == {"t", "u"}
@@ -218,7 +218,7 @@ def test_a_group_that_a_first_use_made_gets_its_former_settings_and_one_made_by_
     texts = {"first": SLOW, "hand": SLOW, "ordered": ordered}
     logs = {name: known(name, each.SerializeToString()) for name, each in texts.items()}
     found = plan(broker({}, {**logs, "torn": known("torn", b"\xff")}), state=state, adopt=True)
-    kept = {each.name: each for each in found.kept_groups}
+    kept = {each.name: each for each in found.recreated_groups}
     assert kept["first"] == Group(name="first", max_attempts=9, backoff_ms=[5], id=before["first"])
     assert kept["ordered"] == Group(name="ordered", max_attempts=9, backoff_ms=[5], id=before["ordered"])
     assert (kept["hand"].max_attempts, kept["torn"].max_attempts) == (5, OPTIONS.group.max_attempts)
@@ -228,7 +228,7 @@ def test_a_group_that_a_first_use_made_gets_its_former_settings_and_one_made_by_
 def test_a_topic_that_was_made_again_with_fewer_queues_gets_all_that_have_messages() -> None:
     state = anew()
     state = state.after(state.create_topic(OPTIONS, "t", TopicType.FIFO, 2))
-    (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).kept_topics
+    (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).recreated_topics
     assert (kept.queues, kept.message_group_queues, kept.id) == (4, 2, LOST + 2)
 
 

@@ -17,7 +17,7 @@ from popwheel_controller.cluster.alteration import TopicSettings, alter_topic
 from popwheel_controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.metrics import ClusterMetrics
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.stored_cluster import StoredCluster
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions
@@ -183,7 +183,7 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
     stores = [KubernetesStateStore(api, "test") for _ in range(2)]
     holds = [hold(store, number, alone=False) for number, store in enumerate(stores)]
     keepers = [
-        StateKeeper(await held.load_or_make("test"), held.save, held.load, lambda update: None, lambda: None, 100)
+        StateWriter(await held.load_or_make("test"), held.save, held.load, lambda update: None, lambda: None, 100)
         for held in holds
     ]
     for keeper in keepers:

@@ -10,7 +10,7 @@ from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.cluster.cluster_book import cluster_of
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.store.state_store import CLUSTER, group_document_name
@@ -83,7 +83,7 @@ async def test_documents_of_broker_groups_that_can_not_be_are_left_as_they_are()
     for name in ("b0", "b" * 120, "b%1", "../b"):
         state = GroupState(name, 1, 1, 0, frozenset({0}), {0: ReplicaRecord(0, "a:1", b"i")})
         await store.write(group_document_name(name), group_document(state), None)
-    keeper = GroupKeeper(store, 10, lambda: None)
+    keeper = GroupWriter(store, 10, lambda: None)
     with capture_logs() as logs:
         await keeper.load()
     assert list(keeper.states) == ["b0"]

@@ -58,7 +58,7 @@ async def guarded(
 async def change(w: World, file: Path, text: str) -> None:
     """Change the file, and have the proxy look at it now instead of in a second."""
     file.write_text(text)
-    w.app._look_at_access()
+    w.app._reload_access()
     watched = w.app._access_file
     assert watched is not None
     await until(lambda: not watched.changed)

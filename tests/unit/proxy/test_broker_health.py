@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c")
 
 def made(*names: str) -> BrokerHealth:
     health = BrokerHealth()
-    health.keep(names or NAMES)
+    health.retain(names or NAMES)
     return health
 
 
@@ -197,18 +197,18 @@ def test_the_least_bad_is_used_when_all_are_bad() -> None:
 def test_a_broker_that_left_begins_anew() -> None:
     health = made()
     health.failed("a", 0.0, 0.0)
-    health.keep(("b", "c"))
+    health.retain(("b", "c"))
     assert health.avoided == 0
     assert health.failed("a", 0.0, 0.0) is Change.NONE
     assert health.state("a") is None
-    health.keep(NAMES)
+    health.retain(NAMES)
     assert chosen(health, 0.0) == {"a": 4, "b": 4, "c": 4}
 
 
 def test_those_that_stay_are_known_when_others_come() -> None:
     health = made("a", "b")
     health.failed("a", 0.0, 0.0)
-    health.keep(("a", "b", "c"))
+    health.retain(("a", "b", "c"))
     assert health.sound == ("b", "c")
 
 
@@ -230,7 +230,7 @@ class HealthMachine(RuleBasedStateMachine):
     @rule(names=st.sets(st.sampled_from("abcdef")))
     def view_changes(self, names: set[str]) -> None:
         self.names = tuple(sorted(names))
-        self.health.keep(self.names)
+        self.health.retain(self.names)
         self.probed = {name: at for name, at in self.probed.items() if name in names}
 
     @rule(seconds=st.floats(0.0, 30.0))

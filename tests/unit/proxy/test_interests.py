@@ -11,7 +11,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
 from popwheel_proxy.receive.interest import POPS_AT_ONCE_MAX, Interest, Ticket
 from popwheel_proxy.receive.interest_book import FRUITLESS_MAX, InterestBook
-from popwheel_proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
+from popwheel_proxy.receive.refused_interests import POP_INTERVAL_S, REFUSED_POPS_AT_ONCE_MAX, REGISTER_EVERY_S
 
 ALL = Filter()
 
@@ -246,14 +246,14 @@ def test_polls_of_a_refused_interest_pop_in_turn_and_register_again() -> None:
     book.refuse(interest.id, "b", 0.0)
     assert (book.refused, interest.is_quiet) == (1, False)
     waiter = wait_without_message(book, interest)
-    assert book.serve_refused(TURN_EVERY_S / 2) == []
+    assert book.serve_refused(POP_INTERVAL_S / 2) == []
     assert woken([waiter]) == 0
     again = []
     for turn in range(1, int(REGISTER_EVERY_S) + 1):
-        again += book.serve_refused(turn * TURN_EVERY_S)
+        again += book.serve_refused(turn * POP_INTERVAL_S)
         assert [ticket.broker for ticket in waiter.woken] == ["b"] * turn
-        book.finish(waiter.woken[-1], 0, 0, turn * TURN_EVERY_S)
-        assert book.wait(interest, waiter, turn * TURN_EVERY_S) is None
+        book.finish(waiter.woken[-1], 0, 0, turn * POP_INTERVAL_S)
+        assert book.wait(interest, waiter, turn * POP_INTERVAL_S) is None
     assert again == [(interest, "b")]
     book.refuse(interest.id, "b", 31.0)
     assert (book.refused, woken([waiter])) == (1, 31)
@@ -308,15 +308,15 @@ def test_nobody_pops_for_a_refused_interest_without_a_poll_and_it_ends_as_any_ot
 def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
     book = InterestBook(1000, 1 << 20, 5.0)
     waiters = []
-    for number in range(TURNS_AT_ONCE_MAX * 2):
+    for number in range(REFUSED_POPS_AT_ONCE_MAX * 2):
         interest = book.enter(f"t{number}", "g", ALL)
         book.register(interest, ("a",))
         book.refuse(interest.id, "a", 0.0)
         waiters.append(wait_without_message(book, interest))
     for turn, looks_at in enumerate((1.0, 1.1, 1.2), 1):
         book.serve_refused(looks_at)
-        assert woken(waiters) == min(turn, 2) * TURNS_AT_ONCE_MAX
-        assert all(waiter.woken for waiter in waiters[: min(turn, 2) * TURNS_AT_ONCE_MAX])
+        assert woken(waiters) == min(turn, 2) * REFUSED_POPS_AT_ONCE_MAX
+        assert all(waiter.woken for waiter in waiters[: min(turn, 2) * REFUSED_POPS_AT_ONCE_MAX])
     book.stream_ended("a")
     assert book.refused == 0
 

@@ -73,7 +73,7 @@ class ActivityServer:
         groups_max = min(max(0, request.groups_max), LISTED_MAX)
         steps = Steps(self._clock, self._pace)
         await self._count_lag(steps)
-        await self._look_at_ages(steps)
+        await self._compute_ages(steps)
         if not request.peek:
             for _ in islice(self._queues.steps(), _ALL_QUEUES_STEPS):
                 await steps.take()
@@ -107,7 +107,7 @@ class ActivityServer:
         for group in request.groups:
             names.group(group)
         steps = Steps(self._clock, self._pace)
-        await self._look_at_ages(steps)
+        await self._compute_ages(steps)
         poisoned: dict[str, int] = {}
         for entry in self._core.quarantine.table:
             poisoned[entry.group] = poisoned.get(entry.group, 0) + 1
@@ -157,7 +157,7 @@ class ActivityServer:
         for _ in self._core.lag.few():
             await steps.take()
 
-    async def _look_at_ages(self, steps: Steps) -> None:
+    async def _compute_ages(self, steps: Steps) -> None:
         """Compute the greatest ages by group, if there are newer ones."""
         found = self._core.oldest.found
         if self._ages_of is found:
@@ -204,7 +204,7 @@ class ActivityServer:
         """Add the most active groups: they have a lag, messages in flight or deliveries in this interval."""
         core, weights = self._core, dict[str, int]()
         await steps.take()
-        lags = [*core.lag.of_groups.items(), *core.state.table.shares.of_each.items()]
+        lags = [*core.lag.of_groups.items(), *core.state.table.shares.by_holder.items()]
         delivered = ((name, row.messages_out) for name, row in used.rows.items())
         for number, (group, messages) in enumerate(chain(lags, delivered), 1):
             if messages and group != OTHER:

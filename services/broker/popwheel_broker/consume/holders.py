@@ -155,7 +155,7 @@ class Holders:
         of_group = self._groups.get(group)
         return 0 if of_group is None else of_group.holding
 
-    def clients_of_each(self) -> dict[str, int]:
+    def clients_by_group(self) -> dict[str, int]:
         """Return the number of clients with messages of each group that has some."""
         return {group: each.holding for group, each in self._groups.items() if each.holding}
 

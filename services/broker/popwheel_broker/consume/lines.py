@@ -146,7 +146,7 @@ class Lines:
                 blocked -= 1
             line.members[offset] = (delivery, index)
             blocked += is_blocked
-            if self._look(pair, line) and delivery.sources:
+            if self._update_readiness(pair, line) and delivery.sources:
                 self.on_ready(*pair)
         self._count(pair, blocked)
 
@@ -167,7 +167,7 @@ class Lines:
             del line.members[offset]
             blocked += delivery.is_blocked
             if line.members:
-                if self._look(pair, line):
+                if self._update_readiness(pair, line):
                     self.on_ready(*pair)
             else:
                 del lines[line.key]
@@ -181,7 +181,7 @@ class Lines:
         if not queues:
             self.on_free(*pair)
 
-    def _look(self, pair: _Pair, line: _Line) -> bool:
+    def _update_readiness(self, pair: _Pair, line: _Line) -> bool:
         """Record whether a line's head is ready; return whether it has become so."""
         if not line.head()[0].is_blocked:
             self._not_ready(pair, line)

@@ -236,7 +236,7 @@ class PopState:
         delivery = self.table.get(delivery_id)
         open_bits = 0 if delivery is None else delivery.open_bits & bits
         if delivery is not None and open_bits:
-            self.acked.note(delivery, open_bits, call)
+            self.acked.record(delivery, open_bits, call)
             self._close(delivery_id, open_bits)
         elif call:
             self.acked.name(delivery_id, bits, call)

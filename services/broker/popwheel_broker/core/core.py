@@ -241,17 +241,17 @@ class BrokerCore:
         try:
             with RECORD_STEP:
                 self.store.take_up(found)
-                self._note_closed(found, self._closed)
+                self._record_closed(found, self._closed)
                 self.store.folds.replay(found)
                 self.timer.passed(found)
-                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
+                self.pop_clock.record(self.state.table.latest_pop_ms, is_news=self._is_news(found))
         except RecordFaultError as fault:
             # This happens wherever the log is folded, so replicas and restarts agree on the consequences (S6).
             self.store.pass_over(found)
             self._fold_failed(found, fault)
 
     def _fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
-        self.timer.not_noted()
+        self.timer.not_folded()
         self.quarantine.fold_failed(found, fault)
 
     def _load(self) -> None:
@@ -275,7 +275,7 @@ class BrokerCore:
                 # Up to the end in the checkpoint: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
         self.pop_clock.resume(checkpoint.pop.time)
-        self.pop_clock.note(self.state.table.latest_pop_ms, is_news=False)
+        self.pop_clock.record(self.state.table.latest_pop_ms, is_news=False)
         self.timer.begin_recovery(checkpoint.store.position)
 
     def finish(self) -> None:
@@ -300,7 +300,7 @@ class BrokerCore:
         state.begin_to_lead(self._clock.wall_ms())
         self.is_finished = True
 
-    def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
+    def _record_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Collect bits of open deliveries that a record closes outside their revive queue, and whose ACK is yet to
         come.
         """

@@ -113,7 +113,7 @@ class DeadLetters:
         there = [stored for stored in found if stored.kind != RecordKind.SKIPPED]
         wanted = [chosen is None or stored.queue_offset in chosen for stored in there]
         records = [
-            (self._redriven(group, stored) if is_wanted else None) or _kept(stored)
+            (self._redriven(group, stored) if is_wanted else None) or _at_end(stored)
             for stored, is_wanted in zip(there, wanted, strict=True)
         ]
         if records:
@@ -168,7 +168,7 @@ class DeadLetters:
         )
 
 
-def _kept(stored: StoredRecord) -> Record:
+def _at_end(stored: StoredRecord) -> Record:
     """Return the same dead letter, at the end of its queue."""
     return Record(
         kind=RecordKind.MESSAGE,

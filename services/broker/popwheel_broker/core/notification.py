@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from popwheel_broker.consume.scan import LOOK_COST, SqlScan
+from popwheel_broker.consume.scan import ENTRY_COST, SqlScan
 from popwheel_broker.consume.sql_filter import SqlFilter
 from popwheel_broker.consume.wanted import Wanted, filter_bytes
 from popwheel_broker.core.arrivals import Arrivals, Arrived, Later
@@ -199,9 +199,9 @@ class SubscriberSet:
         if not self._is_open and self._later is not None:
             self._is_open = True
             self.forwards_left = len(self.members) - 1
-            self._later(WHILE_S, self._look)
+            self._later(WHILE_S, self._end_period)
 
-    def _look(self) -> None:
+    def _end_period(self) -> None:
         """End the period."""
         self._is_open = False
         self.forwards_left = 0
@@ -259,7 +259,7 @@ class Interests:
         """Memory that the filters take, in bytes."""
         return self._bytes.total
 
-    def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
+    def start_rotation(self, later: Later, waiting: Callable[[Interest], int]) -> None:
         """Let proxies that wait for the same take turns from now on; before this all are notified of all.
 
         Args:
@@ -411,7 +411,7 @@ class Interests:
                 if records is not None:
                     tag_hashes = tag_hashes[: len(records)]
             at += len(tag_hashes)
-            yield len(tag_hashes) * LOOK_COST
+            yield len(tag_hashes) * ENTRY_COST
             passing: dict[SqlFilter, int] = {}
             for each in sets:
                 wanted = each.wanted

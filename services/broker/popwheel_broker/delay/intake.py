@@ -267,7 +267,7 @@ class TimerIntake:
         except CorruptDataError:
             if not self._stands_at(root):
                 return False
-            log.note_damage(root)
+            log.record_damage(root)
             raise
         if stored.kind != RecordKind.TIMER:
             return False

@@ -139,14 +139,14 @@ class TimerService:
         while True:
             await asyncio.sleep(self._flush_interval_s)
             try:
-                await self.save_in_turn()
+                await self.save_when_due()
             except OSError as error:
                 _log.error("the timer's progress could not be saved, trying again", error=str(error))
             except StatusError as refusal:
                 _log.info("the timer's progress is not saved any more", why=refusal.message)
                 return
 
-    async def save_in_turn(self) -> None:
+    async def save_when_due(self) -> None:
         """Save, unless recalls that fail are to be tried again only later. Raises as `save`."""
         if not self._timer.recalls_wait():
             await self.save()

@@ -20,7 +20,7 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 LINE = 1
 """The message-group queue of every message of a lite topic."""
 
-_LOOKS_MAX = 1024
+_READS_MAX = 1024
 """Limit of lite topics that one pop reads."""
 
 
@@ -73,8 +73,8 @@ class LitePops:
         answer = self._pops.again(request)
         found = client.group.ready_for(client)
         if not answer.messages:
-            budget = Budget(min(request.max_messages, room), _LOOKS_MAX, self._response_bytes_max)
-            self._deliver(request, client, found[:_LOOKS_MAX], budget, answer)
+            budget = Budget(min(request.max_messages, room), _READS_MAX, self._response_bytes_max)
+            self._deliver(request, client, found[:_READS_MAX], budget, answer)
         answer.waiting = sum(each in client.group.ready for each in found)
         return answer
 

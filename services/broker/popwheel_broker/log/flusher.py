@@ -213,7 +213,7 @@ class Flusher:
             self._marks.synced(synced)
             self.advance()
 
-    async def keep_refused(self, error: StatusError) -> None:
+    async def sync_refused(self, error: StatusError) -> None:
         """Make a rollback survive a power loss before the refusal is returned (S2).
 
         Args:
@@ -237,13 +237,13 @@ class Flusher:
         if not marks.enough:
             _fail_all(self._waiting, _replicas_lost())
         self._confirm(marks.replicated_position if self._mode == "async" else marks.high_watermark)
-        _let_go(self._waiting_replicated, marks.replicated_position)
-        _let_go(self._waiting_fully_synced, marks.fully_synced_position)
+        _wake(self._waiting_replicated, marks.replicated_position)
+        _wake(self._waiting_fully_synced, marks.fully_synced_position)
 
     def _confirm(self, position: int) -> None:
         self._store.confirm(position)
         if self._waiting:
-            _let_go(self._waiting, position)
+            _wake(self._waiting, position)
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -293,7 +293,7 @@ async def _wait(queue: _Waiting, position: int) -> None:
         raise
 
 
-def _let_go(queue: _Waiting, position: int) -> None:
+def _wake(queue: _Waiting, position: int) -> None:
     while queue and queue[0][0] <= position:
         _, future = queue.popleft()
         if not future.done():

@@ -16,7 +16,7 @@ from popwheel_broker.log import record
 from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.log.consume_queue import ConsumeQueue, Entry, LiteQueue, packed_entry, unpacked_entries
 from popwheel_broker.log.fold import Folds
-from popwheel_broker.log.queue_index import IndexGaps, QueueIndex, goes_not_on
+from popwheel_broker.log.queue_index import IndexGaps, QueueIndex, out_of_order
 from popwheel_broker.log.queues import QueueChanges, QueueName, Queues
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.refusals import disk_refusal
@@ -348,7 +348,7 @@ class MessageStore:
         # the former topic are still here, and the record of its deletion follows.
         if found.queue_offset >= queue.begin_offset:
             if found.queue_offset != queue.max_offset:
-                raise goes_not_on(found, queue.max_offset)
+                raise out_of_order(found, queue.max_offset)
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
         self.high_watermark = found.position + found.length

@@ -72,7 +72,7 @@ class Queues:
         self._count = 0
         self._changed: dict[ConsumeQueue, None] = {}
         self._recent: dict[ConsumeQueue, None] = {}
-        self._gone: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         self.system_topics: dict[str, None] = {}
         """Queues of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
         self.offsets_from = 0
@@ -216,7 +216,7 @@ class Queues:
         dropped = self._drop_lite(topic)
         queues = self._by_topic.pop(topic, None)
         if queues is not None:
-            self._gone[topic] = None
+            self._deleted[topic] = None
             dropped += queues.values()
         self._count -= len(dropped)
         for queue in dropped:
@@ -249,7 +249,7 @@ class Queues:
         if parent == topic or not lite:
             del self._lite[parent], self._lite_names[parent]
         self.lite_topics -= len(dropped)
-        self._gone.update(dict.fromkeys(queue.topic for queue in dropped))
+        self._deleted.update(dict.fromkeys(queue.topic for queue in dropped))
         return dropped
 
     def changed(self, queue: ConsumeQueue) -> None:
@@ -299,7 +299,7 @@ class Queues:
             position: of the commit log, up to which the queues have all.
         """
         changed, self._changed = self._changed, {}
-        gone, self._gone = self._gone, {}
+        gone, self._deleted = self._deleted, {}
         return QueueChanges(list(gone), changed, position, self.offsets_from)
 
     def _index(self, topic: str) -> None:

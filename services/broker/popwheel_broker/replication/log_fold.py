@@ -1,7 +1,7 @@
 """Fold of the log into the core's state: records that will stay, a few at a time.
 
-What was appended a moment ago is in memory still, up to `_KEPT_BYTES`; the rest is read again. Other threads read, and
-the loop is left after 10 ms of folding.
+What was appended a moment ago is in memory still, up to `_RETAINED_BYTES`; the rest is read again. Other threads read,
+and the loop is left after 10 ms of folding.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_common.supervision import supervised
 
 _FOLD_S = 0.01
-_KEPT_BYTES = 16 * 1024 * 1024
+_RETAINED_BYTES = 16 * 1024 * 1024
 _READ_AHEAD_BYTES = 256 * 1024
 
 
@@ -65,7 +65,7 @@ class LogFold:
         """
         last = self._appended[-1] if self._appended else None
         goes_on = last is None or last.position + last.length == records[0].position
-        if goes_on and self._appended_bytes + length <= _KEPT_BYTES:
+        if goes_on and self._appended_bytes + length <= _RETAINED_BYTES:
             self._appended.extend(records)
             self._appended_bytes += length
 

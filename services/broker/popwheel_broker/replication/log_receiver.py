@@ -74,7 +74,7 @@ class MasterLag:
         """Record the end of the master's log that it has sent."""
         self.end_position = end_position
         self.received_ms = now_ms
-        self._times.note(end_position, now_ms)
+        self._times.record(end_position, now_ms)
 
     def behind_bytes(self, position: int) -> int:
         """Return how many bytes the master had beyond a position."""

@@ -258,11 +258,11 @@ class LogSender:
             elif self._must_speak:
                 await self._send(self._chunk())
             else:
-                self._note_full()
+                self._record_full()
                 wanted.clear()
                 await wanted.wait()
 
-    def _note_full(self) -> None:
+    def _record_full(self) -> None:
         is_full = self._window.is_full and self._log.end_position > self._window.sent_position
         if is_full and not self._was_full:
             self._master.statistics.window_waits += 1

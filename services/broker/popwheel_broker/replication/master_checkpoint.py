@@ -121,7 +121,7 @@ class MasterCheckpoint:
             high_watermark=given.high_watermark,
             revive_offsets=given.revive_offsets,
             rest_from=given.rest_from,
-            looked_position=given.looked_position,
+            scanned_position=given.scanned_position,
         )
         latest.timer.CopyFrom(given.timer)
         self.latest = latest
@@ -217,7 +217,7 @@ def take_over_offsets(core: BrokerCore, checkpoint: MasterCheckpoint) -> int:
         core: all of the log is folded into it, and that holds all that the checkpoint speaks of.
         checkpoint: the old master's progress.
     """
-    position = checkpoint.latest.looked_position
+    position = checkpoint.latest.scanned_position
     if not checkpoint.is_complete or core.begun_position > position:
         return 0
     moved = 0

@@ -50,7 +50,7 @@ class FilesSubscriber(Protocol):
     async def rest(self) -> None:
         """Stop the work on the log and the core: the log is about to be cut, or the core to be replaced."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue with the log, and with `core` as it is now."""
 
 
@@ -303,7 +303,7 @@ class ReplicaStore:
         for found in records:
             if found.epoch != self.epochs.latest:
                 epochs = epochs or EpochHistory(self.epochs)
-                epochs.note(found.epoch, found.position)
+                epochs.record(found.epoch, found.position)
         try:
             self.log.append_raw([found.length for found in records], data)
         except OSError as error:
@@ -322,9 +322,9 @@ class ReplicaStore:
         try:
             await self.log.sync()
         finally:  # also when the waiter was cancelled
-            self._look_at_log()
+            self._check_log()
 
-    def _look_at_log(self) -> None:
+    def _check_log(self) -> None:
         if self.log.stopped is not None:
             self._on_failure(OSError(self.log.stopped))
 
@@ -383,7 +383,7 @@ class ReplicaStore:
         if is_below_saved or knows_more or self.core.folded_position > position or self.core.is_finished:
             await self._begin_anew()
         elif self._subscriber is not None:
-            self._subscriber.go_on()
+            self._subscriber.resume()
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
@@ -426,7 +426,7 @@ class ReplicaStore:
             try:
                 await self.log.mend(found.position, data[begin : begin + found.length])
             finally:
-                self._look_at_log()
+                self._check_log()
 
     # What is saved
 
@@ -462,7 +462,7 @@ class ReplicaStore:
             raise
         self.is_followers = self._is_whole = True
         if self._subscriber is not None:
-            self._subscriber.go_on()
+            self._subscriber.resume()
 
     async def _rest(self) -> None:
         """Stop folds and saves during a change of the log and the core; the caller restarts them.

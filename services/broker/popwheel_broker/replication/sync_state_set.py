@@ -137,7 +137,7 @@ class SyncStateSet:
         self._end_position = position
         self._synced_position = position
         self._times = PositionTimes()
-        self._times.note(position, now_ms)
+        self._times.record(position, now_ms)
         self._followers: dict[int, _Follower] = {}
         self._counted: list[_Follower] = []
         self._wish = WishState.NONE
@@ -176,7 +176,7 @@ class SyncStateSet:
         """Record an append of the master."""
         assert end_position >= self._end_position, "the log of a master was cut"
         self._end_position = end_position
-        self._times.note(end_position, now_ms)
+        self._times.record(end_position, now_ms)
         self._raise_watermarks()
 
     def synced(self, position: int) -> None:
@@ -277,7 +277,7 @@ class SyncStateSet:
         if self._asked is not None and self._asked_in():
             change = self._asked
         else:
-            wanted = (self.members - self._to_leave(now_ms)) | self._to_come()
+            wanted = (self.members - self._to_leave(now_ms)) | self._candidates()
             if wanted == self.members:
                 return None
             change = SetChange(self.version, wanted)
@@ -356,7 +356,7 @@ class SyncStateSet:
                 leaving.add(number)
         return frozenset(leaving)
 
-    def _to_come(self) -> frozenset[int]:
+    def _candidates(self) -> frozenset[int]:
         """Replicas to be asked in."""
         return frozenset(
             each.number

@@ -155,9 +155,9 @@ class Leader:
             return
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
-            supervised(self.upkeep.let_go_often(), "broker-let-go", self._on_failure),
+            supervised(self.upkeep.evict_often(), "broker-let-go", self._on_failure),
             supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
-            supervised(self.upkeep.look_for_oldest_often(), "broker-oldest", self._on_failure),
+            supervised(self.upkeep.measure_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),
             supervised(self.upkeep.end_lite_topics_often(), "broker-lite", self._on_failure),
         ]
@@ -273,7 +273,7 @@ class Leader:
             await asyncio.sleep(0.005)
         return end
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Restart the background writers after a failed transfer, as soon as the earlier ones have stopped."""
         if not self.has_ended:
             self._is_paused = False
@@ -312,7 +312,7 @@ class Leader:
                 if not self.core.names.can_apply_changes:
                     self.timer.start()  # only now are deleted topics known
                     self.transactions.start()
-                has_more = self.core.cluster_changes.note_settings()
+                has_more = self.core.cluster_changes.record_settings()
                 self.flusher.confirm_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be applied, trying again", error=str(error))

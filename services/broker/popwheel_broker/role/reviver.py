@@ -23,7 +23,7 @@ p99 was 8 to 25 ms, and is 5 ms with 2 (`revive-burst --flush sync`).
 """
 _TRY_AGAIN_MS = 1000
 _NEVER_MS = 1 << 62
-_CONFIRMED_LOOK_S = 0.005
+_COMMITTED_POLL_S = 0.005
 
 
 class Reviver:
@@ -80,7 +80,7 @@ class Reviver:
         table = self._core.state.table
         while True:
             if self._is_ahead():
-                await asyncio.sleep(_CONFIRMED_LOOK_S)
+                await asyncio.sleep(_COMMITTED_POLL_S)
                 continue
             began_s = self._clock.monotonic()
             if await self._core.store.reads.run(self._step):
@@ -143,12 +143,12 @@ class Reviver:
         try:
             self._core.acks.redeliver([(delivery, index) for index in indexes], attempted=True)
         except (StatusError, OSError, CorruptDataError):
-            self._redeliver_each(delivery, indexes)
+            self._redeliver_messages(delivery, indexes)
         else:
             self.redelivered += len(indexes)
             self.failing_since_ms = None
 
-    def _redeliver_each(self, delivery: Delivery, indexes: list[int]) -> None:
+    def _redeliver_messages(self, delivery: Delivery, indexes: list[int]) -> None:
         for index in indexes:
             try:
                 self._core.acks.redeliver([(delivery, index)], attempted=True)

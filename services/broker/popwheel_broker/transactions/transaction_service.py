@@ -13,7 +13,7 @@ from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _AT_ONCE = 64
 
 
@@ -60,7 +60,7 @@ class TransactionService:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if not len(self._coordinator.table) or not self._takes_commits():
                 continue
             try:

@@ -17,13 +17,13 @@ from popwheel_cli.process.heartbeat import give_signs_of_life
 from popwheel_common import log_writer, logs
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import ConfigurationError, CorruptDataError, StatusError, UnknownFormatError
-from popwheel_common.heap import keep_freed_memory
+from popwheel_common.heap import reuse_freed_memory
 from popwheel_common.logs import LogOptions
 
 _DRAIN_S_MAX = 9.0
 _CLOSE_S_MAX = 1.0
 _EXIT_FAILED = 1
-_GARBAGE_LOOK_S = 10.0
+_COLLECTION_POLL_S = 10.0
 _LAST_LINES_S_MAX = 0.5
 
 _logger = structlog.get_logger()
@@ -76,8 +76,8 @@ def run(
     logs.set_up(log)
     for old, new in (old_names or {}).items() if heartbeat is None else ():
         _logger.warning("option has a new name; the next minor release refuses the old one", option=old, new=new)
-    keep_freed_memory()
-    GarbageCollection.keep_loaded()
+    reuse_freed_memory()
+    GarbageCollection.freeze_loaded()
     try:
         return _run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max, heartbeat))
     except ConfigurationError as error:
@@ -145,8 +145,8 @@ async def _live(make: Callable[[], Process], drain_s_max: float, heartbeat: int 
 async def _collect_often() -> None:
     garbage = GarbageCollection(SystemClock(), lambda: sum(os.times()[:2]))
     while True:
-        await asyncio.sleep(_GARBAGE_LOOK_S)
-        garbage.look()
+        await asyncio.sleep(_COLLECTION_POLL_S)
+        garbage.collect_if_due()
 
 
 async def _drain(process: Process, start: asyncio.Future[None], seconds: float) -> None:

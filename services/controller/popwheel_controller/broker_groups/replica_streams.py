@@ -64,7 +64,7 @@ class ReplicaStreams:
         await self._admission.admit(report.cluster_id, f"replica {report.replica} of {report.group}", _ADVICE)
         self._check_leads()
         news = asyncio.Event()
-        session = self._overseer.came(report, news.set)
+        session = self._overseer.register(report, news.set)
         receiving = asyncio.create_task(self._receive(session, stream), name="replica-reports")
         receiving.add_done_callback(lambda _: news.set())
         sent = 0

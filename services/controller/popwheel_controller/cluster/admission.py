@@ -8,7 +8,7 @@ import structlog
 from popwheel_common.contract.cluster_id import can_belong_to, check_same_cluster, checked_cluster_id
 from popwheel_common.errors import InconsistentClusterIdError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 
 _LOGGED_MAX = 100
 _POLL_S = 0.25
@@ -25,7 +25,7 @@ class Admission:
         check_leads: raises StatusError while this controller does not lead.
     """
 
-    def __init__(self, keeper: StateKeeper, refused: Callable[[], None], check_leads: Callable[[], None]) -> None:
+    def __init__(self, keeper: StateWriter, refused: Callable[[], None], check_leads: Callable[[], None]) -> None:
         self._keeper = keeper
         self._refused = refused
         self._check_leads = check_leads

@@ -22,7 +22,7 @@ from popwheel_controller.cluster.admission import Admission
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.processes import Processes
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.watchers import Watcher, Watchers
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
 from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
@@ -50,7 +50,7 @@ class ControllerServer:
     def __init__(
         self,
         context: ControllerContext,
-        keeper: StateKeeper,
+        keeper: StateWriter,
         watchers: Watchers,
         admission: Admission,
         processes: Processes,
@@ -64,7 +64,7 @@ class ControllerServer:
         self._clock = context.clock
         self._lagged = lagged
         self._check_leads = context.check_leads
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Lets one part of a whole state be sent in each turn of the loop, however many watchers wait."""
         self.service = Service()
         self.service.stream(WATCH, self._watch)
@@ -87,7 +87,7 @@ class ControllerServer:
             arrived.set,
         )
         self._watchers.add(watcher)
-        watching = self._processes.came(request, call.peer, self._clock.wall_ms())
+        watching = self._processes.register(request, call.peer, self._clock.wall_ms())
         try:
             lagged = 0
             while True:
@@ -97,7 +97,7 @@ class ControllerServer:
                     _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
                 arrived.clear()
                 if watcher.takes_snapshot:
-                    async with self._turn:
+                    async with self._lock:
                         await asyncio.sleep(0)
                 if updates := watcher.take():
                     await stream.send(updates)

@@ -14,8 +14,8 @@ from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, DescribeUseResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
-from popwheel_controller.cluster.state_keeper import StateKeeper
-from popwheel_controller.http.guard import DryRun, Guard, Note
+from popwheel_controller.cluster.state_writer import StateWriter
+from popwheel_controller.http.guard import DryRun, Guard, RecordedChange
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
@@ -162,7 +162,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 def admin_router(
     options: ControllerOptions,
-    keeper: StateKeeper,
+    keeper: StateWriter,
     inquiry: Inquiry,
     clock: Clock,
     check_leads: Callable[[], None],
@@ -225,9 +225,9 @@ def admin_router(
         return shown_topic(keeper.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def delete_topic(note: Note, dry_run: DryRun, name: TopicName) -> Deleted:
+    async def delete_topic(change_record: RecordedChange, dry_run: DryRun, name: TopicName) -> Deleted:
         """Delete a topic with all its messages, and return what went with it."""
-        note.before = shown_topic(keeper.state.topic(name)).model_dump()
+        change_record.before = shown_topic(keeper.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
@@ -261,9 +261,9 @@ def admin_router(
         return shown_group(keeper.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def delete_group(note: Note, dry_run: DryRun, name: GroupName) -> Deleted:
+    async def delete_group(change_record: RecordedChange, dry_run: DryRun, name: GroupName) -> Deleted:
         """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
-        note.before = shown_group(keeper.state.group(name)).model_dump()
+        change_record.before = shown_group(keeper.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:

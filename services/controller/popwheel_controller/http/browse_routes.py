@@ -14,7 +14,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.audit_routes import ListedMessage, placed
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
-from popwheel_controller.http.broker_pages import After, in_turn
+from popwheel_controller.http.broker_pages import After, ask_in_order
 from popwheel_controller.http.guard import SeesData
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.refusal import refusal
@@ -22,7 +22,7 @@ from popwheel_rpc.methods import MESSAGE_LIST
 
 _LISTED: Final = 50
 _LISTED_MAX: Final = 100
-_LOOKED_MAX: Final = 10_000
+_SCANNED_MAX: Final = 10_000
 """Messages that are looked through for a page, about."""
 _NUMBER_MAX: Final = 2**62
 _QUEUE_ID_MAX: Final = 65_535
@@ -102,9 +102,9 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
                 found.append(ListedMessage.model_validate(placed(at, each, sees_data, BEGINNING_BYTES_MAX)))
             looked_through += answer.looked_through
             unreadable += answer.unreadable
-            return answer.next, len(found) >= limit or looked_through >= _LOOKED_MAX
+            return answer.next, len(found) >= limit or looked_through >= _SCANNED_MAX
 
-        unanswered, rest = await in_turn(inquiry, clock, broker, after, step)
+        unanswered, rest = await ask_in_order(inquiry, clock, broker, after, step)
         return BrowsedMessages(
             messages=found,
             looked_through=looked_through,

@@ -168,7 +168,7 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
         )
         asked = [wanted.broker] if wanted.broker else list(inquiry.state.brokers)
         # All brokers are asked before any of them changes something: so none has, if this is refused.
-        found = await _of_each(inquiry, wanted.broker, dict.fromkeys(asked, request))
+        found = await _ask_brokers(inquiry, wanted.broker, dict.fromkeys(asked, request))
         shown = _reset(found)
         if wanted.dry_run:
             return shown
@@ -180,7 +180,7 @@ def consumption_router(inquiry: Inquiry) -> APIRouter:
                 "they have in hand",
             )
         request.dry_run = False
-        done = await _of_each(inquiry, wanted.broker, dict.fromkeys(found.given, request))
+        done = await _ask_brokers(inquiry, wanted.broker, dict.fromkeys(found.given, request))
         return _reset(Answers(done.given, [*found.unanswered, *done.unanswered]))
 
     @router.get("/dead-letters/{broker}", responses=_REFUSED)
@@ -269,13 +269,13 @@ def _check_reset(wanted: ResetWanted, topic: Topic) -> None:
         )
 
 
-async def _of_each(
+async def _ask_brokers(
     inquiry: Inquiry, only: str, requests: Mapping[str, pb.ResetOffsetsRequest]
 ) -> Answers[pb.ResetOffsetsResponse]:
     """Ask brokers; one that is asked alone, and does not answer, raises StatusError."""
     if only:
         return Answers({only: await inquiry.of(only, RESET_OFFSETS, requests[only])}, [])
-    return await inquiry.of_each(RESET_OFFSETS, requests)
+    return await inquiry.ask_by_broker(RESET_OFFSETS, requests)
 
 
 def _reset(answers: Answers[pb.ResetOffsetsResponse]) -> Reset:

@@ -16,7 +16,7 @@ from popwheel_controller.cluster.alteration import (
     define_topic,
 )
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import Decision, StateKeeper
+from popwheel_controller.cluster.state_writer import Decision, StateWriter
 from popwheel_controller.http.definition_shapes import FieldChange, Kind, Outcome, facts_of
 from popwheel_controller.http.use_checks import UseChecks
 from popwheel_controller.options import ControllerOptions
@@ -85,7 +85,7 @@ class Definitions:
         checks: asks the brokers.
     """
 
-    def __init__(self, options: ControllerOptions, keeper: StateKeeper, checks: UseChecks) -> None:
+    def __init__(self, options: ControllerOptions, keeper: StateWriter, checks: UseChecks) -> None:
         self._options = options
         self._keeper = keeper
         self._checks = checks
@@ -125,7 +125,7 @@ class Definitions:
         not. To ask once more does no harm then.
 
         Raises:
-            StatusError: why the first that is refused is; or as `StateKeeper.change_all` does.
+            StatusError: why the first that is refused is; or as `StateWriter.change_all` does.
         """
         found = await self.preview(definitions)
         refused = [each for each in found if each.error is not None]

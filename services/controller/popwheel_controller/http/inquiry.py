@@ -12,7 +12,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_rpc.service import Channel, Method
 from popwheel_rpc.status import GrpcStatus, RpcError
 
@@ -50,7 +50,7 @@ class Inquiry:
         broker_channels: opens a channel to a broker; one per call, as calls are rare.
     """
 
-    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+    def __init__(self, keeper: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
         self._keeper = keeper
         self._broker_channels = broker_channels
 
@@ -72,9 +72,11 @@ class Inquiry:
 
     async def of_all(self, method: Method[Request, Response], request: Request) -> Answers[Response]:
         """Ask all registered brokers."""
-        return await self.of_each(method, dict.fromkeys(self.state.brokers, request))
+        return await self.ask_by_broker(method, dict.fromkeys(self.state.brokers, request))
 
-    async def of_each(self, method: Method[Request, Response], requests: Mapping[str, Request]) -> Answers[Response]:
+    async def ask_by_broker(
+        self, method: Method[Request, Response], requests: Mapping[str, Request]
+    ) -> Answers[Response]:
         """Ask some brokers concurrently, each its own question, by name."""
         asked = sorted(requests)
         results = await asyncio.gather(
@@ -117,31 +119,31 @@ class Inquiry:
 class LastingInquiry(Inquiry):
     """Client for repeated calls: the channel to a broker stays open until `close`."""
 
-    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+    def __init__(self, keeper: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
         super().__init__(keeper, broker_channels)
-        self._kept: dict[str, tuple[str, Channel]] = {}
+        self._by_broker: dict[str, tuple[str, Channel]] = {}
         """Address and channel by broker name."""
 
     @asynccontextmanager
     async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
-        address, channel = self._kept.get(broker.name, ("", None))
+        address, channel = self._by_broker.get(broker.name, ("", None))
         if channel is None or address != broker.address:
             if channel is not None:
                 await channel.close()
             channel = self._broker_channels(broker)
-            self._kept[broker.name] = broker.address, channel
+            self._by_broker[broker.name] = broker.address, channel
         try:
             yield channel
         except RpcError:
-            del self._kept[broker.name]
+            del self._by_broker[broker.name]
             await channel.close()
             raise
 
     async def close(self) -> None:
         """Close the channels."""
-        for _, channel in self._kept.values():
+        for _, channel in self._by_broker.values():
             await channel.close()
-        self._kept.clear()
+        self._by_broker.clear()
 
 
 def away(broker: str) -> StatusError:

@@ -139,7 +139,7 @@ class Timers:
             name: pb.TimerListRequest(topic=topic, within_ms=within_ms, limit=limit, begin=begin.at(name))
             for name in ([broker] if broker else state.brokers)
         }
-        return _merged(await self._inquiry.of_each(TIMER_LIST, requests), limit)
+        return _merged(await self._inquiry.ask_by_broker(TIMER_LIST, requests), limit)
 
     async def recall(self, topic: str, handle: str) -> str:
         """Recall a message; return its id.

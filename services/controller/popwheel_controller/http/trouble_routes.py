@@ -56,7 +56,7 @@ def trouble_router(
     """
     router = APIRouter(tags=["trouble"])
 
-    async def look() -> Problems:
+    async def read() -> Problems:
         processes = (await status()).processes
         now_ms = clock.wall_ms()
         found = troubles.judged(findings.now(), now_ms)
@@ -86,7 +86,7 @@ def trouble_router(
             ],
         )
 
-    shared = SharedWork(look)
+    shared = SharedWork(read)
 
     @router.get("/trouble")
     async def list_problems() -> Problems:

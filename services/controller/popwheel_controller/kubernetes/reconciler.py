@@ -19,7 +19,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
 from popwheel_controller.cluster.context import ControllerContext
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.kubernetes.api import ApiConflictError, ApiRefusalError, KubernetesApi
 from popwheel_controller.kubernetes.declaration import (
     Change,
@@ -115,7 +115,7 @@ class Reconciler(Generic[Named]):
         context: ControllerContext,
         kind: DeclaredKind[Named],
         api: KubernetesApi,
-        keeper: StateKeeper,
+        keeper: StateWriter,
         metrics: DeclarationMetrics,
         refusal: Callable[[ClusterState, ClusterUpdate], Awaitable[StatusError | None]],
     ) -> None:
@@ -158,7 +158,7 @@ class Reconciler(Generic[Named]):
             await self._watch.start()
         declarations = self._declarations()
         owned = self._owners(declarations)
-        waiting = [name for name in self._in_turn(declarations) if self._step(declarations[name], owned) is not None]
+        waiting = [name for name in self._in_order(declarations) if self._step(declarations[name], owned) is not None]
         if len(waiting) > _A_ROUND:
             self._rounds.soon()
         chosen = waiting[:_A_ROUND]
@@ -186,7 +186,7 @@ class Reconciler(Generic[Named]):
         surplus = sorted(name for name, each in found.items() if each.shown)[self._options.resources.shown_max :]
         return {name: found[name] for name in found.keys() - set(surplus)}
 
-    def _in_turn(self, declarations: Mapping[str, Declaration]) -> list[str]:
+    def _in_order(self, declarations: Mapping[str, Declaration]) -> list[str]:
         names: list[str] = sorted(declarations)
         place: int = bisect_right(names, self._last)
         return [*names[place:], *names[:place]]
@@ -247,10 +247,10 @@ class Reconciler(Generic[Named]):
             log = _logger.info if isinstance(step, Make) else _logger.warning
             log("applied a declaration", step=type(step).__name__, what=self._kind.word, name=declaration.name)
             verb = "delete" if isinstance(step, Remove) else "update" if was_there else "create"
-            await self._note(declaration, verb)
+            await self._log_change(declaration, verb)
         return True
 
-    async def _note(self, declaration: Declaration, verb: str) -> None:
+    async def _log_change(self, declaration: Declaration, verb: str) -> None:
         """Write a line of the change log about an applied declaration."""
         metadata, spec = declaration.whole["metadata"], json.dumps(declaration.whole.get("spec"))
         place = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))

@@ -34,7 +34,7 @@ _FIELDS_OF_ALL_MAX: Final = 32_768
 """Limit of the fields of all unusual messages of a request together: to read them takes 5 ms."""
 _USUAL_FIELDS_MAX: Final = 256
 """Limit of the fields before the system properties of a usual message."""
-_HEAD_KEPT_BYTES: Final = 256
+_HEAD_CACHED_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
 _NOW: Final = PutKind.NOW
 
@@ -291,7 +291,7 @@ def _message(data: bytes, position: int, end: int) -> tuple[ClientMessage, int]:
 def _decoded_head(head: bytes) -> Message:
     """Return a message without body and system properties, which must not be changed."""
     try:
-        return _often_sent_head(head) if len(head) <= _HEAD_KEPT_BYTES else Message.FromString(head)
+        return _often_sent_head(head) if len(head) <= _HEAD_CACHED_BYTES else Message.FromString(head)
     except DecodeError:
         raise garbled() from None
 

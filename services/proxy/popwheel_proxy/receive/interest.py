@@ -91,7 +91,7 @@ class Interest:
         polls: how many there are, waiting or not.
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
-        turn: how many polls have named no broker; they go round all.
+        rotation: how many polls have named no broker; they go round all.
         lite_client_id: whose lite topics they are; empty if it is not for lite topics.
     """
 
@@ -109,7 +109,7 @@ class Interest:
     polls: int = 0
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
-    turn: int = 0
+    rotation: int = 0
     lite_client_id: str = ""
 
     @property

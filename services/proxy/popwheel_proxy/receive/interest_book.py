@@ -262,7 +262,7 @@ class InterestBook:
             Interests to be registered again, and where.
         """
         again: list[tuple[Interest, str]] = []
-        for refusal in self._refused.take_turns(now):
+        for refusal in self._refused.take_due(now):
             interest, broker = self._by_id.get(refusal.interest_id), refusal.broker
             if interest is None:
                 self._refused.drop(refusal.interest_id, broker)

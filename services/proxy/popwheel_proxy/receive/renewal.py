@@ -227,7 +227,7 @@ class Renewal:
                 except StatusError:
                     self._metrics.release_failures.inc()
                     return
-                self._metrics.released_of_gone.inc(len(request.receipt_handles))
+                self._metrics.released_of_lost.inc(len(request.receipt_handles))
 
     async def _renew(self, broker: str, entries: list[RenewEntry]) -> None:
         """Renew handles of one broker; those it does not know any more are dropped."""

@@ -95,7 +95,7 @@ class Shipment:
         return self.messages[0].lite_topic
 
     @property
-    def goes_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """True if it shares a run with no other shipment.
 
         A broker refuses a run as a whole, and no shipment is refused for another's delivery time.
@@ -269,7 +269,7 @@ class Batcher:
     async def _put(self, batch: list[Shipment]) -> None:
         by_queue: dict[tuple[str, int, int, str] | Shipment, list[Shipment]] = {}
         for shipment in batch:
-            if shipment.goes_alone:
+            if shipment.is_alone:
                 by_queue[shipment] = [shipment]
             else:
                 queue = (shipment.topic, shipment.topic_id, shipment.queue_id, shipment.messages[0].lite_topic)

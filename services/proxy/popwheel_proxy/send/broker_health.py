@@ -87,7 +87,7 @@ class BrokerState:
 
 
 class BrokerHealth:
-    """Health of the brokers of the view (`keep`), by the outcomes of Puts; chooses the broker of the next send.
+    """Health of the brokers of the view (`retain`), by the outcomes of Puts; chooses the broker of the next send.
 
     Attributes:
         sound: names of the brokers that are not avoided.
@@ -100,7 +100,7 @@ class BrokerHealth:
         self.sound: tuple[str, ...] = ()
         self.avoided = 0
 
-    def keep(self, names: Iterable[str]) -> None:
+    def retain(self, names: Iterable[str]) -> None:
         """Set the current brokers; one that left and came back begins anew."""
         known = self._brokers
         self._brokers = {name: known.get(name) or BrokerState(name) for name in names}

@@ -63,7 +63,7 @@ class SendQueues:
         """Send queues with a send in flight."""
         return len(self._last)
 
-    async def in_turn(
+    async def run_in_order(
         self,
         topic: str,
         send_queue: str,

@@ -65,7 +65,7 @@ class Routes:
         def add(broker: str, queue: int) -> None:
             response.message_queues.append(_queue(request.topic, topic, broker, queue, endpoints))
 
-        await self._for_each_queue(range(topic.queues), add)
+        await self._add_queues(range(topic.queues), add)
         return response
 
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
@@ -87,10 +87,10 @@ class Routes:
             assigned = _queue(request.topic, topic, broker, queue, endpoints)
             response.assignments.append(Assignment(message_queue=assigned))
 
-        await self._for_each_queue(range(topic.queues) if is_by_queue else (_ANY_QUEUE,), add)
+        await self._add_queues(range(topic.queues) if is_by_queue else (_ANY_QUEUE,), add)
         return response
 
-    async def _for_each_queue(self, queues: Sequence[int], add: Callable[[str, int], None]) -> None:
+    async def _add_queues(self, queues: Sequence[int], add: Callable[[str, int], None]) -> None:
         """Call `add` with each broker and each of its queues; many queues take several turns of the loop."""
         names = self._names()
         if len(names) * len(queues) <= PIECE:

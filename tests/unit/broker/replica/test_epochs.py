@@ -35,12 +35,12 @@ def test_tells_who_wrote_what() -> None:
 
 def test_is_made_again_from_records() -> None:
     known = EpochHistory()
-    assert known.note(2, 64)
-    assert not known.note(2, 128)
-    assert known.note(5, 300)
+    assert known.record(2, 64)
+    assert not known.record(2, 128)
+    assert known.record(5, 300)
     assert list(known) == [(2, 64), (5, 300)]
     with pytest.raises(CorruptDataError, match="the record at 400 is of epoch 4, though epoch 5"):
-        known.note(4, 400)
+        known.record(4, 400)
 
 
 def test_a_cut_forgets_what_began_there_or_later() -> None:
@@ -129,7 +129,7 @@ def follow(follower: Written, leader: Written, count: int, *, forgets: bool) -> 
     del follower.bytes_of[plan.position :]
     follower.epochs.cut(plan.position)
     for epoch, place in leader.bytes_of[plan.position : plan.position + count]:
-        follower.epochs.note(epoch, place)
+        follower.epochs.record(epoch, place)
         follower.bytes_of.append((epoch, place))
     end = len(follower.bytes_of)
     for position in range(end):

@@ -3532,7 +3532,7 @@ class ReplicaCheckpoint(_message.Message):
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
     GONE_GROUPS_FIELD_NUMBER: _builtins.int
     REST_FROM_FIELD_NUMBER: _builtins.int
-    LOOKED_POSITION_FIELD_NUMBER: _builtins.int
+    SCANNED_POSITION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
@@ -3547,7 +3547,7 @@ class ReplicaCheckpoint(_message.Message):
     """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
     it, for which to ask at once.
     """
-    looked_position: _builtins.int
+    scanned_position: _builtins.int
     """Where the log ended when the offsets began to be looked at, which for parts of one look is the same, and may be well
     before `high_watermark`: what was set by hand behind it need not be in them.
     """
@@ -3588,11 +3588,11 @@ class ReplicaCheckpoint(_message.Message):
         gone_topics: _abc.Iterable[_builtins.str] | None = ...,
         gone_groups: _abc.Iterable[_builtins.str] | None = ...,
         rest_from: _builtins.int = ...,
-        looked_position: _builtins.int = ...,
+        scanned_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "scanned_position", b"scanned_position", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from popwheel_common.errors import CorruptDataError
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.store.file_state_store import FileStateStore
 from popwheel_controller.store.state_store import group_document_name
 from tests.harness.memory_disk import MemoryDisk
@@ -23,7 +23,7 @@ DOCUMENT = group_document_name("b0")
 
 async def test_a_group_that_was_deleted_is_stored_again_however_often_that_fails() -> None:
     store = MemoryStore()
-    keeper = GroupKeeper(store, 10, lambda: None)
+    keeper = GroupWriter(store, 10, lambda: None)
     known = await keeper.change("b0", lambda state: FIRST)
     del store.history[DOCUMENT]
     store.failing_writes = 3
@@ -42,7 +42,7 @@ async def test_who_looks_at_a_group_is_let_go_in_time_though_the_device_hangs() 
     """A lead ends with its lease, whatever the store does; what was begun is done to its end all the same."""
     disk = MemoryDisk(random.Random(1))
     store, name = FileStateStore(Path("/data"), disk), group_document_name("b0")
-    keeper = GroupKeeper(store, 10, lambda: None)
+    keeper = GroupWriter(store, 10, lambda: None)
     await keeper.change("b0", lambda state: FIRST)
     disk.remove(Path("/data/broker-groups/b0.json"))  # so it is stored again
     disk.hold_syncs()
@@ -76,7 +76,7 @@ async def test_a_change_that_its_caller_does_not_wait_for_fails_without_an_error
             return await super().write(name, document, expected)
 
     store = SlowStore()
-    keeper = GroupKeeper(store, 10, lambda: None)
+    keeper = GroupWriter(store, 10, lambda: None)
     caller = asyncio.create_task(keeper.change("b0", lambda state: FIRST))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

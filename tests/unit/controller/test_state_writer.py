@@ -14,7 +14,7 @@ from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatE
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ClusterUpdate, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import Decision, StateKeeper
+from popwheel_controller.cluster.state_writer import Decision, StateWriter
 from popwheel_controller.store.state_store import ConflictError
 from tests.unit.controller.changes import CHANGES, OPTIONS, Change, contents, fresh_state, snapshot_of
 
@@ -28,7 +28,7 @@ class Bench:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: OSError | None = None
-        self.keeper = StateKeeper(
+        self.keeper = StateWriter(
             fresh_state(), self._save, self._load, self.published.append, self._renew, waiting_max
         )
         self.stored_by_another: ClusterState | None = None
@@ -107,7 +107,7 @@ async def test_changes_that_wait_share_the_next_save(bench: Bench) -> None:
 
 
 async def test_no_more_changes_are_decided_at_once_than_may(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popwheel_controller.cluster.state_keeper._TOGETHER_MAX", 2)
+    monkeypatch.setattr("popwheel_controller.cluster.state_writer._TOGETHER_MAX", 2)
     await asyncio.gather(*(bench.keeper.change(topic(name)) for name in "abcd"))
     assert [saved.version for saved in bench.saved] == [2, 4]
     assert [update.version for update in bench.published] == [1, 2, 3, 4]
