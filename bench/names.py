@@ -200,7 +200,7 @@ class Bench:
                 ProxyChannels(controller, lambda info: connect(info.address, limits=CHANNEL_LIMITS)),
             )
             await app.start()
-            await app._follower.wait_ready()
+            await app._controller_watch.wait_ready()
         try:
             yield app
         finally:
@@ -249,7 +249,7 @@ async def _measure(bench: Bench, topics: int, groups: int) -> dict[str, Figures]
 
         def all_know() -> bool:
             same = all(view.named == controller.state.named for view in views)
-            return same and len(broker.core.names.topic_ids) == len(controller.state.topics)
+            return same and len(broker.core.topic_registry.topic_ids) == len(controller.state.topics)
 
         bench.steps.take()
         seconds, _ = await timed(make(channel, topics, groups))

@@ -328,7 +328,7 @@ class LiteWorkload:
 
     def left(self, core: BrokerCore) -> str:
         """What is not done yet, in words."""
-        lines = core.state.table.lines
+        lines = core.state.table.message_group_queues
         for queue in core.store.queues.lite_of(TOPIC):
             if core.state.merge_buffer.of(GROUP, queue).available_at_most or lines.has(GROUP, queue.topic):
                 return f"messages of {queue.topic} wait"

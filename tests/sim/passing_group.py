@@ -125,7 +125,7 @@ class PassingGroup:
         await self._create()
         await asyncio.sleep(_SLACK_S)
         watching = self._cores()
-        know = watching and all(each.names.knows_group(GROUP) for each in watching)
+        know = watching and all(each.topic_registry.knows_group(GROUP) for each in watching)
         is_deleted = await self._part()
         await asyncio.sleep(_SLACK_S)
         return bool(know) and is_deleted and [*map(id, watching)] == [*map(id, self._cores())]
@@ -141,7 +141,7 @@ class PassingGroup:
 
     def left(self, core: BrokerCore) -> str:
         """Return what a broker has not done yet, in words."""
-        return f"{GROUP} is there" if core.names.knows_group(GROUP) else ""
+        return f"{GROUP} is there" if core.topic_registry.knows_group(GROUP) else ""
 
     def judge(self, disasters: History, is_calm: Callable[[float, float], bool]) -> list[str]:
         """Find what came to the group while it was gone, or was taken from it by handles of before.

@@ -420,7 +420,7 @@ class _Run:
             return left
         if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
-        if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
+        if self._heard_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
 
@@ -450,7 +450,7 @@ class _Run:
                 self._listed = steering.listed_in(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
-            self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
+            self._topic_ids = dict(world.cluster.broker.core.topic_registry.topic_ids)
             self._timer_state = timers.state_of(world.cluster.broker.core)
 
     def judge(self) -> Verdict:

@@ -11,8 +11,8 @@ import pytest
 
 from popwheel_broker.consume import priority_pops, redelivery
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.lines import Lines, _Line
 from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.consume.message_group_queues import MessageGroupQueues, _MessageGroupQueue
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.priority_pops import PriorityPops
 from popwheel_broker.consume.scan import SqlScan
@@ -65,7 +65,7 @@ def sends_are_confirmed_without_sync(patch: pytest.MonkeyPatch) -> None:
     """The flusher lets senders go at once, in every mode."""
 
     async def durable(self: Flusher, position: int) -> None:
-        self._store.confirm(position)
+        self._store.commit(position)
 
     patch.setattr(Flusher, "durable", durable)
 
@@ -317,7 +317,7 @@ def open_halves_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def the_order_is_swapped(patch: pytest.MonkeyPatch) -> None:
     """Of what waits in a line the last message comes first."""
-    patch.setattr(_Line, "head", lambda self: self.members[max(self.members)])
+    patch.setattr(_MessageGroupQueue, "head", lambda self: self.members[max(self.members)])
 
 
 def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
 
 def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
     """A lite topic of which a message is given out is read on."""
-    patch.setattr(Lines, "has", lambda self, group, topic: False)
+    patch.setattr(MessageGroupQueues, "has", lambda self, group, topic: False)
 
 
 def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:

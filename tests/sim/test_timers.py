@@ -33,6 +33,6 @@ def test_a_message_may_be_missing_only_while_it_is_set_aside(asked_s: float, num
     verdict = Verdict()
     swarm = Mock(faults={}, is_lossy=False, clocks_differ=True)
     history = History(sent={MARK.hex(): sent}, recalls=[recalled])
-    topic_ids = {TOPIC: world.core.names.topic_ids[TOPIC]}
+    topic_ids = {TOPIC: world.core.topic_registry.topic_ids[TOPIC]}
     Timers(swarm, history, records, appends, topic_ids, verdict, lambda _: True).judge(begin_ms + 4000)
     assert [each.partition(":")[0] for each in verdict.violations] == numbers

@@ -163,7 +163,7 @@ WAITING = {
     "popwheel_rpc.client.client_call": "lets callers wait for their answer",
     "popwheel_rpc.client.client_connection": "is the asyncio protocol of a connection",
     "popwheel_rpc.deadline_timer": "sleeps until the next deadline",
-    "popwheel_rpc.membership.follower": "keeps a stream open and opens it anew",
+    "popwheel_rpc.membership.controller_watch": "keeps a stream open and opens it anew",
     "popwheel_rpc.server.grpcio_server": "serves on grpcio",
     "popwheel_rpc.server.host": "tells when its last connection is gone",
     "popwheel_rpc.server.light_task": "steps a handler without a task of its own",

@@ -57,7 +57,7 @@ from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.producer_book import ProducerBook
 from popwheel_proxy.session.routes import Routes
 from popwheel_proxy.session.telemetry import LITE_SUBSCRIPTIONS_MAX, Telemetry
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.service import Call, Channel, Service
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ProxyApp:
         self._streams = Background()
         numbers = itertools.count(1 + random_source.getrandbits(63))
         context = ProxyContext(options, clock, self.view, self._background, self.metrics, registry, numbers)
-        self._follower = ControllerFollower(
+        self._controller_watch = ControllerWatch(
             channels.controller,
             self.view,
             process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
@@ -260,7 +260,7 @@ class ProxyApp:
 
     async def start(self) -> None:
         """Follow the controller and serve; does not wait for the controller to answer."""
-        await self._follower.start()
+        await self._controller_watch.start()
         if self._shared_count is not None:
             self._streams.start(self._shared_count.run())
         self._tick()
@@ -285,7 +285,7 @@ class ProxyApp:
         await self._streams.finish(0)
         if self._shared_count is not None:
             await self._shared_count.close()
-        await self._follower.stop()
+        await self._controller_watch.stop()
         await self._brokers.close()
         if self._spans is not None:
             await self._spans.stop()

@@ -441,7 +441,7 @@ class _Run:
 
 def _lite_left(core: BrokerCore) -> str:
     """Which lite topics of a broker have messages that wait, in words."""
-    lines, buffer = core.state.table.lines, core.state.merge_buffer
+    lines, buffer = core.state.table.message_group_queues, core.state.merge_buffer
     for queue in core.store.queues.lite_of(lite.TOPIC):
         if buffer.of(lite.GROUP, queue).available_at_most or lines.has(lite.GROUP, queue.topic):
             return f"messages of {queue.topic} wait"

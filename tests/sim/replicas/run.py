@@ -469,7 +469,7 @@ class _Run:
         if master is None or master.program is None:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
-        self._topic_ids = dict(master.program.app.core.names.topic_ids)
+        self._topic_ids = dict(master.program.app.core.topic_registry.topic_ids)
         self._failing.record(master.program.app.core)
         if self._operator is not None:
             self._listed = steering.listed_in(master.program.app.core)

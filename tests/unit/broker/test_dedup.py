@@ -67,7 +67,7 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
     store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
     for number in range(COUNT):
         appended = store.put_runs([run_of(number)])
-        store.confirm(appended.end_position)
+        store.commit(appended.end_position)
         if number + 1 == saved:
             store.checkpoint()
             await store.write_index()
@@ -145,7 +145,7 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
         MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None
     )
     for queue_id in range(4):
-        store.confirm(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
+        store.commit(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
     finder = finder_of(store, ManualClock())
     for queue_id in (0, 1, 0, 2, 3, 0, 1, 2):
         for number in (0, COUNT - 1):
@@ -164,7 +164,7 @@ async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(m
     finder = finder_of(store, ManualClock())
     assert finder.find(run_of(COUNT - 11, again=True)) == [None]
     for number in range(COUNT, 2 * COUNT):
-        store.confirm(store.put_runs([run_of(number)]).end_position)
+        store.commit(store.put_runs([run_of(number)]).end_position)
     assert finder.find(run_of(COUNT + 1, again=True)) == [None]
     assert finder.remembered_messages == 20
     assert [each and each.queue_offset for each in finder.find(run_of(2 * COUNT - 10, again=True))] == [2 * COUNT - 10]
@@ -175,8 +175,8 @@ async def saved_store() -> tuple[MessageStore, MemoryDisk]:
     disk = MemoryDisk(random.Random(1))
     store = MessageStore(disk, Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None)
     for number in range(COUNT):
-        store.confirm(store.put_runs([run_of(number)]).end_position)
-        store.confirm(store.put_runs([MessageRun("other", 0, [b""], [b""], [""])]).end_position)
+        store.commit(store.put_runs([run_of(number)]).end_position)
+        store.commit(store.put_runs([MessageRun("other", 0, [b""], [b""], [""])]).end_position)
     store.checkpoint()
     await store.write_index()
     return store, disk

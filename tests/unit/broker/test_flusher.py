@@ -308,7 +308,7 @@ async def test_async_confirms_at_once() -> None:
     await each.flusher.durable(each.put())
     assert each.readable() == 1
     each.put()
-    each.flusher.confirm_later()
+    each.flusher.commit_later()
     assert each.readable() == 2
     each.disk.release_syncs()
 

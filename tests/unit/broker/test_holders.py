@@ -107,7 +107,7 @@ def test_what_waits_in_a_line_is_nobodys() -> None:
     put(world, "a1", "a2", "b1")
     pop_as(world, "one")
     assert held(world) == {("g", "one"): 2}
-    assert len(list(world.core.state.table.lines.members())) == 3
+    assert len(list(world.core.state.table.message_group_queues.members())) == 3
     world.clock.advance(INVISIBLE_MS)
     world.revive()
     world.flush()

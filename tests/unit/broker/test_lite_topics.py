@@ -121,7 +121,7 @@ def state_of(world: World) -> object:
     core = world.core
     return (
         sorted((queue.topic, queue.queue_id, queue.begin_offset, queue.max_offset) for queue in core.store.queues),
-        sorted(core.state.table.lines.members()),
+        sorted(core.state.table.message_group_queues.members()),
         sorted(
             (each.id, each.attempts, each.is_suspended) for group in "gh" for each in core.state.table.of_group(group)
         ),
@@ -393,7 +393,7 @@ def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_told() -> 
     step(world)
     assert world.core.store.queues.lite_topics == 1
     assert list(told.subscriber.lite_ends) == [(ClientKey("g", PARENT, "c"), "a")]
-    assert world.core.state.table.lines.has("g", names.lite_topic(PARENT, "a")) is False
+    assert world.core.state.table.message_group_queues.has("g", names.lite_topic(PARENT, "a")) is False
     before = state_of(world)
     world.crash("power")
     assert state_of(world) == before
@@ -484,7 +484,7 @@ def test_deleting_the_topic_ends_all_its_lite_topics() -> None:
     world.flush()
     core = world.core
     assert (core.store.queues.lite_topics, len(core.lite.subscriptions), core.state.merge_buffer.pairs) == (0, 0, 0)
-    assert len(core.state.table.lines) == 0
+    assert len(core.state.table.message_group_queues) == 0
     make_parent(world)
     core.cluster_changes.apply()
     send(world, "a3")

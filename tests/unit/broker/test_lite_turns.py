@@ -177,7 +177,7 @@ def test_deleting_a_topic_of_many_lite_topics_takes_many_steps(crashes: bool) ->
     world.flush()
     world.delete_topic(PARENT)
     steps = 1
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         before = world.core.store.queues.lite_topics
         if before > cluster_changes._AT_ONCE_MAX:
             with pytest.raises(StatusError) as refused:
@@ -218,7 +218,7 @@ def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatc
     buffer, queues = world.core.state.merge_buffer, world.core.store.queues
     assert (buffer.pairs, len(queues.retry_topics("t"))) == (80, 40)
     world.delete_topic("t")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         pairs, retries = buffer.pairs, len(queues.retry_topics("t"))
         world.core.cluster_changes.apply()
         world.flush()
@@ -245,13 +245,13 @@ def test_deleting_a_group_of_many_retries_takes_many_steps(monkeypatch: pytest.M
     queues = world.core.store.queues
     assert len(queues.retry_topics_of_group("g")) == 10
     world.delete_group("g")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         retries = len(queues.retry_topics_of_group("g"))
         world.core.cluster_changes.apply()
         world.flush()
         assert retries - len(queues.retry_topics_of_group("g")) <= 2 * (3 + 1)
     assert queues.retry_topics_of_group("g") == []
-    assert not world.core.names.knows_group("g")
+    assert not world.core.topic_registry.knows_group("g")
 
 
 async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:

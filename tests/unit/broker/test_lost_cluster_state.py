@@ -91,7 +91,7 @@ async def test_a_restart_knows_what_is_of_the_state_that_was_lost() -> None:
         await master.start()
         await w.lead(0)
         assert await got(w) == [b"1"]
-        assert master.alive.core.names.topic_ids["t"] == T.id
+        assert master.alive.core.topic_registry.topic_ids["t"] == T.id
 
 
 async def test_what_is_deleted_by_the_new_state_is_gone() -> None:
@@ -191,7 +191,7 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
     """It took the lost state for the later one, as it was another one than its log's."""
     world = behind_a_lost_state(deleted=False)
     world.crash("process")
-    names = world.core.names
+    names = world.core.topic_registry
     world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
     assert names.has_pending_changes

@@ -34,7 +34,7 @@ async def listed(broker: Broker, *, groups: bool = False, after: str = "", limit
 async def hear(broker: Broker, update: ClusterUpdate) -> None:
     """The controller tells it, and it stands in the log."""
     await broker.controller.updates.put(update)
-    names = broker.app.core.names
+    names = broker.app.core.topic_registry
     async with asyncio.timeout(5):
         while broker.app.view.version != update.version or names.has_pending_changes or names.has_unwritten_settings:
             await asyncio.sleep(0)
@@ -86,7 +86,10 @@ async def test_a_change_of_settings_is_written_down_and_outlives_a_restart() -> 
         assert Topic.FromString((await listed(broker)).names[0].settings).queues == 5
     async with running(disk, clock=clock) as broker:  # its controller tells the older settings, which count again
         async with asyncio.timeout(5):
-            while broker.app.core.names.has_unwritten_settings or broker.app.core.names.has_pending_changes:
+            while (
+                broker.app.core.topic_registry.has_unwritten_settings
+                or broker.app.core.topic_registry.has_pending_changes
+            ):
                 await asyncio.sleep(0)
         assert Topic.FromString((await listed(broker)).names[0].settings) == Topic(queues=2)
 
@@ -112,8 +115,8 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
         broker.controller.updates = controller.updates
         back = whole(BACK, Topic(name="t", queues=2, id=1), FIFO, groups=(Group(name="g", max_attempts=2, id=1),))
         await hear(broker, back)
-        assert dict(broker.app.core.names.topic_ids) == {"a": 2, "t": 1}
-        assert dict(broker.app.core.names.group_ids) == {"g": 1}
+        assert dict(broker.app.core.topic_registry.topic_ids) == {"a": 2, "t": 1}
+        assert dict(broker.app.core.topic_registry.group_ids) == {"g": 1}
         assert len(await broker.pop()) == 1
         found = await listed(broker)
         assert [list(each.ids) for each in found.names] == [[2], [1]]
@@ -187,7 +190,9 @@ def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not
 async def test_many_names_are_listed_in_short_turns() -> None:
     async with running() as broker:
         core = broker.app.core
-        names_in_log.record(core.names, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1))
+        names_in_log.record(
+            core.topic_registry, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1)
+        )
         server = NameServer(core, SystemClock())
         call = None
         with measured_turns() as turns:

@@ -227,7 +227,7 @@ def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out
         world.flush()
         world.crash("process")
     world.add_group("g", 3)
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         world.core.cluster_changes.apply()
     assert len(world.core.state.table) == 0
     world.flush()

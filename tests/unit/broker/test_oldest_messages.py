@@ -74,7 +74,7 @@ def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
 
 def test_topics_without_a_queue_are_steps_of_a_round() -> None:
     world = world_of()
-    world.core.names.readers.record({f"g{number}": ["empty"] for number in range(1000)})
+    world.core.topic_registry.readers.record({f"g{number}": ["empty"] for number in range(1000)})
     put_one_a_second(world, 1)
     world.pop("g", "t", 1)
     steps = 1

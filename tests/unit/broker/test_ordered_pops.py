@@ -126,10 +126,10 @@ def test_lines_are_the_same_after_a_crash(kind: CrashKind) -> None:
     put(world, "b3", "c1", "c2")
     (third,) = pop(world)
     lapse(world)
-    lines = sorted(world.core.state.table.lines.members())
+    lines = sorted(world.core.state.table.message_group_queues.members())
     assert len(lines) == 8
     world.crash(kind)
-    assert sorted(world.core.state.table.lines.members()) == lines
+    assert sorted(world.core.state.table.message_group_queues.members()) == lines
     assert sorted(names_of(pop(world))) == ["a1", "b1", "c1"]
     assert pop(world) == []
     assert names_of([third]) == ["c1"]
@@ -389,7 +389,7 @@ def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself()
     world.core.interests.add(interest)
     put(world, *(f"a{number}" for number in range(200)), "b1")
     seen = names_of(pop(world))
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     for _ in range(20):
         assert pop(world) == []
     assert (lines.blocked.total, world.core.waiting(interest)) == (32, 0)
@@ -421,7 +421,7 @@ def test_everything_is_delivered_in_order_through_a_small_limit() -> None:
             ack(world, *messages)
     for line in "abc":
         assert [each for each in seen if each[0] == line] == [f"{line}{number:02}" for number in range(60)]
-    assert len(world.core.state.table.lines) == 0
+    assert len(world.core.state.table.message_group_queues) == 0
     assert len(world.core.state.table) == 0
 
 
@@ -440,7 +440,7 @@ def test_a_deleted_topic_leaves_nothing_held() -> None:
     first = pop(world, 1)
     assert names_of(first) == ["a1"]
     world.delete_topic("t")
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     assert lines.blocked.total == 0
     world.add_topic("t")
     put(world, "c1", "c2")
@@ -448,7 +448,7 @@ def test_a_deleted_topic_leaves_nothing_held() -> None:
     lapse(world)
     world.crash("process")
     assert names_of(pop(world)) == ["c1"]
-    assert len(world.core.state.table.lines) == 1
+    assert len(world.core.state.table.message_group_queues) == 1
 
 
 def test_a_deleted_group_leaves_nothing_held() -> None:
@@ -456,7 +456,7 @@ def test_a_deleted_group_leaves_nothing_held() -> None:
     put(world, "a1", "a2")
     pop(world)
     world.delete_group("g")
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     assert (len(lines), lines.blocked.total, len(world.core.state.table)) == (0, 0, 0)
     world.add_group("g", fifo=True)
     assert names_of(pop(world)) == ["a1"]
@@ -496,7 +496,7 @@ def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
     (given_out,) = messages
-    assert core.pops.ordered.lines.behind(given_out.delivery, given_out.number) == 2
+    assert core.pops.ordered.message_group_queues.behind(given_out.delivery, given_out.number) == 2
     assert core.lag.ready()["g", "t"] == 2
 
 
@@ -525,14 +525,14 @@ def test_a_reset_leaves_nothing_in_line(crash: CrashKind | None) -> None:
         assert first.body.decode() == name
         ack(world, first, *rest)
     assert pop(world) == []
-    assert len(world.core.state.table.lines) == 0
+    assert len(world.core.state.table.message_group_queues) == 0
 
 
 def test_a_message_that_stands_in_line_waits() -> None:
     world = ordered_world()
     put(world, "a1", "a2")
     pop(world)
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     found, *_ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
     assert search.readers(found[0], "") == {"g": False}
     (holding,) = search.holdings(found, "", 0)[0]

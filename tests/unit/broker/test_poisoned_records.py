@@ -82,7 +82,7 @@ async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_w
         core.cluster_changed(ClusterUpdate(version=1000, deleted_topics=[*others, "t"]))
         with pytest.raises(StatusError, match="the quarantine has no id"):
             await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
-        assert core.names.can_apply_changes
+        assert core.topic_registry.can_apply_changes
 
 
 async def test_a_message_that_fails_as_it_comes_due_ends_no_broker() -> None:

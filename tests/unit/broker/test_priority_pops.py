@@ -118,7 +118,7 @@ def test_an_ordered_group_reads_from_the_highest_level_and_the_same_try_gets_the
     assert world.ack("g", "t", *handles(again)) == [Code.OK] * 3
     lapse(world)
     assert pop(world) == ["0a"]
-    assert not world.core.state.table.lines.has("g", "t")
+    assert not world.core.state.table.message_group_queues.has("g", "t")
 
 
 def test_single_pops_take_turns_while_something_is_overdue() -> None:

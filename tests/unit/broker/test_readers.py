@@ -95,7 +95,7 @@ def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
         assert not world.core.cluster_changes.record_reader(group, topic)
     world.add_group("late")
     world.add_topic("later")
-    readers = world.core.names.readers
+    readers = world.core.topic_registry.readers
     assert {group: sorted(readers.topics_of(group)) for group in readers.groups} == {
         "late": ["later", "t"],
         "g": ["later"],
@@ -111,7 +111,7 @@ def test_names_that_nobody_hears_of_are_kept_within_a_limit_and_keep_nobody_out(
         world.core.cluster_changes.record_reader("g", f"never again{number}")
     assert len(world.core.cluster_changes._waiting_readers) == 1000
     world.add_topic("later")
-    assert world.core.names.readers.topics_of("g") == ["later"]
+    assert world.core.topic_registry.readers.topics_of("g") == ["later"]
 
 
 def test_groups_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_groups_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         world.core.cluster_changes.record_reader("g", f"later{number}")
     world._apply(topics=[Topic(name=f"later{number}", queues=1, id=1000 + number) for number in range(20)])
-    readers = world.core.names.readers
+    readers = world.core.topic_registry.readers
     assert len(readers.topics_of("g")) == 5
     for number in range(20):
         world.core.cluster_changes.record_reader("g", f"later{number}")
@@ -166,7 +166,7 @@ def test_only_what_is_read_is_a_row_of_a_checkpoint() -> None:
     world.delete_topic("t")
     world.save()
     world.crash("process")
-    assert world.core.names.readers.topics_of("g") == []
+    assert world.core.topic_registry.readers.topics_of("g") == []
 
 
 async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
@@ -181,7 +181,7 @@ async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
             ]
         )
         assert await events(stream) == {1: 1}
-        assert broker.app.core.names.readers.topics_of("g") == ["t"]
+        assert broker.app.core.topic_registry.readers.topics_of("g") == ["t"]
         assert len(broker.app.core.interests) == 1
         stream.cancel()
 
@@ -244,7 +244,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_and_log_agree(self) -> None:
-        readers = self.world.core.names.readers
+        readers = self.world.core.topic_registry.readers
         assert {(group, topic) for group in readers.groups for topic in readers.topics_of(group)} == self.model
         assert len(readers) == len(self.model)
 

@@ -45,7 +45,7 @@ async def a_log(*, saved: bool) -> tuple[MemoryDisk, list[int]]:
     ]
     await store.files.sync()
     if saved:
-        core.store.confirm(store.files.log.synced_position)
+        core.store.commit(store.files.log.synced_position)
         await store.files.save(lambda: asyncio.sleep(0))
     return store.disk, positions
 

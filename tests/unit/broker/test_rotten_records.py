@@ -210,7 +210,7 @@ async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
         await world.lead(0)
         await world.in_sync(0, 1, 2)
         await second.alive.role.follower.stop()  # type: ignore[union-attr]
-        second.alive.files.confirm = lambda position: None  # type: ignore[method-assign]
+        second.alive.files.commit = lambda position: None  # type: ignore[method-assign]
         second.alive.role.follower.start()  # type: ignore[union-attr]
         await world.in_sync(0, 1, 2)
         for number in range(10):

@@ -71,7 +71,7 @@ async def end_dead(broker: Broker) -> None:
     await broker.app.leader.reviver.stop()
     await broker.app.leader.timer.stop()
     await broker.app.leader.transactions.stop()
-    await broker.app.controller_follower.stop()
+    await broker.app.controller_watch.stop()
     await broker.to_controller.close()
 
 

@@ -43,7 +43,7 @@ async def pending(w: GroupWorld) -> int:
 
 async def fail_over_without_controller(w: GroupWorld) -> None:
     """The new master can't ask what there is now."""
-    w.members[1].alive.controller_follower.renew = lambda: None  # type: ignore[method-assign]
+    w.members[1].alive.controller_watch.renew = lambda: None  # type: ignore[method-assign]
     await fail_over(w)
 
 
@@ -71,7 +71,7 @@ async def test_another_replica_and_another_process_know_the_topic_by_the_log(res
         else:
             await fail_over(w)
             master = w.members[1]
-        assert master.alive.core.names.topic_ids["t"] == 3
+        assert master.alive.core.topic_registry.topic_ids["t"] == 3
         assert (await w.put(b"late", topic_id=2)).code == Code.TOPIC_NOT_FOUND
         await hear(master, GONE, ANEW)
         assert sorted(await w.pop()) == [b"new"]
@@ -277,7 +277,7 @@ async def test_a_controller_that_has_lost_its_state_may_have_a_topic_that_was_de
         await w.in_sync(0, 1)
         await hear(w.members[0], GONE)
         await fail_over(w)  # the new master asks anew, and is told of the first version
-        await until(lambda: "t" in w.members[1].alive.core.names.topic_ids)
+        await until(lambda: "t" in w.members[1].alive.core.topic_registry.topic_ids)
         assert (await w.put(b"1", topic_id=1)).code == Code.OK
         assert sorted(await w.pop()) == [b"1"]
 
@@ -304,16 +304,16 @@ def test_a_deletion_of_which_a_crash_cut_off_the_end_is_made_up_for(monkeypatch:
     before.topics.append(world.view.topics["t"])
     monkeypatch.setattr(world.core.cluster_changes, "forget_topic", lambda topic: None)
     world.delete_topic("t")
-    assert world.core.names.known_version == 3
+    assert world.core.topic_registry.known_version == 3
     world.flush()
     world.saved = None
     world.view = ClusterView()
     world.view.apply(before)
     world.crash("power")
-    assert (world.core.names.known_version, dict(world.core.names.topic_ids)) == (3, {"t": 1})
+    assert (world.core.topic_registry.known_version, dict(world.core.topic_registry.topic_ids)) == (3, {"t": 1})
     world.hear(ClusterUpdate(version=3, deleted_topics=["t"]))
     world.core.cluster_changes.apply()
-    assert (dict(world.core.names.topic_ids), world.held("t")) == ({}, [])
+    assert (dict(world.core.topic_registry.topic_ids), world.held("t")) == ({}, [])
 
 
 @pytest.mark.parametrize("made_at", [1, 8])
@@ -326,13 +326,13 @@ def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(made_at:
     world.add_group("g")
     world.pop("g", "t")
     world.flush()
-    names_in_log.record(world.core.names, Names({"t": made_at}))
+    names_in_log.record(world.core.topic_registry, Names({"t": made_at}))
     snapshot = ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="test", receipt_key=KEY))
     snapshot.gone_topics["t"], snapshot.gone_groups["g"] = 7, 8
     world.hear(snapshot)
     world.core.cluster_changes.apply()
     left = {"kept"} if made_at < 7 else {"kept", "t"}
-    assert (set(world.core.names.topic_ids), world.core.names.knows_group("g")) == (left, False)
+    assert (set(world.core.topic_registry.topic_ids), world.core.topic_registry.knows_group("g")) == (left, False)
     assert [bool(world.held(name)) for name in ("t", "kept")] == [made_at > 7, True]
 
 
@@ -352,7 +352,7 @@ def world_of_many() -> World:
 
 def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
     world = world_of_many()
-    names, buffer = world.core.names, world.core.state.merge_buffer
+    names, buffer = world.core.topic_registry, world.core.state.merge_buffer
     left = []
     while names.can_apply_changes:
         world.core.cluster_changes.apply()
@@ -364,10 +364,10 @@ def test_many_that_are_deleted_at_once_go_some_at_a_time() -> None:
 def test_what_a_call_needs_of_many_that_are_deleted_goes_at_once_and_nothing_else() -> None:
     world = world_of_many()
     world.core.cluster_changes.apply(("t9", "%DLQ%g8"), ("g7",))
-    assert [each for each in range(10) if f"t{each}" not in world.core.names.topic_ids] == [9]
-    assert [each for each in range(10) if f"g{each}" not in world.core.names.group_ids] == [7, 8]
+    assert [each for each in range(10) if f"t{each}" not in world.core.topic_registry.topic_ids] == [9]
+    assert [each for each in range(10) if f"g{each}" not in world.core.topic_registry.group_ids] == [7, 8]
     assert (world.held("t9"), len(world.held("t0"))) == ([], 1)
-    assert world.core.names.can_apply_changes
+    assert world.core.topic_registry.can_apply_changes
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
@@ -403,9 +403,9 @@ def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> 
     world.view = ClusterView()
     world.view.apply(before)
     world.crash("power")
-    assert dict(world.core.names.topic_ids) == {}
+    assert dict(world.core.topic_registry.topic_ids) == {}
     world.add_topic("t")
-    assert dict(world.core.names.topic_ids) == {"t": 3}
+    assert dict(world.core.topic_registry.topic_ids) == {"t": 3}
 
 
 @pytest.mark.parametrize("after", ["process", "power"])

@@ -20,7 +20,7 @@ RETRY = names.retry_topic("g", "t")
 
 def traced(world: World, message_id: str, topic: str = "t") -> list[pb.TracedMessage]:
     """All places, as the server tells them."""
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     answer = pb.MessageTraceResponse()
     place: SearchPlace | None = SearchPlace()
     while place is not None:
@@ -115,7 +115,7 @@ def test_what_goes_on_while_it_is_looked_for_is_met(monkeypatch: pytest.MonkeyPa
     world = world_of()
     world.put("t", b"1")
     world.pop("g", "t")
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     wanted = Wanted("t", b"1".hex(), "", 0, EVER_MS)
     looked = search.step(wanted, SearchPlace())
     while not looked.found:

@@ -186,7 +186,7 @@ class World:
         """Sync the log and make all of it readable, as the flusher does."""
         log = self.core.store.log
         run_now(log.sync())
-        self.core.store.confirm(log.synced_position)
+        self.core.store.commit(log.synced_position)
 
     def begin_save(self) -> CheckpointChanges:
         """The part of saving a checkpoint that is done before anything is synced."""

@@ -175,7 +175,7 @@ async def test_a_snapshot_wakes_those_whose_name_it_has() -> None:
         w.poll(poll_request())
         await until(lambda: len(absent(w)) == 1)
         w.controller.groups["group"] = w.controller.add_group("group")
-        w.app._follower.renew()
+        w.app._controller_watch.renew()
         await until(lambda: len(absent(w)) == 0)
 
 

@@ -12,7 +12,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.membership.controller_channel import ControllerChannel, addresses_of
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.methods import ENSURE_TOPIC, WATCH
 from popwheel_rpc.service import Call, Service, Stream
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
@@ -176,7 +176,7 @@ async def test_a_follower_finds_the_leader_and_the_next_one() -> None:
     w = Controllers()
     w.elect(2)
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()
@@ -194,7 +194,7 @@ async def test_a_follower_that_asks_for_all_anew_asks_the_same_controller() -> N
     w.elect(0)
     w.all[1].hangs.clear()
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()

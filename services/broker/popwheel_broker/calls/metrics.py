@@ -88,7 +88,7 @@ class BrokerStatistics:
 
     def drop_unknown(self, core: BrokerCore) -> Iterator[None]:
         """Drop the counts of a topic or a group from calls that were running at its deletion, in steps."""
-        knows_topic, knows_group = core.names.knows_topic, core.names.knows_group
+        knows_topic, knows_group = core.topic_registry.knows_topic, core.topic_registry.knows_group
         yield from self.stored.retain_in_steps(knows_topic)
         yield from self.delivered.retain_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
         yield from self.delivered_of_topic.retain_in_steps(knows_topic)
@@ -275,13 +275,15 @@ class BrokerCollector(SlicedCollector):
         yield waited
 
     def _knows_group(self, group: str) -> bool:
-        return group == OTHER or self._core.names.knows_group(group)
+        return group == OTHER or self._core.topic_registry.knows_group(group)
 
     def _knows_topic(self, topic: str) -> bool:
-        return topic == OTHER or self._core.names.knows_topic(topic)
+        return topic == OTHER or self._core.topic_registry.knows_topic(topic)
 
     def _is_known(self, group: str, topic: str) -> bool:
-        return group == OTHER or (self._core.names.knows_group(group) and self._core.names.knows_topic(topic))
+        return group == OTHER or (
+            self._core.topic_registry.knows_group(group) and self._core.topic_registry.knows_topic(topic)
+        )
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table
@@ -300,7 +302,7 @@ class BrokerCollector(SlicedCollector):
         yield GaugeMetricFamily(
             "popwheel_pop_readers",
             "Pairs of a group and a topic that it has polled, of 100,000; without, only messages read count as lag.",
-            value=len(self._core.names.readers),
+            value=len(self._core.topic_registry.readers),
         )
         yield GaugeMetricFamily("popwheel_pop_open_deliveries", "Open deliveries.", value=len(table))
         yield GaugeMetricFamily(
@@ -330,7 +332,7 @@ class BrokerCollector(SlicedCollector):
         yield CounterMetricFamily(
             "popwheel_pop_events_dropped", "Events dropped in favor of later ones.", value=events.dropped
         )
-        lines = table.lines
+        lines = table.message_group_queues
         yield GaugeMetricFamily(
             "popwheel_pop_blocked_messages",
             "Messages of FIFO groups that were read and are blocked by others of their message groups, of "

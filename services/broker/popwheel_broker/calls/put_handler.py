@@ -87,7 +87,7 @@ class PutHandler:
 
     def _is_of_another(self, run: MessageRun) -> bool:
         """Return whether a run is for another topic than the log knows by its name."""
-        return bool(run.topic_id) and run.topic_id != self._core.names.topic_ids.get(run.topic)
+        return bool(run.topic_id) and run.topic_id != self._core.topic_registry.topic_ids.get(run.topic)
 
     def _without_place(self, runs: Sequence[MessageRun]) -> list[PutResult | None]:
         """Return verdicts on runs without a place: a lite topic would be one too many, or another topic has the name
@@ -104,7 +104,7 @@ class PutHandler:
             core.cluster_changes.apply_topic_id(run.topic, run.topic_id)
         return [
             _of_another_topic(run.topic)
-            if verdict is None and not core.names.is_current(run.topic, run.topic_id)
+            if verdict is None and not core.topic_registry.is_current(run.topic, run.topic_id)
             else verdict
             for run, verdict in zip(runs, verdicts, strict=True)
         ]
@@ -134,12 +134,12 @@ class PutHandler:
 
     def _ids_of(self, runs: Sequence[MessageRun]) -> list[int | None]:
         """Return the ids of the topics that have the runs' names now."""
-        topic_ids = self._core.names.topic_ids
+        topic_ids = self._core.topic_registry.topic_ids
         return [topic_ids.get(run.topic) for run in runs]
 
     def _were_deleted(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
         """Return for each run whether the topic was forgotten that had its name before."""
-        names = self._core.names
+        names = self._core.topic_registry
         return [
             topic_id is not None and not (run.topic in names.topic_ids and names.is_topic(run.topic, topic_id))
             for run, topic_id in zip(runs, before, strict=True)

@@ -85,7 +85,7 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of, kind_servers)
+        self._dedup = Dedup(core.store, clock, _call_later, core.topic_registry.ids_of, kind_servers)
         self._put_handler = PutHandler(context, flusher, self._dedup, admission, kind_servers)
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(context, self._reads)
@@ -186,7 +186,7 @@ class BrokerServer:
     def _pop_once(self, request: pb.PopRequest, rotation: int) -> PopAnswer:
         _check_hidden_ms(request.invisible_ms)
         self._core.cluster_changes.apply((request.topic,), (request.group,))
-        if self._core.names.is_deleted_group(request.group, request.group_id):
+        if self._core.topic_registry.is_deleted_group(request.group, request.group_id):
             raise StatusError(
                 Code.CONSUMER_GROUP_NOT_FOUND,
                 f"the consumer group {request.group} was deleted; create it again if it is still needed",
@@ -210,7 +210,7 @@ class BrokerServer:
 
     def _record_reader(self, request: "_Named") -> None:
         if self._core.cluster_changes.record_reader(request.group, request.topic):
-            self._flusher.confirm_later()
+            self._flusher.commit_later()
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Acknowledge messages. In the page cache when answered: a crash of the process does not undo it (P3)."""
@@ -262,7 +262,7 @@ class BrokerServer:
                 receive=request.receive,
             )
         )
-        self._flusher.confirm_later()
+        self._flusher.commit_later()
         await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
@@ -383,7 +383,7 @@ class BrokerServer:
 
     def _flusher_confirms_async(self) -> None:
         if self._options.flush == "async":
-            self._flusher.confirm_later()
+            self._flusher.commit_later()
 
 
 class _Named(Protocol):

@@ -70,7 +70,7 @@ class PopState:
         stay_ms: see `MergeBuffer`.
         deliveries_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
-        blocked_max: see `Lines`.
+        blocked_max: see `MessageGroupQueues`.
         queue: gives a queue of the store by its topic and number.
         events_max: see `DeliveryEvents`.
     """

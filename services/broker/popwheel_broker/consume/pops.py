@@ -10,8 +10,8 @@ from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_re
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.group_filters import GroupFilters
-from popwheel_broker.consume.lines import revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.message_group_queues import revive_queue_of
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.priority_pops import PriorityPops
@@ -182,7 +182,7 @@ class Pops:
     def _is_ordered(self, group: str, topic: str) -> bool:
         """Return whether a group consumes in order; also for an unknown one while it has messages in order."""
         known = self._view.groups.get(group)
-        return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
+        return (known is not None and known.fifo) or self.ordered.message_group_queues.has(group, topic)
 
     def again(self, request: PopRequest) -> PopAnswer:
         """Return the messages that an earlier try of this receive got and still has, if any."""
@@ -238,7 +238,7 @@ class Pops:
         queues: Sequence[QueueProgress],
         wanted: Wanted,
     ) -> int:
-        lines = self.ordered.lines
+        lines = self.ordered.message_group_queues
         ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)

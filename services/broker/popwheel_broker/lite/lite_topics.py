@@ -86,7 +86,7 @@ class LiteTopics:
 
     def _record_arrival(self, topic: str) -> int:
         """Record a message of a lite topic for all groups that may have it; return how many groups were checked."""
-        subscriptions, lines = self.subscriptions, self.pops.lines
+        subscriptions, lines = self.subscriptions, self.pops.message_group_queues
         groups, lite_topic = subscriptions.groups_of(names.lite_parent(topic)), names.lite_of(topic)
         for group in groups.values():
             if lite_topic in group.readers and not lines.has(group.name, topic):

@@ -255,7 +255,7 @@ class Queues:
     def changed(self, queue: ConsumeQueue) -> None:
         """Record that a queue has grown."""
         self._recent[queue] = None
-        if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was confirmed
+        if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was committed
             self._changed[queue] = None
 
     def restore(self, topic: str, queue_id: int, begin_offset: int, max_offset: int) -> None:

@@ -234,12 +234,11 @@ def take_over_offsets(core: BrokerCore, checkpoint: MasterCheckpoint) -> int:
 
 def _is_same(core: BrokerCore, checkpoint: MasterCheckpoint, group: str, topic: str) -> bool:
     """Return whether a group and a topic are those that the old master knew by their names."""
+    topic_ids, group_ids = core.topic_registry.topic_ids, core.topic_registry.group_ids
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         owner = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == checkpoint.groups.get(owner)
+        topic_is_same = owner in group_ids and group_ids[owner] == checkpoint.groups.get(owner)
     else:
         base = names.topic_of_retry_topic(topic) or topic
-        topic_is_same = base in core.names.topic_ids and core.names.topic_ids[base] == checkpoint.topics.get(base)
-    return (
-        topic_is_same and group in core.names.group_ids and core.names.group_ids[group] == checkpoint.groups.get(group)
-    )
+        topic_is_same = base in topic_ids and topic_ids[base] == checkpoint.topics.get(base)
+    return topic_is_same and group in group_ids and group_ids[group] == checkpoint.groups.get(group)

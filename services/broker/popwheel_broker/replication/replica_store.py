@@ -1,6 +1,6 @@
 """Store of a replica, whatever its role: the log, its epochs, and the core that is folded from it.
 
-A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is committed. So
 records that are cut off were as a rule never folded. If they were (an unclean election, `ack_mode: master`), the core
 is rebuilt, from an earlier checkpoint or from the whole log.
 """
@@ -234,7 +234,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        await self.sync()  # folded records count as confirmed
+        await self.sync()  # folded records count as committed
         if not self._is_whole:
             async with self._saving:
                 await self._begin_anew()
@@ -328,9 +328,9 @@ class ReplicaStore:
         if self.log.stopped is not None:
             self._on_failure(OSError(self.log.stopped))
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         """Fold what is before `position`, as far as it is here (see `ReplicaLog`)."""
-        self._fold.confirm(position)
+        self._fold.commit(position)
 
     async def cut(self, position: int) -> None:
         """Drop all from `position` on, durably (see `ReplicaLog`)."""

@@ -11,7 +11,7 @@ stored set is within `members` and the replicas that were requested since `versi
 arrives, which decides every request for an older version, or until it is certain of each request that no controller
 has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
 the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
-it has all that was confirmed before; from then on nothing is without it.
+it has all that was committed before; from then on nothing is without it.
 Under load a replica is always a little behind a master that does not wait, so it counts a moment before (JOINS):
 the watermarks stand still until it has reached them.
 """

@@ -99,7 +99,7 @@ class CheckpointServer:
                     leader.epoch,
                     self._entries_max,
                     leader.core.state.merge_buffer,
-                    leader.core.names,
+                    leader.core.topic_registry,
                 )
             elif self._scans > scans or self._source.is_rest(known_version):
                 return self._source

@@ -57,7 +57,7 @@ class Leader:
         self.core = core = files.core
         self._options = options
         self._clock = clock
-        self._follower = context.controller_follower
+        self._follower = context.controller_watch
         self._on_failure = on_failure
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,14 +88,14 @@ class Leader:
         self.replication = ReplicationMaster(master, context.channels.controller, self.attend, on_group, on_failure)
         self.replication.decided(group)
         self.reviver = Reviver(
-            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
+            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.commit_later, on_failure
         )
         self.timer = TimerService(
             core.timer,
             context.disk,
             clock,
             self.flusher.all_fully_synced,
-            self.flusher.confirm_later,
+            self.flusher.commit_later,
             on_failure,
         )
         self.upkeep = Upkeep(context, self.flusher, self.timer)
@@ -124,7 +124,7 @@ class Leader:
             store=core.store,
             checkers=self.checkers,
             takes_commits=lambda: admission.refusal() is None,
-            confirm_later=self.flusher.confirm_later,
+            commit_later=self.flusher.commit_later,
             on_failure=on_failure,
         )
         kind_servers = (timer_server, transaction_server)
@@ -263,7 +263,7 @@ class Leader:
                 f"the background writers of {self._options.name} did not stop within {wait_s} s",
             )
         self.attend()
-        self.flusher.confirm_later()
+        self.flusher.commit_later()
         end = self.core.store.log.end_position
         while self.members.synced_position_of(to) < end:
             if self._clock.monotonic() >= until_s:
@@ -308,24 +308,24 @@ class Leader:
             began_s = self._clock.monotonic()
             try:
                 self.core.cluster_changes.apply()
-                self.flusher.confirm_later()
-                if not self.core.names.can_apply_changes:
+                self.flusher.commit_later()
+                if not self.core.topic_registry.can_apply_changes:
                     self.timer.start()  # only now are deleted topics known
                     self.transactions.start()
                 has_more = self.core.cluster_changes.record_settings()
-                self.flusher.confirm_later()
+                self.flusher.commit_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be applied, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if has_more or self.core.names.can_apply_changes:
+            if has_more or self.core.topic_registry.can_apply_changes:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()
 
     async def _catch_up_with_log(self) -> None:
         """Wait for the cluster state of the previous master: it may have stored messages of new topics."""
-        names, view = self.core.names, self._follower.view
+        names, view = self.core.topic_registry, self._follower.view
         known = names.known_version
 
         def is_behind() -> bool:

@@ -33,7 +33,7 @@ class Reviver:
         core: the core with the open deliveries.
         clock: measures the steps.
         waiting_bytes_max: limit of appended bytes that are not readable yet; at the limit it waits.
-        confirm_later: confirms what was appended.
+        commit_later: commits what was appended.
         on_failure: called with an error that stops it.
     """
 
@@ -42,7 +42,7 @@ class Reviver:
         core: BrokerCore,
         clock: Clock,
         waiting_bytes_max: int,
-        confirm_later: Callable[[], None],
+        commit_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._core = core
@@ -51,7 +51,7 @@ class Reviver:
         self._pace = Pace(clock, _REST)
         self._waiting_bytes_max = waiting_bytes_max
         self._appended_bytes = self._appended_end = 0
-        self._confirm_later = confirm_later
+        self._confirm_later = commit_later
         self._on_failure = on_failure
         self._changed = asyncio.Event()
         self._wake_at_ms = _NEVER_MS

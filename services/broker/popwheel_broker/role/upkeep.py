@@ -132,7 +132,7 @@ class Upkeep:
             except (OSError, StatusError) as error:
                 _log.error("expired lite topics could not be ended, trying again", error=str(error))
             if core.lite.ended > ended:
-                self._flusher.confirm_later()
+                self._flusher.commit_later()
             rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
 
     def _careful_ms(self) -> int:
@@ -184,4 +184,4 @@ class Upkeep:
             copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
             await self._flusher.durable(core.store.log.end_position)
             core.relocation.rewrite(copied)
-            self._flusher.confirm_later()
+            self._flusher.commit_later()

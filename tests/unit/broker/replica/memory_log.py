@@ -118,7 +118,7 @@ class MemoryLog:
             raise OSError("the device refused")
         self.synced_position = max(self.synced_position, min(target, self.end_position))
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         position = min(position, self.end_position)
         if position <= self.high_watermark:
             return

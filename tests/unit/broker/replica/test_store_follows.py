@@ -39,7 +39,7 @@ async def test_what_cannot_be_folded_later_is_told() -> None:
         return True
 
     slave.files._fold._fold_some = does_not_fit_later  # type: ignore[method-assign]
-    slave.files.confirm(0)
+    slave.files.commit(0)
     async with asyncio.timeout(5.0):
         while not slave.failures:
             await asyncio.sleep(0)
