@@ -157,7 +157,7 @@ class Subject:
         The log's end is none of it: the broker writes down by itself which topics and groups it has heard of.
         """
         core = self.cluster.broker.core
-        state = self.cluster.controller._keeper.state
+        state = self.cluster.controller._state_writer.state
         committed = {
             (progress.group, progress.queue.topic, progress.queue.queue_id): progress.committed
             for progress in core.state.merge_buffer

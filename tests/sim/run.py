@@ -280,7 +280,7 @@ class _Run:
         process = self.world.process
         assert cluster is not None and process is not None
         options = self.world.swarm.options.controller
-        keeper = cluster.controller._keeper
+        state_writer = cluster.controller._state_writer
         topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
         if self._pledges is not None:
             topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
@@ -298,10 +298,10 @@ class _Run:
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
                 return state.create_topic(options, name, types[name], queues)
 
-            await keeper.change(topic)
+            await state_writer.change(topic)
         if self._lite is not None:
             expiration_ms = self._lite.expiration_ms
-            await keeper.change(
+            await state_writer.change(
                 lambda state: state.create_topic(options, lite.TOPIC, TopicType.LITE, lite_expiration_ms=expiration_ms)
             )
             groups[lite.GROUP] = lite.ATTEMPTS_MAX
@@ -310,7 +310,7 @@ class _Run:
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(options, name, attempts, name in FIFO_GROUPS)
 
-            await keeper.change(group)
+            await state_writer.change(group)
 
     async def _create_passing(self) -> bool:
         cluster, options = self.world.cluster, self.world.swarm.options.controller
@@ -318,7 +318,7 @@ class _Run:
             return False
         if TOPIC in cluster.controller.state.topics:
             return True
-        change, kind = cluster.controller._keeper.change, self._passing.kind
+        change, kind = cluster.controller._state_writer.change, self._passing.kind
         return await carried_out(change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
@@ -331,7 +331,7 @@ class _Run:
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
         is_deleted = await carried_out(
-            controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
+            controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
         )
         if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
             self._heard_deletion = process
@@ -343,14 +343,14 @@ class _Run:
             return False
         if name in cluster.controller.state.groups:
             return True
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: state.create_group(options, name, passing_group.ATTEMPTS_MAX)))
 
     async def _pause_group(self, paused: bool) -> bool:
         cluster = self.world.cluster
         if cluster is None or not self.world.serving or passing_group.GROUP not in cluster.controller.state.groups:
             return False
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: pause_group(state, passing_group.GROUP, int(paused))))
 
     async def _delete_group(self) -> bool:
@@ -361,7 +361,9 @@ class _Run:
             return True
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        return await carried_out(controller._keeper.change(lambda state: state.delete_group(name, now_ms, REST_MS)))
+        return await carried_out(
+            controller._state_writer.change(lambda state: state.delete_group(name, now_ms, REST_MS))
+        )
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""

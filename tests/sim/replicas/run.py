@@ -332,7 +332,7 @@ class _Run:
         if TOPIC in leader.state.topics:
             return True
         kind = self._passing.kind
-        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
+        return await carried_out(leader._state_writer.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
         leader = self.world.leader
@@ -341,7 +341,7 @@ class _Run:
         if TOPIC not in leader.state.topics:
             return True
         now_ms = leader._clock.wall_ms()
-        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
+        return await carried_out(leader._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
 
     def _passing_is_known(self) -> bool:
         """Whether all proxies know of the topic as it is now."""

@@ -223,7 +223,7 @@ class GroupWorld:
         """Have the controller that leads change the cluster."""
         leader = self.leader
         assert leader is not None
-        await leader._keeper.change(decide)
+        await leader._state_writer.change(decide)
 
     def _written(self, name: str, old: Document | None, new: Document) -> None:
         if name == group_document_name(GROUP):

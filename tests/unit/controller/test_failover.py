@@ -422,7 +422,7 @@ async def test_impossible_reports_are_refused(here: Scene) -> None:
         assert isinstance(replica.refusal, StatusError)
         assert replica.refusal.code == Code.BAD_REQUEST
         replica.cut()
-    assert isinstance(here.app._keeper, StateWriter)
+    assert isinstance(here.app._state_writer, StateWriter)
     assert here.app.state.brokers == {}
 
 

@@ -56,11 +56,11 @@ async def declare(api: MemoryApi, name: str, kind: ResourceKind = TOPICS, **spec
 
 async def make_topic(app: ControllerApp, name: str, topic_type: str = "NORMAL") -> None:
     kind = TopicType.Value(topic_type)
-    await app._keeper.change(lambda state: state.create_topic(app._options, name, kind))
+    await app._state_writer.change(lambda state: state.create_topic(app._options, name, kind))
 
 
 async def delete_topic(app: ControllerApp, name: str) -> None:
-    await app._keeper.change(lambda state: state.delete_topic(name))
+    await app._state_writer.change(lambda state: state.delete_topic(name))
 
 
 def ready(api: MemoryApi, name: str, kind: ResourceKind = TOPICS) -> tuple[str, str]:
@@ -416,7 +416,7 @@ async def test_what_is_written_is_as_the_definitions_have_it(tmp_path: Path, api
         await declare(api, "no", topicName="rmq_sys_x")
         await make_topic(app, "Clicks")
         await declare(api, "billing", CONSUMER_GROUPS)
-        await app._keeper.change(lambda state: state.create_group(app._options, "Readers", fifo=True))
+        await app._state_writer.change(lambda state: state.create_group(app._options, "Readers", fifo=True))
         await until(lambda: len(there(api)) == 3 and len(there(api, CONSUMER_GROUPS)) == 2)
         await quiet(api)
     for kind, count in ((TOPICS, 3), (CONSUMER_GROUPS, 2)):

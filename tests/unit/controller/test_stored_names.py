@@ -83,10 +83,10 @@ async def test_documents_of_broker_groups_that_can_not_be_are_left_as_they_are()
     for name in ("b0", "b" * 120, "b%1", "../b"):
         state = GroupState(name, 1, 1, 0, frozenset({0}), {0: ReplicaRecord(0, "a:1", b"i")})
         await store.write(group_document_name(name), group_document(state), None)
-    keeper = GroupWriter(store, 10, lambda: None)
+    group_writer = GroupWriter(store, 10, lambda: None)
     with capture_logs() as logs:
-        await keeper.load()
-    assert list(keeper.states) == ["b0"]
+        await group_writer.load()
+    assert list(group_writer.states) == ["b0"]
     assert [entry["count"] for entry in logs if entry["log_level"] == "warning"] == [3]
-    await keeper.poll_store(await store.versions())
-    assert list(keeper.states) == ["b0"]
+    await group_writer.poll_store(await store.versions())
+    assert list(group_writer.states) == ["b0"]

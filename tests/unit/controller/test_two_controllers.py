@@ -289,7 +289,7 @@ async def test_what_a_late_read_gives_is_not_led_with(tmp_path: Path) -> None:
     store = MemoryStore()
     async with pair(tmp_path, store) as both:
         await make_topic(both.channels[0], "gone")
-        await both.apps[0]._keeper.change(lambda state: state.delete_topic("gone"))
+        await both.apps[0]._state_writer.change(lambda state: state.delete_topic("gone"))
         store.late_reads = 2
         await both.apps[0].stop()
         await until(lambda: both.leading() == [1])

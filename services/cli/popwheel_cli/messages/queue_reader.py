@@ -198,9 +198,9 @@ class Tail:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(self._follow_queues())
+                following = group.create_task(self._follow_queues())
                 await self._enough.wait()
-                keeper.cancel()
+                following.cancel()
         except ExceptionGroup as errors:
             raise _first(errors) from None
 

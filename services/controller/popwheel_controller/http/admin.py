@@ -162,7 +162,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 def admin_router(
     options: ControllerOptions,
-    keeper: StateWriter,
+    state_writer: StateWriter,
     inquiry: Inquiry,
     clock: Clock,
     check_leads: Callable[[], None],
@@ -172,7 +172,7 @@ def admin_router(
 
     Args:
         options: limits and defaults for what is made.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         inquiry: asks brokers what is deleted.
         clock: when a name was deleted.
         check_leads: raises StatusError while another controller is to be asked.
@@ -187,7 +187,7 @@ def admin_router(
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
         """Show the name, id and version of the cluster, its number of topics and groups, and its broker groups."""
-        state = keeper.state
+        state = state_writer.state
         return Cluster(
             name=state.name,
             id=state.id,
@@ -203,7 +203,7 @@ def admin_router(
     @router.get("/topics", tags=["topics"])
     async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
         """List topics with their settings, by name."""
-        topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
+        topics, total, more = page_of(state_writer.state.topics, prefix, after, limit)
         return Topics(
             topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
         )
@@ -215,29 +215,29 @@ def admin_router(
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_topic(update.topics[0])
 
     @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
     async def describe_topic(name: TopicName) -> Topic:
         """Show the settings of a topic."""
-        return shown_topic(keeper.state.topic(name))
+        return shown_topic(state_writer.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
     async def delete_topic(change_record: RecordedChange, dry_run: DryRun, name: TopicName) -> Deleted:
         """Delete a topic with all its messages, and return what went with it."""
-        change_record.before = shown_topic(keeper.state.topic(name)).model_dump()
+        change_record.before = shown_topic(state_writer.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     @router.get("/groups", tags=["groups"])
     async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
         """List consumer groups with their settings, by name."""
-        groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
+        groups, total, more = page_of(state_writer.state.groups, prefix, after, limit)
         return Groups(
             groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
         )
@@ -251,23 +251,23 @@ def admin_router(
             exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
             return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms, exponential)
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_group(update.groups[0])
 
     @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
     async def describe_group(name: GroupName) -> Group:
         """Show the settings of a consumer group."""
-        return shown_group(keeper.state.group(name))
+        return shown_group(state_writer.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
     async def delete_group(change_record: RecordedChange, dry_run: DryRun, name: GroupName) -> Deleted:
         """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
-        change_record.before = shown_group(keeper.state.group(name)).model_dump()
+        change_record.before = shown_group(state_writer.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_group(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_group(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     return router

@@ -81,13 +81,13 @@ class Definitions:
 
     Args:
         options: limits and defaults.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         checks: asks the brokers.
     """
 
-    def __init__(self, options: ControllerOptions, keeper: StateWriter, checks: UseChecks) -> None:
+    def __init__(self, options: ControllerOptions, state_writer: StateWriter, checks: UseChecks) -> None:
         self._options = options
-        self._keeper = keeper
+        self._state_writer = state_writer
         self._checks = checks
 
     async def preview(self, definitions: Sequence[Definition]) -> list[Defined]:
@@ -97,7 +97,7 @@ class Definitions:
             StatusError: BAD_REQUEST, they are too many, or one name is defined twice.
         """
         _check(definitions)
-        state, found = self._keeper.state, []
+        state, found = self._state_writer.state, []
         updates: dict[int, tuple[ClusterState, ClusterUpdate]] = {}
         for number, definition in enumerate(definitions):
             before = _there(state, definition)
@@ -139,7 +139,7 @@ class Definitions:
                 "changed)",
             )
         wanted = [number for number, each in enumerate(found) if each.before != each.after]
-        updates = await self._keeper.change_all([self._decision(found[number].definition) for number in wanted])
+        updates = await self._state_writer.change_all([self._decision(found[number].definition) for number in wanted])
         for number, update in zip(wanted, updates, strict=True):
             if update is not None:
                 after = update.topics[0] if update.topics else update.groups[0]

@@ -46,18 +46,18 @@ class Inquiry:
     """Client of the brokers.
 
     Args:
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         broker_channels: opens a channel to a broker; one per call, as calls are rare.
     """
 
-    def __init__(self, keeper: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
-        self._keeper = keeper
+    def __init__(self, state_writer: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        self._state_writer = state_writer
         self._broker_channels = broker_channels
 
     @property
     def state(self) -> ClusterState:
         """Current state of the cluster."""
-        return self._keeper.state
+        return self._state_writer.state
 
     async def of(self, name: str, method: Method[Request, Response], request: Request) -> Response:
         """Ask one broker.
@@ -113,14 +113,14 @@ class Inquiry:
 
     def lasting(self) -> "LastingInquiry":
         """Return a client for repeated calls."""
-        return LastingInquiry(self._keeper, self._broker_channels)
+        return LastingInquiry(self._state_writer, self._broker_channels)
 
 
 class LastingInquiry(Inquiry):
     """Client for repeated calls: the channel to a broker stays open until `close`."""
 
-    def __init__(self, keeper: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
-        super().__init__(keeper, broker_channels)
+    def __init__(self, state_writer: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        super().__init__(state_writer, broker_channels)
         self._by_broker: dict[str, tuple[str, Channel]] = {}
         """Address and channel by broker name."""
 

@@ -20,26 +20,26 @@ _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist."
 Pause = Callable[[ClusterState, str, int], ClusterUpdate | None]
 
 
-def pause_router(keeper: StateWriter, clock: Clock) -> APIRouter:
+def pause_router(state_writer: StateWriter, clock: Clock) -> APIRouter:
     """Return the routes.
 
     Args:
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         clock: of the pauses.
     """
     router = APIRouter()
 
     async def set_topic(change_record: RecordedChange, name: str, paused_ms: int, dry_run: bool) -> Topic:
-        change_record.before = shown_topic(keeper.state.topic(name)).model_dump()
+        change_record.before = shown_topic(state_writer.state.topic(name)).model_dump()
         if not dry_run:
-            await keeper.change(lambda state: pause_topic(state, name, paused_ms))
-        return shown_topic(keeper.state.topic(name))
+            await state_writer.change(lambda state: pause_topic(state, name, paused_ms))
+        return shown_topic(state_writer.state.topic(name))
 
     async def set_group(change_record: RecordedChange, name: str, paused_ms: int, dry_run: bool) -> Group:
-        change_record.before = shown_group(keeper.state.group(name)).model_dump()
+        change_record.before = shown_group(state_writer.state.group(name)).model_dump()
         if not dry_run:
-            await keeper.change(lambda state: pause_group(state, name, paused_ms))
-        return shown_group(keeper.state.group(name))
+            await state_writer.change(lambda state: pause_group(state, name, paused_ms))
+        return shown_group(state_writer.state.group(name))
 
     @router.post("/topics/{name}/pause", tags=["topics"], responses=_NOT_FOUND)
     async def pause_this_topic(change_record: RecordedChange, dry_run: DryRun, name: TopicName) -> Topic:

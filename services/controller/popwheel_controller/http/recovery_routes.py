@@ -63,12 +63,12 @@ class Recovery(BaseModel):
     findings_total: int = Field(description="Number of all findings.")
 
 
-def recovery_router(options: ControllerOptions, keeper: StateWriter, inquiry: Inquiry) -> APIRouter:
+def recovery_router(options: ControllerOptions, state_writer: StateWriter, inquiry: Inquiry) -> APIRouter:
     """Return the route.
 
     Args:
         options: defaults and limits of topics and groups.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         inquiry: asks the brokers.
     """
     router = APIRouter(prefix="/cluster", tags=["cluster"])
@@ -82,11 +82,11 @@ def recovery_router(options: ControllerOptions, keeper: StateWriter, inquiry: In
         """
         async with turn:  # each call has all names of all brokers in memory
             brokers = await _known_by_all(inquiry)
-            state = keeper.state
+            state = state_writer.state
             # It takes a second with 100,000 names; the state is immutable meanwhile.
             plan = await asyncio.to_thread(plan_recovery, state, options, brokers, adopt=wish.adopt)
             if not dry_run:
-                await keeper.change(plan.decide)
+                await state_writer.change(plan.decide)
         back = Recovery(
             brokers=sorted(brokers),
             topics=[shown_topic(each) for each in plan.topics[:_SHOWN_MAX]],

@@ -40,17 +40,17 @@ class ClusterStatus(BaseModel):
     broker_groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
 
-def shared_status(keeper: StateWriter, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
+def shared_status(state_writer: StateWriter, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
     """Return the status of all processes; concurrent requests share one round of readiness checks.
 
     Args:
-        keeper: knows the cluster.
+        state_writer: knows the cluster.
         processes: list of the processes.
         views: of broker groups.
     """
 
     async def read() -> ClusterStatus:
-        state = keeper.state
+        state = state_writer.state
         members = processes.members(views.registrations())
         reasons = await _reasons(members)
         return ClusterStatus(

@@ -105,7 +105,7 @@ class Reconciler(Generic[Named]):
             that has the label of another cluster is left alone.
         kind: topics or consumer groups.
         api: the API server.
-        keeper: holds and changes topics and groups.
+        state_writer: holds and changes topics and groups.
         metrics: of this.
         refusal: asks the brokers why a change of a cluster can't be made now; None if it can.
     """
@@ -115,7 +115,7 @@ class Reconciler(Generic[Named]):
         context: ControllerContext,
         kind: DeclaredKind[Named],
         api: KubernetesApi,
-        keeper: StateWriter,
+        state_writer: StateWriter,
         metrics: DeclarationMetrics,
         refusal: Callable[[ClusterState, ClusterUpdate], Awaitable[StatusError | None]],
     ) -> None:
@@ -125,7 +125,7 @@ class Reconciler(Generic[Named]):
         self._api = api
         self._options = options = context.options
         self._label = cluster_label(options.cluster_name)
-        self._keeper = keeper
+        self._state_writer = state_writer
         self._clock = context.clock
         self._metrics = metrics
         self._check_leads = context.check_leads
@@ -193,7 +193,7 @@ class Reconciler(Generic[Named]):
 
     def _step(self, declaration: Declaration, owned: Mapping[str, Declaration]) -> Step | None:
         owner = owned.get(declaration.name)
-        return next_step(self._kind, self._keeper.state, self._options, declaration, owner, self._clock.wall_ms())
+        return next_step(self._kind, self._state_writer.state, self._options, declaration, owner, self._clock.wall_ms())
 
     async def _reconcile(self, resource: str, owned: Mapping[str, Declaration]) -> None:
         """Reconcile a resource step by step, until nothing is to be done."""
@@ -230,7 +230,7 @@ class Reconciler(Generic[Named]):
             return True
         self._check_leads()
         now_ms = self._clock.wall_ms()
-        state = self._keeper.state
+        state = self._state_writer.state
         was_there = declaration.name in self._kind.all_of(state)
         update = change_of(self._kind, state, self._options, declaration, step, now_ms)
         error = None if update is None else await self._refusal(state, update)
@@ -240,7 +240,7 @@ class Reconciler(Generic[Named]):
                 self._wrote()
                 await self._watch.patch(resource, refused.change, status=refused.status)
             return False
-        update = await self._keeper.change(
+        update = await self._state_writer.change(
             lambda state: change_of(self._kind, state, self._options, declaration, step, now_ms)
         )
         if update is not None:
@@ -275,7 +275,7 @@ class Reconciler(Generic[Named]):
         if room <= 0 or self._watch.left_out:
             return []
         known = {each.name for each in declarations}
-        found = self._kind.all_of(self._keeper.state)
+        found = self._kind.all_of(self._state_writer.state)
         missing = (name for name in found if name not in known and self._kind.is_name(name))
         return [found[name] for name in islice(missing, min(room, _A_ROUND))]
 
