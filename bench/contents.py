@@ -39,7 +39,7 @@ async def hold(address: str, topic: str, groups: Sequence[str], count: int) -> N
         address: of the server.
         topic: it exists.
         groups: they exist; each receives all that is sent to the topic.
-        count: messages that are held at the end, by all groups together.
+        count: messages that are in flight at the end, by all groups together.
     """
     producers = await connect_all(address, CONNECTIONS, topic)
     try:

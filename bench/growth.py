@@ -24,7 +24,7 @@ TIMERS = 10_000_000
 
 _HOLDERS = 10
 """Groups that hold; each holds its share of the messages of one topic."""
-_HELD = "growth-held"
+_OPEN = "growth-open"
 _SETTINGS = (
     "controller.topics_max=200000",
     "broker.pop.open_messages_max=20000000",
@@ -58,9 +58,9 @@ async def with_open_deliveries(server: OwnServer, part: float) -> None:
     await server.start()
     groups = [f"growth-{number}" for number in range(_HOLDERS)]
     async with _admin(server) as http:
-        await contents.define(http, "topics", [{"name": _HELD, "type": "NORMAL"}])
+        await contents.define(http, "topics", [{"name": _OPEN, "type": "NORMAL"}])
         await contents.define(http, "groups", [{"name": group} for group in groups])
-    await contents.hold(server.address, _HELD, groups, of(OPEN, part, _HOLDERS))
+    await contents.hold(server.address, _OPEN, groups, of(OPEN, part, _HOLDERS))
 
 
 async def with_timers(server: OwnServer, part: float) -> None:
@@ -127,14 +127,14 @@ async def grown(send: Case, server: Server, scale: Scale) -> Figures:
     figures = await send(own, scale)
     async with _admin(own) as http:
         text = (await http.get("/metrics")).text
-    told = {name: float(value) for name, value in _SAMPLE.findall(text)}
+    shown = {name: float(value) for name, value in _SAMPLE.findall(text)}
     return {
         **figures,
         "anonymous_mib": process.anonymous_mib(own.pids),
-        "turn_max_ms": told["popwheel_loop_turn_max_seconds"] * 1000,
-        "topics": told["popwheel_controller_topics"],
-        "open": told["popwheel_pop_open_messages"],
-        "timers": told["popwheel_timers_pending"],
+        "turn_max_ms": shown["popwheel_loop_turn_max_seconds"] * 1000,
+        "topics": shown["popwheel_controller_topics"],
+        "open": shown["popwheel_pop_open_messages"],
+        "timers": shown["popwheel_timers_pending"],
     }
 
 

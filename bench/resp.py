@@ -10,7 +10,7 @@ from bench.connection import ConnectionFailedError
 
 Reply = bytes | int | None | list["Reply"]
 Done = Callable[[list[Reply], str], None]
-"""Told the replies to what was asked for, and what went wrong."""
+"""Takes the replies to a request, and the error if it failed."""
 
 _END = b"\r\n"
 _CONNECTED_IN_S = 10.0
@@ -142,7 +142,7 @@ class RespConnection(asyncio.Protocol):
         return await answer
 
     def close(self) -> None:
-        """Close it at once; calls under way are told nothing."""
+        """Close it at once; calls in flight get no reply."""
         self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()

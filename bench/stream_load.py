@@ -142,7 +142,7 @@ class Pollers:
         connections: one for each.
         stream: what they read.
         group: for whom.
-        on_body: told of each message's body as soon as it is read.
+        on_body: called with each message's body as soon as it is read.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ async def test_a_cluster_goes_on_while_its_controller_is_away(cluster: Cluster) 
         cluster.stop(name)
 
 
-async def test_an_operator_sees_and_takes_back_delayed_messages(cluster: Cluster) -> None:
+async def test_an_operator_sees_and_recalls_delayed_messages(cluster: Cluster) -> None:
     await cluster.until_ready("controller", "broker", "proxy")
     assert cluster.admin("topic", "create", "Later", "--type", "DELAY").returncode == 0
 

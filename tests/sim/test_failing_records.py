@@ -31,7 +31,7 @@ def test_it_notices_a_retry_that_gives_nothing_back(monkeypatch: pytest.MonkeyPa
     assert numbers & {"P1", "T3", "S6"}
 
 
-def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notices_a_message_that_stays_where_it_was_quarantined_from(monkeypatch: pytest.MonkeyPatch) -> None:
     def close_nothing(revive_topic: str, delivery_id: int, bits: int) -> Record:
         return replace(close_record(revive_topic, delivery_id, bits), kind=RecordKind.COPY)
 

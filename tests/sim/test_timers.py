@@ -16,7 +16,7 @@ FAR_MS = 7000
 
 
 @pytest.mark.parametrize(("asked_s", "numbers"), [(1.0, ["T4"]), (3.0, []), (5.0, ["T4"])])
-def test_a_message_may_be_missing_only_while_it_is_set_aside(asked_s: float, numbers: list[str]) -> None:
+def test_a_message_may_be_missing_only_while_it_is_quarantined(asked_s: float, numbers: list[str]) -> None:
     world = TimerWorld()
     world.send(MARK, FAR_MS)
     with Poison(["firing"]).spread():

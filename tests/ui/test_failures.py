@@ -85,7 +85,7 @@ def test_a_process_dies(browser: Browser, several: Populated, name: str, role: s
 
 
 @LONG
-def test_a_drill_kills_a_master_and_the_page_tells_the_film(browser: Browser, several: Populated) -> None:
+def test_a_drill_kills_a_master_and_the_page_reports_the_film(browser: Browser, several: Populated) -> None:
     (before,) = [each for each in ask(several.url, "/brokers")["groups"] if each["name"] == "broker-1"]
     with watched(browser, several.url, viewport=WIDE) as tab:
         tab.go("/replicas?wait=1&at=broker-1&do=drill")

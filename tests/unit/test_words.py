@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.unit.source import ROOT
 
-FOLDERS = ("services", "spark", "proto", "docs", "helm", "README.md", "CONTRIBUTING.md")
+FOLDERS = ("services", "spark", "tools", "bench", "proto", "docs", "helm", "README.md", "CONTRIBUTING.md")
 ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".html"}
 OUTSIDE = (
     "services/common/popwheel_common/pb",

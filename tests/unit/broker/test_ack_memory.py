@@ -29,7 +29,7 @@ def test_what_another_call_has_done_is_not_taken_for_this_one() -> None:
     assert all(memory.has(8, offset, 0) for offset in (3, 5, 9)), "of who does not say it nothing is known"
 
 
-def test_the_call_may_be_told_later() -> None:
+def test_the_call_may_be_reported_later() -> None:
     memory = AckMemory()
     given = delivery(8, 3, 5)
     memory.record(given, 0b01, 71)

@@ -32,7 +32,7 @@ def started_alone() -> tuple[World, str]:
         lambda w, handle: w.core.acks.dead_letter("g", "t", handle),
     ],
 )
-def test_nothing_is_given_out_or_refused_for_good_before_the_key_is_known(ask: Callable[[World, str], object]) -> None:
+def test_nothing_is_delivered_or_refused_for_good_before_the_key_is_known(ask: Callable[[World, str], object]) -> None:
     w, handle = started_alone()
     end = w.core.store.log.end_position
     with pytest.raises(StatusError) as refused:

@@ -31,7 +31,7 @@ async def pair(world: GroupWorld) -> tuple[Member, Member]:
     return master, world.members[1]
 
 
-async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
+async def test_a_slave_has_what_its_master_reports_also_after_a_crash() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         await world.put(b"a", b"b", b"c")
@@ -104,7 +104,7 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
         assert len(await world.pop()) == 6
 
 
-async def test_only_the_master_of_an_epoch_tells_and_only_slaves_store() -> None:
+async def test_only_the_master_of_an_epoch_reports_and_only_slaves_store() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         checkpoint = await fetch(master, 1)
@@ -255,7 +255,7 @@ async def test_a_checkpoint_of_a_topic_that_holds_less_here_moves_no_further_tha
         assert set(await world.pop()) == {b"c"}
 
 
-async def test_the_age_is_that_of_what_is_held() -> None:
+async def test_the_age_is_that_of_what_is_in_flight() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         assert slave.alive.checkpoints.age_s is None

@@ -90,7 +90,7 @@ def test_a_pop_that_nobody_waits_for_any_more_gives_nothing_out() -> None:
     serve(work)
 
 
-def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_gives_out_something() -> None:
+def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_delivers_something() -> None:
     async def work(broker: Broker) -> None:
         for number in range(-2, 4):
             await broker.put(b"%d" % number, queue_id=number % 2)
@@ -220,7 +220,7 @@ def test_retention() -> None:
     serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
 
 
-def test_what_waits_is_told_without_a_read_when_retention_has_moved_on() -> None:
+def test_what_waits_is_notified_without_a_read_when_retention_has_moved_on() -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 200, bytes(1000))
         broker.clock.advance(3 * 3600 * 1000)

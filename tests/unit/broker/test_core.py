@@ -34,7 +34,7 @@ def test_a_message_comes_again_with_its_attempts_and_ends_as_a_dead_letter() -> 
     assert dead.system_properties.dead_letter_queue.topic == "t"
 
 
-def test_a_new_group_begins_with_the_first_message_that_is_held() -> None:
+def test_a_new_group_begins_with_the_first_message_that_is_stored() -> None:
     world = world_of()
     world.put("t", b"1")
     world.add_group("late")
@@ -228,7 +228,7 @@ def test_a_group_backs_off_by_its_policy_and_counts_attempts() -> None:
         world.flush()
 
 
-def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:
+def test_what_is_acknowledged_again_of_unknown_outcome_is_well_only_if_it_was_acknowledged() -> None:
     world = world_of()
     for number in range(6):
         world.put("t", b"%d" % number)
@@ -433,7 +433,7 @@ def test_a_retried_message_comes_though_the_filter_has_changed() -> None:
     assert world.bodies(world.pop("g", "t", expression="b")) == [b"a"]
 
 
-def test_ids_are_never_given_out_twice_though_their_records_were_lost() -> None:
+def test_ids_are_never_delivered_twice_though_their_records_were_lost() -> None:
     """A handle of a lost pop must not be good for a pop after the restart (P7)."""
     for seed in range(20):
         world = world_of(seed)

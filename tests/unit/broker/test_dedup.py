@@ -183,14 +183,14 @@ async def saved_store() -> tuple[MessageStore, MemoryDisk]:
 
 
 @pytest.mark.parametrize("bit", range(64))
-async def test_a_rotten_entry_is_told_of_wherever_it_leads(bit: int) -> None:
+async def test_a_rotten_entry_is_reported_of_wherever_it_leads(bit: int) -> None:
     store, disk = await saved_store()
     rot_entry(disk, store.queues[TOPIC, 0].read(3, 1)[0], bit)
     with pytest.raises(CorruptDataError):
         finder_of(store, ManualClock()).find(run_of(1, again=True))
 
 
-async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -> None:
+async def test_an_entry_that_leads_to_the_record_of_another_queue_is_notified_of() -> None:
     store, disk = await saved_store()
     entry, of_other = (store.queues[topic, 0].read(3, 1)[0] for topic in (TOPIC, "other"))
     replace_entry(disk, entry, of_other)

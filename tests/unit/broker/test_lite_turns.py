@@ -279,7 +279,7 @@ async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
     assert answer.total == 4_999
 
 
-async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
+async def test_a_proxy_is_notified_of_many_ends_some_at_a_time() -> None:
     async with running() as broker:
         stream = broker.channel.open(methods.NOTIFY)
         await stream.send([pb.NotifyInterest(id=1, topic="t", group="g")])
@@ -298,7 +298,7 @@ async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
         await stream.end()
 
 
-async def test_a_topic_that_is_being_taken_back_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_being_revoked_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Put carries the sends of many topics: the others' go on."""
     monkeypatch.setattr(cluster_changes, "_AT_ONCE_MAX", 2)
     async with running() as broker:

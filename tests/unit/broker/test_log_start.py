@@ -124,7 +124,7 @@ async def test_a_log_that_has_lost_its_end_is_refused_with_nothing_changed() -> 
         assert member.disk.files() == before
 
 
-async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_tell_it_all() -> None:
+async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_report_it_all() -> None:
     async with group_of(1, **OPTIONS) as world:
         member = await world.lead(0)
         await fill(world)

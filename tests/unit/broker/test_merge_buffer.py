@@ -213,7 +213,7 @@ def test_no_group_takes_all_progress_there_may_be() -> None:
     assert buffer.has_room(buffer.of("fourth", queues[0])) is True
 
 
-def test_what_changes_is_told_once_with_its_last_value() -> None:
+def test_what_changes_is_reported_once_with_its_last_value() -> None:
     buffer = MergeBuffer(10_000, 100, 1000)
     one, other = queue_of(topic="t"), queue_of(topic="u")
     buffer.restore("g", one, 3, 4)

@@ -66,7 +66,7 @@ def test_only_what_was_stored_meanwhile_is_looked_at() -> None:
     assert found(world, b"later".hex(), until_ms=between_ms) == []
 
 
-def test_the_groups_that_have_it_are_told() -> None:
+def test_the_groups_that_have_it_are_reported() -> None:
     world = world_of()
     for group in ("h", "i", "unread"):
         world.add_group(group, 3)

@@ -49,7 +49,7 @@ FIFO = Topic(name="a", type=TopicType.FIFO, queues=4, message_group_queues=2, id
 SLOW = Group(name="slow", max_attempts=9, fifo=True, backoff_ms=[5, 7], paused_ms=11, id=3)
 
 
-async def test_ids_settings_and_queues_are_told_page_by_page() -> None:
+async def test_ids_settings_and_queues_are_reported_page_by_page() -> None:
     async with running() as broker:
         await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
         await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
@@ -122,7 +122,7 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
         assert [list(each.ids) for each in found.names] == [[2], [1]]
 
 
-async def test_settings_of_before_are_told_of_what_was_made_again_since() -> None:
+async def test_settings_of_before_are_notified_of_what_was_made_again_since() -> None:
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
         await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
@@ -169,7 +169,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     assert names.topic_settings.known == {each.name: written_settings(each) for each in topics}
 
 
-def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_told_anew() -> None:
+def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_reported_anew() -> None:
     """A master before had heard of other settings, and the controllers were set back since."""
     view = ClusterView()
     names = TopicRegistry(view)

@@ -350,7 +350,7 @@ def test_what_is_kept_of_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert (len(receives), receives.shared) == (2, 4)
 
 
-def test_so_many_receives_of_one_delivery_are_told_apart_and_no_more() -> None:
+def test_that_many_receives_of_one_delivery_are_distinguished_and_no_more() -> None:
     world = ordered_world()
     put(world, "a1")
     for receive in range(1, 20):
@@ -362,7 +362,7 @@ def test_so_many_receives_of_one_delivery_are_told_apart_and_no_more() -> None:
     assert names_of(pop(world)) == ["a1"]
 
 
-def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
+def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_blocked() -> None:
     world = ordered_world()
     told: list[int] = []
     subscriber = Subscriber(lambda: told.append(1))
@@ -381,7 +381,7 @@ def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
     assert subscriber.take() == ([(7, 1)], [])
 
 
-def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself() -> None:
+def test_past_the_limit_of_blocked_messages_the_queue_waits_and_goes_on_by_itself() -> None:
     options = BrokerOptions(log=LogOptions(segment_bytes=1 << 20), pop=PopOptions(held_messages_max=64))
     world = ordered_world(options)
     subscriber = Subscriber(lambda: None)
@@ -425,7 +425,7 @@ def test_everything_is_delivered_in_order_through_a_small_limit() -> None:
     assert len(world.core.state.table) == 0
 
 
-def test_an_offset_set_by_hand_drops_what_is_held_before_it() -> None:
+def test_an_offset_set_by_hand_drops_what_is_blocked_before_it() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "a3", "a4")
     (first,) = pop(world)
@@ -434,7 +434,7 @@ def test_an_offset_set_by_hand_drops_what_is_held_before_it() -> None:
     assert names_of(pop(world)) == ["a4"]
 
 
-def test_a_deleted_topic_leaves_nothing_held() -> None:
+def test_a_deleted_topic_leaves_nothing_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "b1", "b2")
     first = pop(world, 1)
@@ -451,7 +451,7 @@ def test_a_deleted_topic_leaves_nothing_held() -> None:
     assert len(world.core.state.table.message_group_queues) == 1
 
 
-def test_a_deleted_group_leaves_nothing_held() -> None:
+def test_a_deleted_group_leaves_nothing_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2")
     pop(world)
@@ -462,7 +462,7 @@ def test_a_deleted_group_leaves_nothing_held() -> None:
     assert names_of(pop(world)) == ["a1"]
 
 
-def test_what_is_held_outlives_its_segment() -> None:
+def test_what_is_blocked_outlives_its_segment() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "b1")
     first = pop(world)
@@ -485,7 +485,7 @@ def test_what_is_held_outlives_its_segment() -> None:
     assert names_of(first) == ["a1", "b1"]
 
 
-def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
+def test_lists_of_what_is_delivered_do_not_show_what_is_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "a3")
     pop(world)
@@ -500,7 +500,7 @@ def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     assert core.lag.ready()["g", "t"] == 2
 
 
-def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:
+def test_a_group_that_consumes_in_no_order_is_not_delayed() -> None:
     world = ordered_world()
     world.add_group("h")
     put(world, "a1", "a2")

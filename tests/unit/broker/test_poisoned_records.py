@@ -70,7 +70,7 @@ async def test_a_reader_goes_on_behind_what_fails_and_it_is_noted_once(error: ty
         assert await broker.pull(0) == ([b"a", MARK, b"b"], 3)
 
 
-async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_wait_to_be_dropped() -> None:
+async def test_what_is_quarantined_of_a_deleted_topic_is_not_shown_though_others_wait_to_be_dropped() -> None:
     async with running() as broker:
         await broker.put(MARK)
         with Poison(["reading"]).spread():

@@ -52,7 +52,7 @@ def test_a_clock_that_goes_faster_is_ahead_only_by_what_it_gained_since_the_late
     assert pop_clock.now_ms() == 990_000
 
 
-def test_what_was_read_from_the_log_does_not_take_back_what_an_earlier_process_saw() -> None:
+def test_what_was_read_from_the_log_does_not_revoke_what_an_earlier_process_saw() -> None:
     clock = ManualClock(5_000_000)
     clock.up_ms = 70_000
     pop_clock = PopClock(clock)

@@ -76,7 +76,7 @@ def test_what_comes_again_keeps_its_level() -> None:
     assert pop(world) == ["0a", "0b"]
 
 
-def test_it_dies_at_the_limit_and_is_given_back_to_its_level() -> None:
+def test_it_dies_at_the_limit_and_is_released_to_its_level() -> None:
     world = world_with(max_attempts=2)
     put(world, "0a", "7a")
     for attempt in (1, 2):
@@ -260,7 +260,7 @@ def test_a_damaged_level_stands_still_and_the_others_go_on() -> None:
     assert [queue.queue_id for queue in world.core.pops.damaged] == [2]
 
 
-def test_a_broker_that_has_not_heard_of_the_topic_takes_the_proxys_word() -> None:
+def test_a_broker_that_has_not_learned_of_the_topic_takes_the_proxys_word() -> None:
     world = World(0, BrokerOptions(log=LOG))
     world.add_group("g")
     put(world, "0a", "2a", "1a")

@@ -88,7 +88,7 @@ def test_a_lite_topic_that_a_client_reads_counts_before_it_is_polled() -> None:
     assert lag_of(world, 'rocketmq_consumer_lag_messages{consumer_group="g",topic="lite"}') == 2
 
 
-def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
+def test_a_poll_counts_as_soon_as_the_broker_learns_of_its_names() -> None:
     """A proxy notifies all brokers of what is polled for, maybe before the controller reports that it is there."""
     world = world_of()
     for topic, group in (("t", "late"), ("later", "g"), ("later", "late"), ("never", "g")):
@@ -102,7 +102,7 @@ def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
     }
 
 
-def test_names_that_nobody_hears_of_are_kept_within_a_limit_and_keep_nobody_out() -> None:
+def test_names_that_nobody_learns_of_are_kept_within_a_limit_and_keep_nobody_out() -> None:
     world = world_of()
     for number in range(2000):
         world.core.cluster_changes.record_reader("g", f"never{number}")
@@ -169,7 +169,7 @@ def test_only_what_is_read_is_a_row_of_a_checkpoint() -> None:
     assert world.core.topic_registry.readers.topics_of("g") == []
 
 
-async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
+async def test_a_proxy_reports_a_broker_that_none_of_the_polls_comes_to() -> None:
     async with running() as broker:
         await broker.put(b"x")
         stream = broker.channel.open(methods.NOTIFY)
@@ -195,7 +195,7 @@ def test_a_full_disk_refuses_no_poll_and_the_next_one_is_written_down() -> None:
     assert not world.core.cluster_changes.record_reader("g", "t"), "once is enough"
 
 
-def test_there_are_so_many_pairs_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_that_many_pairs_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers_module, "READERS_MAX", 1)
     world = world_of()
     world.add_topic("u")

@@ -258,7 +258,7 @@ def test_dead_letters_pass_over_it() -> None:
     assert world.core.dead_letters.first_offset("g", letters) == 3
 
 
-def test_it_was_given_out_before() -> None:
+def test_it_was_delivered_before() -> None:
     world = world_of()
     for number in range(3):
         world.put("t", b"%d" % number)

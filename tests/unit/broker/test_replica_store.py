@@ -40,7 +40,7 @@ async def test_what_a_save_that_was_given_up_has_written_is_on_the_device(seed: 
     assert not store.failures
 
 
-async def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
+async def test_a_failed_sync_is_notified_though_its_waiter_has_gone() -> None:
     data, positions, _ = await log_of_a_master()
     for work in ("sync", "save", "mend"):
         store = Store()
@@ -308,7 +308,7 @@ async def test_what_is_folded_late_is_read_in_a_thread(way: str) -> None:
     assert not store.failures
 
 
-async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> None:
+async def test_damage_that_is_met_later_is_notified_to_the_next_who_confirms() -> None:
     store, end, positions = await cold_store()
     files = store.files
     good = (await files.read(positions[7], 1))[: positions[8] - positions[7]]

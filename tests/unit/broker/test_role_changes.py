@@ -319,7 +319,7 @@ def test_a_master_continues_when_all_who_asked_it_to_transfer_have_left_or_the_t
     story_of_transfers(story)
 
 
-def test_a_transfer_that_another_epoch_overtakes_is_told_so() -> None:
+def test_a_transfer_that_another_epoch_overtakes_is_notified_so() -> None:
     async def story(w: GroupWorld) -> None:
         asked = asyncio.create_task(transfer(w.members[0], 1))
         await asyncio.sleep(0.5)

@@ -58,7 +58,7 @@ def stored(payload: bytes, system: bytes = b"") -> StoredRecord:
     return StoredRecord(RecordKind.MESSAGE, "t", 0, payload, system, 0, 0, b"", 0, 0, 1, 0, 0)
 
 
-def test_a_pop_gives_out_what_passes_and_passes_over_the_rest() -> None:
+def test_a_pop_delivers_what_passes_and_passes_over_the_rest() -> None:
     world = world_of()
     for number in range(10):
         put(world, b"%d" % number, n=str(number))
@@ -155,7 +155,7 @@ def test_an_answer_of_full_size_is_cut() -> None:
     assert sizes == [[100, 600], [600, 100]]
 
 
-def test_a_damaged_message_is_neither_given_out_nor_passed_over() -> None:
+def test_a_damaged_message_is_neither_delivered_nor_passed_over() -> None:
     world = world_of()
     for number in range(3):
         put(world, b"%d" % number, n=str(number))
@@ -178,7 +178,7 @@ def test_a_damaged_message_is_neither_given_out_nor_passed_over() -> None:
     assert bodies(popped(world, "n = 2")) == [b"2"]
 
 
-def test_what_cannot_be_looked_at_is_given_out_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_looked_at_is_delivered_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     for body in (b"a", b"bad", b"c"):
         put(world, body, n="1")

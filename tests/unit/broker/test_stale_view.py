@@ -33,7 +33,7 @@ async def pop_as(w: GroupWorld, group: str, invisible_ms: int) -> Sequence[bytes
     return list((await w.channel.call(methods.POP, request)).messages)
 
 
-async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_has_not_heard_of_it() -> None:
+async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_has_not_learned_of_it() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -45,7 +45,7 @@ async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_ha
         assert sorted(await w.pop(1)) == [b"2"]
 
 
-async def test_the_deletion_before_a_topic_was_made_anew_is_heard_late() -> None:
+async def test_the_deletion_before_a_topic_was_made_anew_is_learned_late() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -57,7 +57,7 @@ async def test_the_deletion_before_a_topic_was_made_anew_is_heard_late() -> None
         assert sorted(await w.pop()) == [b"1"]
 
 
-async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_has_not_heard_of_it() -> None:
+async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_has_not_learned_of_it() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -71,7 +71,7 @@ async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_ha
         assert sorted(await w.pop()) == []
 
 
-async def test_what_was_given_to_a_group_comes_again_though_the_new_master_has_not_heard_of_the_group() -> None:
+async def test_what_was_given_to_a_group_comes_again_though_the_new_master_has_not_learned_of_the_group() -> None:
     async with group_of() as w:
         new = ClusterUpdate(version=2, groups=[Group(name="new", max_attempts=1, id=2)])
         await w.lead(0)

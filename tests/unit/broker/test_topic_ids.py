@@ -47,7 +47,7 @@ async def fail_over_without_controller(w: GroupWorld) -> None:
     await fail_over(w)
 
 
-async def test_what_is_put_into_a_topic_that_was_made_anew_is_kept_by_a_broker_that_hears_of_it_later() -> None:
+async def test_what_is_put_into_a_topic_that_was_made_anew_is_kept_by_a_broker_that_learns_of_it_later() -> None:
     async with group_of(1) as w:
         master = await w.lead(0)
         await w.put(b"old", topic_id=1)
@@ -77,7 +77,7 @@ async def test_another_replica_and_another_process_know_the_topic_by_the_log(res
         assert sorted(await w.pop()) == [b"new"]
 
 
-async def test_a_delayed_message_that_came_before_its_broker_had_heard_of_the_topic_goes_with_it() -> None:
+async def test_a_delayed_message_that_came_before_its_broker_had_learned_of_the_topic_goes_with_it() -> None:
     async with group_of(1) as w:
         master = await w.lead(0)
         await hear(master, GONE)
@@ -175,7 +175,7 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
         assert sorted(await w.pop()) == []
 
 
-async def test_a_topic_is_not_heard_of_by_a_put_before_anything_was_heard_of_the_cluster() -> None:
+async def test_a_topic_is_not_learned_of_by_a_put_before_anything_was_learned_of_the_cluster() -> None:
     """Its name is not known either, and with it where records of topics go."""
     async with group_of(1) as w:
         tells = asyncio.Event()
@@ -223,7 +223,7 @@ async def test_a_try_that_was_stored_before_the_topic_was_made_anew_does_not_cou
         assert sorted(await w.pop()) == [b"1"]
 
 
-async def test_a_topic_is_new_to_who_has_heard_of_later_routes() -> None:
+async def test_a_topic_is_new_to_who_has_learned_of_later_routes() -> None:
     """Routes are not stored: a controller that begins anew may give an id that is less than the version told before."""
     async with group_of(1) as w:
         master = await w.lead(0)
@@ -245,7 +245,7 @@ async def test_a_topic_goes_by_the_id_that_all_say_though_the_log_knows_a_larger
         assert sorted(await w.pop()) == [b"1", b"2", b"8", b"9"]
 
 
-async def test_a_topic_that_was_deleted_stays_so_at_a_master_that_has_not_heard_of_it() -> None:
+async def test_a_topic_that_was_deleted_stays_so_at_a_master_that_has_not_learned_of_it() -> None:
     """Its delayed messages, too. What the log tells of the cluster is later than the view, and goes on to be so."""
     async with group_of() as w:
         await w.lead(0)
@@ -262,7 +262,7 @@ async def test_a_topic_that_was_deleted_stays_so_at_a_master_that_has_not_heard_
         assert sorted(await w.pop()) == [b"3"]
 
 
-async def test_what_was_made_and_deleted_unheard_is_not_taken_up_by_a_late_send() -> None:
+async def test_what_was_made_and_deleted_unknown_is_not_taken_up_by_a_late_send() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -409,7 +409,7 @@ def test_a_deletion_that_was_dealt_with_outlasts_the_process(is_saved: bool) -> 
 
 
 @pytest.mark.parametrize("after", ["process", "power"])
-def test_a_topic_may_be_made_again_before_what_it_held_is_confirmed(after: CrashKind) -> None:
+def test_a_topic_may_be_made_again_before_what_it_stored_is_confirmed(after: CrashKind) -> None:
     def append(body: bytes) -> None:
         world.core.store.put([Record(RecordKind.MESSAGE, "t", 0, *wire_message("t", body))])
 

@@ -89,7 +89,7 @@ def test_what_a_filter_keeps_back() -> None:
     assert tag_filter("blue").expression == "blue"
 
 
-def test_what_is_set_aside_is_not_called_done() -> None:
+def test_what_is_quarantined_is_not_called_done() -> None:
     world = world_of()
     entry = set_aside_one(world)
     found = holding(world, MARK.hex())

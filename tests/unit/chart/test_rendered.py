@@ -137,7 +137,7 @@ def test_settings_arrive_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis", "internal-tls"])
-def test_what_pods_are_told_besides_is_refused_under_config(name: str) -> None:
+def test_what_pods_are_notified_besides_is_refused_under_config(name: str) -> None:
     """Else what somebody writes there would have no effect, and nobody would say so."""
     told = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
     keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in told if one.startswith("POPWHEEL_")}
@@ -255,7 +255,7 @@ def test_the_advertised_address_of_the_proxies(advertised: dict[str, object], ad
     assert bool(given) == (address is not None)
 
 
-def test_spark_applications_are_told_where_the_proxies_are() -> None:
+def test_spark_applications_are_notified_where_the_proxies_are() -> None:
     endpoint = {"name": "POPWHEEL_ENDPOINT", "value": "popwheel-proxy.messages.svc.cluster.local:8081"}
     spec = rendered("spark").one("SparkApplication", "popwheel-orders-live")["spec"]
     assert endpoint in spec["driver"]["env"]

@@ -101,7 +101,7 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
     )
 
 
-async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_told(channel: LocalChannel) -> None:
+async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_reported(channel: LocalChannel) -> None:
     stream = await watch(channel)
     heard: list[str] = []
 

@@ -81,7 +81,7 @@ def test_the_list_is_bounded_in_lines_and_in_bytes() -> None:
     assert len(encode(changes_document(left))) < 256 * 1024
 
 
-def test_a_document_tells_them_and_a_damaged_one_is_seen() -> None:
+def test_a_document_reports_them_and_a_damaged_one_is_seen() -> None:
     lines = [change(1), change(2, times=3, outcome="refused FORBIDDEN")]
     assert changes_of(json.loads(json.dumps(changes_document(lines))), "here") == lines
     damaged: list[dict[str, Any]] = [{}, {"changes": 1}, {"changes": [{}]}]

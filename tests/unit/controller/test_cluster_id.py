@@ -123,7 +123,7 @@ async def test_a_cluster_of_another_name_takes_over_no_id(tmp_path: Path) -> Non
         assert (await register(channel)).cluster_id.startswith("billing-")
 
 
-async def test_what_watches_is_told_when_the_cluster_gets_its_id(tmp_path: Path) -> None:
+async def test_what_watches_is_notified_when_the_cluster_gets_its_id(tmp_path: Path) -> None:
     async with leading(tmp_path) as (_, channel):
         stream = channel.open(WATCH)
         await stream.send([WatchRequest(process="p-0")])

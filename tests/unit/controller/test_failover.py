@@ -74,7 +74,7 @@ async def test_nobody_from_outside_the_set_is_elected(here: Scene) -> None:
     assert not here.app.state.away
 
 
-async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_hears_of_it_when_it_comes_back(
+async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_learns_of_it_when_it_comes_back(
     here: Scene,
 ) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)

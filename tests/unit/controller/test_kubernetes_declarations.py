@@ -240,7 +240,7 @@ async def make_or_find(app: ControllerApp, name: str) -> None:
             assert "known whether" in error.message or "there already" in error.message
 
 
-async def test_changes_that_are_made_twice_or_are_told_late_do_no_harm(tmp_path: Path, api: MemoryApi) -> None:
+async def test_changes_that_are_made_twice_or_are_reported_late_do_no_harm(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as app:
         api.repeated_changes = 20
         for name in ("a", "b", "c"):
@@ -312,7 +312,7 @@ async def test_resources_of_another_cluster_are_left_alone(tmp_path: Path, api: 
         assert "status" not in api.objects["topics", "theirs"]
 
 
-async def test_so_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> None:
+async def test_that_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> None:
     limits = ResourceOptions(shown_max=2, declared_max=2)
     async with led(tmp_path, api, resources=limits) as app:
         for number in range(5):

@@ -76,7 +76,7 @@ def test_all_is_as_it_was_and_versions_go_on_behind_the_lost_ones(begin: int) ->
     assert (recovered.id, recovered.receipt_key, dict(recovered.brokers)) == (state.id, KEY, dict(state.brokers))
 
 
-def test_who_watches_is_told_the_whole_state_though_its_versions_go_back() -> None:
+def test_who_watches_is_notified_the_whole_state_though_its_versions_go_back() -> None:
     state, view, watchers = anew(), ClusterView(), Watchers()
     watcher = Watcher(9, lambda: watchers.parts(state, 9), lambda: None)
     watchers.add(watcher)
@@ -116,14 +116,14 @@ def test_a_second_recovery_finds_nothing_to_do() -> None:
     assert lost_again.version > state.version
 
 
-def test_brokers_that_have_not_heard_of_the_new_state_yet_are_as_good() -> None:
+def test_brokers_that_have_not_learned_of_the_new_state_yet_are_as_good() -> None:
     known = BrokerNames(
         {"t": listed(LOST + 2, settings=FIFO)}, states=[SeenStore(version=LOST + 2, applied_version=LOST + 2)]
     )
     assert [each.id for each in plan(known).topics] == [LOST + 2]
 
 
-def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_heard_most() -> None:
+def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_learned_most() -> None:
     older, newer = listed(LOST + 2, settings=FIFO), listed(LOST + 7, settings=Topic(type=TopicType.MIXED, queues=8))
     found = plan(broker({"t": older}, heard=LOST + 5), broker({"t": newer}))
     assert found.topics == [Topic(name="t", type=TopicType.MIXED, queues=8, id=LOST + 7)]
@@ -263,7 +263,7 @@ def test_a_plan_is_void_when_topics_have_changed_since() -> None:
         found.decide(state.after(state.create_topic(OPTIONS, "u", TopicType.NORMAL)))
 
 
-def test_logs_of_a_release_that_knew_no_incarnations_come_back_too() -> None:
+def test_logs_of_a_release_that_knew_no_cluster_ids_come_back_too() -> None:
     known = BrokerNames({"t": listed(17)}, states=[SeenStore(version=NOW, applied_version=NOW)])
     state = after(anew(), plan(known))
     assert state.topics["t"].id == 17 and state.version == 17 + VERSIONS_LEFT_OUT + 1

@@ -81,7 +81,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_nobody_hears_of_a_change_before_it_is_saved(bench: Bench) -> None:
+async def test_nobody_learns_of_a_change_before_it_is_saved(bench: Bench) -> None:
     bench.gate.clear()
     change = asyncio.ensure_future(bench.state_writer.change(topic("a")))
     await turns()
@@ -214,7 +214,7 @@ async def test_it_can_be_started_again(bench: Bench) -> None:
     assert list(bench.state_writer.state.topics) == ["a"]
 
 
-async def test_a_decision_that_breaks_is_told_to_its_asker_alone(bench: Bench) -> None:
+async def test_a_decision_that_breaks_is_notified_to_its_asker_alone(bench: Bench) -> None:
     def broken(state: ClusterState) -> ClusterUpdate:
         raise ZeroDivisionError
 
@@ -304,7 +304,7 @@ async def test_who_gives_up_waiting_for_its_end_may_ask_again(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("answer_is_lost", [False, True])
-async def test_a_state_of_another_incarnation_takes_the_place_of_a_larger_version(
+async def test_a_state_of_another_cluster_id_takes_the_place_of_a_larger_version(
     bench: Bench, answer_is_lost: bool
 ) -> None:
     """Also when it is not known whether it was saved: what is stored counts, whatever its version is (recovery)."""

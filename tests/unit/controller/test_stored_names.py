@@ -55,7 +55,7 @@ async def test_a_topic_that_nobody_could_make_stays_is_warned_of_and_can_be_dele
     assert caught.value.code == Code.ILLEGAL_TOPIC
 
 
-async def test_nobody_who_is_told_of_it_takes_it_up() -> None:
+async def test_nobody_who_is_notified_of_it_takes_it_up() -> None:
     state, _ = await loaded()
     view = ClusterView()
     cluster = Cluster(name=state.name, receipt_key=state.receipt_key)

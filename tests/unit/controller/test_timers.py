@@ -198,7 +198,7 @@ async def test_pages_of_all_brokers_hold_each_message_once(tmp_path: Path, limit
         assert silent["unanswered"] == [{"broker": "b9", "reason": "the broker b9 is not there now; try again"}]
 
 
-async def test_a_message_is_taken_back(tmp_path: Path) -> None:
+async def test_a_message_is_recalled(tmp_path: Path) -> None:
     first, second = two_brokers()
     async with api(tmp_path, first, second) as http:
         listed = (await http.get("/timers", params={"topic": "later"})).json()["timers"]

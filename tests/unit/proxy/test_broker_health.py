@@ -76,7 +76,7 @@ def test_a_probe_that_goes_badly_doubles_the_pause_up_to_a_limit() -> None:
     assert pauses[-1] == PAUSE_MAX_S
 
 
-def test_a_probe_whose_answer_is_never_heard_of_is_followed_by_another() -> None:
+def test_a_probe_whose_answer_is_never_learned_of_is_followed_by_another() -> None:
     health = made()
     health.failed("a", 0.0, 0.0)
     assert chosen(health, 1.0)["a"] == 1

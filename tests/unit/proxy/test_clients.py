@@ -12,7 +12,7 @@ def clients_of(clients_max: int = 100) -> Clients:
     return Clients(clients_max, 60.0, 15.0)
 
 
-def test_clients_are_gone_when_they_have_not_been_heard_of() -> None:
+def test_clients_are_gone_when_they_have_not_been_learned_of() -> None:
     clients = clients_of(2)
     clients.seen("a", 0.0)
     clients.seen("b", 10.0)

@@ -32,7 +32,7 @@ async def found_soon(w: World, name: str, broker: str, within_s: float = SOON_S)
     assert now() - began < within_s
 
 
-def test_each_message_costs_one_pop_once_the_brokers_have_said_that_they_will_tell() -> None:
+def test_each_message_costs_one_pop_once_the_brokers_have_said_that_they_will_report() -> None:
     async def body() -> None:
         async with world(*BROKERS, clock=LoopClock(), poll_mode="notify") as w:
             for number in range(10):

@@ -64,7 +64,7 @@ def test_a_pop_that_leaves_messages_wakes_others() -> None:
     assert woken(waiters) == 3
 
 
-def test_a_notification_during_a_pop_is_not_taken_back_by_its_answer() -> None:
+def test_a_notification_during_a_pop_is_not_revoked_by_its_answer() -> None:
     book, interest, waiters = waiting_book(2)
     book.notified(interest.id, "a", 1, 0.0)
     book.notified(interest.id, "a", 1, 0.0)

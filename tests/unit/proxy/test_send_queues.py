@@ -106,7 +106,7 @@ async def test_one_that_fails_lets_the_next_go() -> None:
     assert len(send_queues) == 0
 
 
-async def test_who_waits_for_too_long_is_told_and_so_is_one_too_many() -> None:
+async def test_who_waits_for_too_long_is_notified_and_so_is_one_too_many() -> None:
     send_queues, gate = SendQueues(2), asyncio.Event()
 
     async def work() -> None:

@@ -101,7 +101,7 @@ class Counting(Proxies):
         return None  # type: ignore[return-value]
 
 
-def test_so_many_requests_are_under_way_at_once() -> None:
+def test_that_many_requests_are_under_way_at_once() -> None:
     asyncio.run(Sender(Counting(2), 2).send(REQUESTS))
 
 

@@ -26,7 +26,7 @@ def test_epochs_and_starts_grow() -> None:
     assert EpochHistory().latest == 0
 
 
-def test_tells_who_wrote_what() -> None:
+def test_reports_who_wrote_what() -> None:
     known = history((1, 0), (3, 100), (4, 100), (7, 250))
     assert [known.epoch_at(position) for position in (-1, 0, 99, 100, 249, 250, 10_000)] == [0, 1, 1, 4, 4, 7, 7]
     assert [known.last_epoch(end) for end in (0, 1, 100, 101, 250, 251)] == [0, 1, 1, 4, 4, 7]

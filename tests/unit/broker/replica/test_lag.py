@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from popwheel_broker.replication.lag import PositionTimes
 
 
-def test_tells_since_when_there_is_more() -> None:
+def test_reports_since_when_there_is_more() -> None:
     times = PositionTimes()
     assert times.behind_ms(0, 100, 5) == 0
     times.record(100, 1000)

@@ -27,7 +27,7 @@ FOLDER = Path("/slave")
 OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "index_entries_max": 64}}))
 
 
-async def test_what_cannot_be_folded_later_is_told() -> None:
+async def test_what_cannot_be_folded_later_is_reported() -> None:
     world = World(ManualClock(), 2)
     slave = StoreSlave(world, MemoryDisk(random.Random(1)))
 
