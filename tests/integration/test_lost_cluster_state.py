@@ -15,7 +15,7 @@ from tests.integration.conftest import QUICK
 
 AHEAD_S = 6.0
 HELD_S = 4.0
-"""Brokers begin new terms now: what a pop gives out whose answer that takes along comes again after so long."""
+"""Brokers begin new terms now: what a pop delivers whose answer that takes along comes again after so long."""
 
 
 def lose_state(cluster: ClusterCommand) -> None:

@@ -40,7 +40,7 @@ _CHANGING_SHARE = 0.5
 _HALF_SHARE = 0.3
 _SENT_ALL_THE_SAME = 0.3
 _SLACK_S = 1.0
-"""How long after a deletion the broker may not have heard of it."""
+"""How long after a deletion the broker may not have learned of it."""
 
 
 class PassingTopic:
@@ -51,7 +51,7 @@ class PassingTopic:
         chance: its random source.
         create: makes the topic; True if it is there now.
         delete: deletes it; True if it is gone for certain.
-        delays: what of its messages is delayed, and taken back.
+        delays: what of its messages is delayed, and revoked.
         is_known: whether all proxies know of the topic as it is now.
         is_deleted: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
     """
@@ -95,7 +95,7 @@ class PassingTopic:
         return self._types[TOPIC]
 
     async def run(self) -> None:
-        """Until told to stop; the topic is gone then."""
+        """Until asked to stop; the topic is gone then."""
         chance = self._chance
         while not self.stopping:
             if self._changes_kind:
@@ -181,8 +181,8 @@ class PassingTopic:
         """Messages that came back from a topic that was deleted.
 
         Args:
-            heard: when a master heard of a deletion, and from which epoch on all masters know of it by their log, each
-                time; None if a broker always hears of it within a moment.
+            heard: when a master learned of a deletion, and from which epoch on all masters know of it by their log,
+                each time; None if a broker always learns of it within a moment.
         """
         found = [f"S2: {each}" for each in self.history.unexpected]
         found += [f"P4: {each}" for each in self.history.let_in]

@@ -112,7 +112,7 @@ class Process:
         self._on_death[waiter] = None
 
     def tell_no_more(self, waiter: asyncio.Future[Any]) -> None:
-        """The future needs no telling any more."""
+        """The future needs no reporting any more."""
         self._on_death.pop(waiter, None)
 
     def pause(self) -> None:

@@ -138,7 +138,7 @@ class _Run:
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
         self._heard_deletion: Process | None = None
-        """In which the broker must have heard of the topic's last deletion as it was made; one that comes later keeps
+        """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
         swarm = world.swarm

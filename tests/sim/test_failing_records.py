@@ -13,7 +13,7 @@ from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 
 SEED = 12_000_213
-"""Messages of it fail as they are given out, are redelivered and fire."""
+"""Messages of it fail as they are delivered, are redelivered and fire."""
 
 
 def test_others_go_on_and_nothing_is_lost() -> None:

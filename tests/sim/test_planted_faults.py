@@ -321,7 +321,7 @@ def the_order_is_swapped(patch: pytest.MonkeyPatch) -> None:
 
 
 def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """A message that is read is given out, whatever is given out of its line."""
+    """A message that is read is delivered, whatever is delivered of its line."""
     find = OrderedPops._find_lines
 
     def find_all(self: OrderedPops, request: Any, taken: Any) -> list[int]:
@@ -332,13 +332,13 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Some of what a pop has read and may not give out is passed over."""
+    """Some of what a pop has read and may not deliver is passed over."""
     hold = OrderedPops._block
 
     def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
         held = hold(self, request, taken)
         last = 1 << len(held.offsets) - 1
-        self._state._close(held.id, last)  # it may not be given out, or fewer were held
+        self._state._close(held.id, last)  # it may not be delivered, or fewer were held
         return held
 
     patch.setattr(OrderedPops, "_block", hold_and_forget)
@@ -370,7 +370,7 @@ def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
-    """What is given back is given back again by the next redrive."""
+    """What is released is released again by the next redrive."""
     patch.setattr("popwheel_broker.core.dead_letters.redriven_origin", lambda offset: b"")
 
 
@@ -396,7 +396,7 @@ def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
 
 
 def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
-    """A lite topic of which a message is given out is read on."""
+    """A lite topic of which a message is delivered is read on."""
     patch.setattr(MessageGroupQueues, "has", lambda self, group, topic: False)
 
 

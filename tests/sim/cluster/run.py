@@ -367,7 +367,7 @@ class _Run:
                 if workload is not None and (left := workload.left(core)):
                     return f"{name}: {left}"
             for each in self.swarm.subscriptions:
-                # What is given back to its message group was given before; which pass a filter is not seen.
+                # What is released to its message group was given before; which pass a filter is not seen.
                 by_itself = each.condition or each.group == ORDERED_GROUP
                 if by_itself and (count := core.pops.waiting(each.group, each.topic, None)):
                     return f"{count} messages wait for {each.group} at {name}"
@@ -428,7 +428,7 @@ class _Run:
         if self._guests is not None or self._passing_group is not None:
             return  # polls are there of clients that end, and of a group that is gone
         if self._lite is not None:
-            return  # several readers may be told of one message of a lite topic that they share
+            return  # several readers may be notified of one message of a lite topic that they share
         more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))
         told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more))
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.

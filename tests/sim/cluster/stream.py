@@ -103,7 +103,7 @@ class ServerStream(Generic[Request, Response]):
     Args:
         method: of which method.
         send: takes the bytes of one answer to the caller.
-        room_for_requests: of the caller; given back what is read.
+        room_for_requests: of the caller; released what is read.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
-    """Now and then a pop gives out again what somebody holds."""
+    """Now and then a pop delivers again what somebody holds."""
     popped = MergeBuffer.popped
     chance = random.Random(1)
 
@@ -181,7 +181,7 @@ def recalls_go_to_any_broker(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_with_conditions_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of what an SQL92 filter lets through."""
+    """Nobody is notified of what an SQL92 filter lets through."""
     patch.setattr(Interests, "_passing", lambda *_: (0, 1))
 
 

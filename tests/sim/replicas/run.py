@@ -66,7 +66,7 @@ def run_seed(
     try:
         asyncio.set_event_loop(loop)
         history = History()
-        # Where retention is of some seconds it takes what is set aside before anybody gives it back.
+        # Where retention is of some seconds it takes what is quarantined before anybody gives it back.
         may_fail = () if swarm.has_retention else only
         failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
         run = _Run(
@@ -377,7 +377,7 @@ class _Run:
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
     def _given_back(self) -> int:
-        """An operator asks the master to go on with what is set aside; how much of it still is."""
+        """An operator asks the master to go on with what is quarantined; how much of it still is."""
         master = self.world.master
         return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
 
@@ -527,7 +527,7 @@ class _Run:
             checker = _SteeredChecker(self._operator.swarm_of(swarm), history, own, deleted, epochs, fails)
             verdict.violations += self._operator.judge(checker, log, self._listed)
         if self._passing is not None:
-            # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
+            # One who was deposed knows what his successor's log says when he learns of it. Only where he waits for no
             # slave may he give messages out until then.
             forgotten = [
                 (0 if swarm.is_safe else each.epoch, appends[each.position][1])

@@ -17,7 +17,7 @@ from tests.sim.trace import Trace
 _POLL_S = 0.001
 _READS_MAX = 20_000
 _HEARD_S = 1.0
-"""By then all have heard of what is stored."""
+"""By then all have learned of what is stored."""
 _CUT_S = 1.0
 
 

@@ -137,7 +137,7 @@ def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of messages that arrive."""
+    """Nobody is notified of messages that arrive."""
     patch.setattr(Interests, "arrived", lambda self, queue, tag_hashes: None)
 
 

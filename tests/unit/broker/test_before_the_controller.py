@@ -12,7 +12,7 @@ from tests.unit.broker.world import KEY, World, handles
 
 
 def started_alone() -> tuple[World, str]:
-    """A broker that holds one message, and has given out another one before it started again."""
+    """A broker that holds one message, and has delivered another one before it started again."""
     w = World()
     w.add_topic("t")
     w.put("t", b"held")

@@ -31,7 +31,7 @@ def world_with_a_dead_letter(*readers: str, namespace: str = "") -> World:
 
 
 def lapse(world: World) -> None:
-    """Let what is given out come due."""
+    """Let what is delivered come due."""
     world.clock.advance(INVISIBLE_MS)
     world.revive()
     world.flush()

@@ -1,4 +1,4 @@
-"""Which messages are given out, listed some at a time while deliveries go on."""
+"""Which messages are delivered, listed some at a time while deliveries go on."""
 
 import random
 from collections import Counter

@@ -117,7 +117,7 @@ def step(world: World) -> None:
 
 
 def state_of(world: World) -> object:
-    """All that the log tells of lite topics and of what is given out."""
+    """All that the log tells of lite topics and of what is delivered."""
     core = world.core
     return (
         sorted((queue.topic, queue.queue_id, queue.begin_offset, queue.max_offset) for queue in core.store.queues),

@@ -18,7 +18,7 @@ def named(broker: Broker, label: str) -> set[str]:
 
 
 async def use(broker: Broker) -> None:
-    """Put four messages, and have one of each kind: acked, dead, given out, waiting."""
+    """Put four messages, and have one of each kind: acked, dead, delivered, waiting."""
     for number in range(4):
         await broker.put(b"%d" % number)
     acked, dead, _ = await broker.pop(3)

@@ -95,7 +95,7 @@ async def test_a_change_of_settings_is_written_down_and_outlives_a_restart() -> 
 
 
 async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes_on_when_it_is_back() -> None:
-    """Ids of the state that was lost are told as former ones, of groups, too, and what was heard of it (S1)."""
+    """Ids of the state that was lost are told as former ones, of groups, too, and what was learned of it (S1)."""
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
         await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
@@ -170,7 +170,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
 
 
 def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_reported_anew() -> None:
-    """A master before had heard of other settings, and the controllers were set back since."""
+    """A master before had learned of other settings, and the controllers were set back since."""
     view = ClusterView()
     names = TopicRegistry(view)
     topic = Topic(name="t", queues=2, id=1)

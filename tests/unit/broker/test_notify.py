@@ -220,7 +220,7 @@ async def test_a_topic_that_is_made_again_is_notified_of_when_something_comes() 
 async def test_messages_of_queues_that_were_not_known_to_be_there_are_notified_of() -> None:
     async with running() as broker, registered(broker, TOLD, (2, "new", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
-        await broker.put(b"1", queue_id=3)  # a proxy has heard of four queues already
+        await broker.put(b"1", queue_id=3)  # a proxy has learned of four queues already
         assert await events(stream) == {1: 1}
         assert await broker.pop() == []
         await change(broker, topics=[Topic(name="t", queues=4, id=1)])

@@ -1,6 +1,6 @@
 """Ordered pops against a simple model, through crashes and power losses: each line in its order, nothing lost (P1, P6).
 
-The model keeps each line as a list. Its head may be given out; what is not the head never comes.
+The model keeps each line as a list. Its head may be delivered; what is not the head never comes.
 """
 
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ class OrderedMachine(RuleBasedStateMachine):
             self.lines.setdefault(line or f"-{self.number}", Line()).messages.append(Waiting(body))
 
     def heads(self) -> dict[bytes, Waiting]:
-        """What a pop may give out."""
+        """What a pop may deliver."""
         return {
             line.messages[0].body: line.messages[0]
             for line in self.lines.values()

@@ -397,7 +397,8 @@ def test_past_the_limit_of_blocked_messages_the_queue_waits_and_goes_on_by_itsel
     put(world, "c1")
     assert subscriber.take() == ([], [])
     assert seen == ["a0"]
-    # Most of what was held has to go before more is read: the poll is told of each message of the line, not of more.
+    # Most of what was held has to go before more is read: the poll is notified of each message of the line, not of
+    # more.
     held = next(each for each in world.core.state.table if not each.is_blocked)
     for number in range(1, 40):
         world.core.store.put([ack_record(world.core.revive_topic, held.id, 1)])

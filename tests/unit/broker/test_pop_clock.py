@@ -65,7 +65,7 @@ def test_what_was_read_from_the_log_does_not_revoke_what_an_earlier_process_saw(
 
 
 def test_a_deposed_master_goes_by_its_successor_even_if_that_is_behind() -> None:
-    """What the successor gives out is due by its own clock."""
+    """What the successor delivers is due by its own clock."""
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     pop_clock.resume(LogTime(10_000, clock.uptime()))

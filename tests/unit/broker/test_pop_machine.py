@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Given:
-    """A receipt handle that was given out at some time."""
+    """A receipt handle that was delivered at some time."""
 
     group: str
     sent: Sent

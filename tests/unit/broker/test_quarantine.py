@@ -1,4 +1,4 @@
-"""What fails for one record because of that record is set aside, and all others go on."""
+"""What fails for one record because of that record is quarantined, and all others go on."""
 
 import asyncio
 from typing import Any

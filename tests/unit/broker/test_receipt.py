@@ -1,4 +1,4 @@
-"""Receipt handles: what was given out is read, and nothing else passes for it (P3, P7)."""
+"""Receipt handles: what was delivered is read, and nothing else passes for it (P3, P7)."""
 
 import string
 

@@ -1,4 +1,4 @@
-"""Dead letters that an operator gives back: each comes to its group again, and to no other."""
+"""Dead letters that an operator releases: each comes to its group again, and to no other."""
 
 import pytest
 

@@ -102,7 +102,7 @@ async def test_what_comes_after_a_failed_sync_is_notified_that_it_was_not_done_a
 
 
 async def test_a_send_whose_refusal_could_not_be_made_to_last_is_of_unknown_outcome() -> None:
-    """What was taken back may come again: its client must not hear that nothing was stored (S2)."""
+    """What was revoked may come again: its client must not hear that nothing was stored (S2)."""
     async with running() as broker:
         await broker.put(b"1")
         broker.disk.fail_writes(1)

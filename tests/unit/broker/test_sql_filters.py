@@ -1,4 +1,4 @@
-"""SQL92 filters at the broker: which messages pops give out, which polls are woken, and what bounds both."""
+"""SQL92 filters at the broker: which messages pops deliver, which polls are woken, and what bounds both."""
 
 import asyncio
 
@@ -348,7 +348,7 @@ async def test_what_comes_again_passes_a_filter_that_it_would_not_pass() -> None
         found: list[bytes] = []
         async with asyncio.timeout(5):
             while not found:
-                await asyncio.sleep(0.001)  # until what was given back is on the device
+                await asyncio.sleep(0.001)  # until what was released is on the device
                 answer: PopAnswer = await broker.channel.call(methods.POP, request("n = 8"))
                 found += bodies(answer)
         assert found == [b"3"]

@@ -16,7 +16,7 @@ G5 = ClusterUpdate(version=5, groups=[Group(name="g", max_attempts=3, id=5)])
 
 
 async def hear(member: Member, *updates: ClusterUpdate) -> None:
-    """One replica hears of the cluster, and a master has settled it."""
+    """One replica learns of the cluster, and a master has settled it."""
     for update in updates:
         member.alive.view.apply(update)
     await until(lambda: member.alive.role.leader is None or not member.alive.core.topic_registry.has_pending_changes)

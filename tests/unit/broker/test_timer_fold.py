@@ -40,7 +40,7 @@ def test_what_fired_and_was_not_at_the_slave_is_cut_off_and_fires_at_the_new_mas
     pair.turn()
     pair.clock.advance(1_000)
     while pair.master.timer.step().busy:
-        pass  # the slave does not hear of it
+        pass  # the slave does not learn of it
     assert pair.master.end_position > pair.slave.end_position
     pair.fail_over()
     pair.turn()

@@ -1,4 +1,4 @@
-"""A delayed message that fails by itself is set aside; all others fire at their millisecond (T2, T3)."""
+"""A delayed message that fails by itself is quarantined; all others fire at their millisecond (T2, T3)."""
 
 from typing import Any
 

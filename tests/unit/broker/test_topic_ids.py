@@ -1,5 +1,5 @@
 """A topic that is deleted and made again is another one: what was sent to either is not mixed with the other, whoever
-hears of it first, the broker or the proxy that sends (S1, P4).
+learns of it first, the broker or the proxy that sends (S1, P4).
 """
 
 import asyncio
@@ -276,7 +276,7 @@ async def test_a_controller_that_has_lost_its_state_may_have_a_topic_that_was_de
         await w.lead(0)
         await w.in_sync(0, 1)
         await hear(w.members[0], GONE)
-        await fail_over(w)  # the new master asks anew, and is told of the first version
+        await fail_over(w)  # the new master asks anew, and is notified of the first version
         await until(lambda: "t" in w.members[1].alive.core.topic_registry.topic_ids)
         assert (await w.put(b"1", topic_id=1)).code == Code.OK
         assert sorted(await w.pop()) == [b"1"]

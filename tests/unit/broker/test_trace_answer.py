@@ -1,4 +1,4 @@
-"""What is told of a message at each place: what the broker knows, and not more."""
+"""What is notified of a message at each place: what the broker knows, and not more."""
 
 import pytest
 

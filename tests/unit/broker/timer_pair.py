@@ -1,4 +1,4 @@
-"""A master and a slave with their timers, moved on step by step: what the slave has is told by hand."""
+"""A master and a slave with their timers, moved on step by step: what the slave has is reported by hand."""
 
 import random
 from pathlib import Path

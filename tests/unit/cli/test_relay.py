@@ -1,4 +1,4 @@
-"""The relay passes all on, and fails as it is told to."""
+"""The relay passes all on, and fails as it is asked to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

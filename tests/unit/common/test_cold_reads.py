@@ -20,7 +20,7 @@ NAME = FOLDER / "file"
 
 
 class SlowDisk(MemoryDisk):
-    """A disk whose threads read when they are told to."""
+    """A disk whose threads read when they are asked to."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0))

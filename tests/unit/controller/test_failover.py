@@ -181,7 +181,7 @@ async def test_if_the_only_member_is_wiped_an_operator_must_decide(here: Scene) 
 
 
 async def test_nobody_is_given_up_by_an_operators_word_while_the_master_may_live(here: Scene) -> None:
-    """Neither one that this controller has not heard of yet, nor one whose stream just broke."""
+    """Neither one that this controller has not learned of yet, nor one whose stream just broke."""
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     await master.ask_for_set(here.channel, 0)

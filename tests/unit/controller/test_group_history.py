@@ -1,4 +1,4 @@
-"""What operators are told of the changes of a broker group."""
+"""What operators are notified of the changes of a broker group."""
 
 from dataclasses import replace
 

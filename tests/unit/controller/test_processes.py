@@ -1,4 +1,4 @@
-"""What operators are told of brokers and proxies."""
+"""What operators are notified of brokers and proxies."""
 
 from popwheel_common.pb.popwheel.v1.controller_pb2 import WatchRequest
 from popwheel_controller.cluster.processes import Member, Processes, Registration

@@ -1,4 +1,4 @@
-"""A change is saved before anyone hears of it; what cannot be saved has not happened."""
+"""A change is saved before anyone learns of it; what cannot be saved has not happened."""
 
 import asyncio
 import re
@@ -188,7 +188,7 @@ async def test_what_cannot_be_saved_has_not_happened(bench: Bench) -> None:
 
 
 async def test_what_another_controller_has_stored_is_kept(bench: Bench) -> None:
-    """A change that meets another's is decided anew on what that has made of the cluster, and watchers hear of both."""
+    """A change that meets another's is decided anew on what that made of the cluster, and watchers learn of both."""
     await bench.change_brokers(broker("b-0"))
     other = fresh_state()
     bench.stored_by_another = other.after(other.create_topic(OPTIONS, "a", TopicType.NORMAL))

@@ -1,4 +1,4 @@
-"""Delayed messages among fakes: which are taken, how they travel to the broker, and how they are taken back."""
+"""Delayed messages among fakes: which are taken, how they travel to the broker, and how they are recalled."""
 
 import asyncio
 

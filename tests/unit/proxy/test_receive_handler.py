@@ -118,7 +118,7 @@ async def test_an_empty_poll_is_parked_and_answered_before_the_deadline() -> Non
 
 @pytest.mark.parametrize("code", [Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR, Code.HA_NOT_AVAILABLE])
 async def test_a_poll_that_a_broker_refuses_is_parked_like_an_empty_one_and_reported(code: "Code.ValueType") -> None:
-    """A client that was told at once would ask again at once; one that was told of no message would believe it."""
+    """A client that was told at once would ask again at once; one that was notified of no message would believe it."""
     async with world("b1", "b2", grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         w.brokers["b1"].pop_error = StatusError(code, "its share (broker.pop.open_messages_max)")
         began = w.clock.monotonic()

@@ -163,7 +163,7 @@ async def test_messages_that_wait_for_a_window_come_before_the_end(caller: Calle
 
 
 async def _answer(call: Call, stream: Stream[bytes, bytes]) -> None:
-    # Not held up by the window, as a handler that is told to stop while it sends.
+    # Not held up by the window, as a handler that is asked to stop while it sends.
     sending = asyncio.ensure_future(stream.send([b"y" * 50]))
     await asyncio.sleep(0)
     sending.cancel()

@@ -1,4 +1,4 @@
-"""What a stream that goes on may be told to read."""
+"""What a stream that goes on may be asked to read."""
 
 import asyncio
 

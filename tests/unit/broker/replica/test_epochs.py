@@ -1,4 +1,4 @@
-"""Where two logs part, told by their epochs alone, must be where their bytes part."""
+"""Where two logs part, reported by their epochs alone, must be where their bytes part."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ def test_where_logs_part() -> None:
         (LogOutline(0, 700, history((1, 0), (2, 100), (4, 300))), JoinPlan(500, anew=False)),
         (LogOutline(0, 250, history((1, 0), (2, 100))), JoinPlan(250, anew=False)),
         (LogOutline(0, 350, history((1, 0), (2, 100))), JoinPlan(300, anew=False)),
-        # 3 led for a while, and nobody but the follower has heard of it
+        # 3 led for a while, and nobody but the follower has learned of it
         (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), JoinPlan(200, anew=False)),
         (LogOutline(0, 90, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
         (LogOutline(0, 120, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
@@ -83,7 +83,7 @@ def test_a_log_that_is_too_old_begins_anew() -> None:
 
 @dataclass(slots=True)
 class Written:
-    """A log whose bytes name their writer and are told apart also within an epoch: each is (epoch, place)."""
+    """A log whose bytes name their writer and are distinguished also within an epoch: each is (epoch, place)."""
 
     bytes_of: list[tuple[int, int]]
     epochs: EpochHistory

@@ -30,7 +30,7 @@ DISK = MemoryDisk(random.Random(0))
 
 
 class Master:
-    """Progress that changes, and what is told of it."""
+    """Progress that changes, and what is notified of it."""
 
     def __init__(self, epoch: int = 1, entries_max: int = 3, before: "Master | None" = None) -> None:
         self.buffer: MergeBuffer = MergeBuffer(1, 1, 100_000) if before is None else before.buffer

@@ -385,7 +385,7 @@ def test_whom_the_controllers_may_elect_has_all_that_is_confirmed(
 
 @dataclass
 class Follower:
-    """What a replica really has; the master hears of it later."""
+    """What a replica really has; the master learns of it later."""
 
     end: int = 0
     synced: int = 0
