@@ -33,7 +33,7 @@ Share = int | Annotated[str, Field(pattern=r"^([0-9]+%)?$")]
 """A number, or of all; empty text for none."""
 Texts = dict[str, str]
 Object = dict[str, Any]
-"""As Kubernetes has it, whatever it is."""
+"""A mapping of Kubernetes, whatever it holds."""
 
 KUBERNETES = "kubernetes"
 """Stands in a model's schema where what Kubernetes defines goes."""
@@ -353,7 +353,9 @@ class Redis(_Values):
 
 
 class SparkApplication(_Values):
-    """One has a name, an image and a file at least; the templates know what the rest is if it is left out."""
+    """An application. It has a name, an image and a file at least; the templates know what the rest is if it is left
+    out.
+    """
 
     name: Label
     image: Annotated[str, Field(min_length=1)]
@@ -371,7 +373,7 @@ class SparkApplication(_Values):
 
 
 class Checkpoint(_Values):
-    """Where a stream keeps how far it is: exactly one of a URL, a size, and a claim, which the templates demand."""
+    """Place of a stream's checkpoint: exactly one of a URL, a size, and a claim, which the templates demand."""
 
     url: str = ""
     size: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?[KMGTPE]i?)?$")] = ""
@@ -380,7 +382,7 @@ class Checkpoint(_Values):
 
 
 class SparkStream(_Values):
-    """One has a name, an image, a file and a checkpoint at least."""
+    """A stream. It has a name, an image, a file and a checkpoint at least."""
 
     name: Label
     image: Annotated[str, Field(min_length=1)]
@@ -406,7 +408,7 @@ class Spark(_Values):
 
 
 class ChartValues(_Values):
-    """All of them but `config`."""
+    """Values of the chart but `config`."""
 
     for_all: Global = Field(alias="global")
     image: Image

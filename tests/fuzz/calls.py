@@ -268,7 +268,7 @@ class CallFuzzer:
         refused = self._check(target, answer)
         if target.name == "SendMessage" and answer.messages:
             sent = pb.SendMessageResponse.FromString(answer.messages[0])
-            self.accepted.note(data, sent)
+            self.accepted.record(data, sent)
             self._recalls.extend(each.recall_handle for each in sent.entries if each.recall_handle)
             self._halves.extend((each.message_id, each.transaction_id) for each in sent.entries if each.transaction_id)
         if answer.grpc_status == GrpcStatus.DEADLINE_EXCEEDED:

@@ -2,7 +2,7 @@
 
 What it tells apart, for each file, is what a program has *written* (it reads that back) and what has been *synced*
 (power loss can't take it away). Between the two stands a list of changes that the device may have carried out or not.
-Names are told apart likewise: a file that was made, renamed or removed is so for certain only once its folder is
+Names are distinguished likewise: a file that was made, renamed or removed is so for certain only once its folder is
 synced; syncing the file itself does not count, as POSIX has it. Folders last from the moment they are made.
 
 What each fault does:
@@ -15,7 +15,7 @@ What each fault does:
 - `fail_writes`: EIO, after any part of the bytes was written.
 - `fail_syncs`: EIO. Each unsynced change has reached the device or never will, whatever later syncs say, and the file
   may show what is on the device or what was written. A sync that has begun goes on when its waiter is cancelled, as one
-  in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
+  in a thread does, and its error is asked to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
 - `cached_bytes`: only so much of each file's end is in memory. The rest is fetched, again for each call of `reads`; a
   plain read of what never was raises BlockingReadError once `may_block` is False.

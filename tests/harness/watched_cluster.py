@@ -89,8 +89,8 @@ class WatchedCluster:
         """Have it go through load, the loss of its master, and load again.
 
         Args:
-            flow: so many messages go through
-            flows: so many times before, and so many after.
+            flow: messages of one load.
+            flows: loads before, and as many after.
         """
         cluster, times = self._cluster, self.times
         await cluster.make_topics()

@@ -78,7 +78,7 @@ async def test_nothing_is_lost_or_comes_twice_while_a_topic_gets_more_queues(
     assert len((await client.route("Growing")).message_queues) == 16
 
 
-async def test_a_poll_that_waits_is_told_of_what_comes_into_a_new_queue(
+async def test_a_poll_that_waits_is_notified_of_what_comes_into_a_new_queue(
     server: StandaloneProcess, client: MessagingClient
 ) -> None:
     await made(server, "topics", name="Awaited", queues=1)

@@ -28,7 +28,7 @@ def told(server: StandaloneProcess, *words: str) -> Any:
 
 
 async def dead_letters(client: MessagingClient, group: str, topic: str, count: int) -> None:
-    """Have so many messages of a topic be dead letters of a group."""
+    """Make a number of messages of a topic dead letters of a group."""
     for number in range(count):
         assert (await client.send(topic, b"%d" % number)).status.code == Code.OK
     for message in await client.receive_all(group, topic, count):

@@ -63,7 +63,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-async def test_what_is_no_http2_is_told_so_and_closed(server: StandaloneProcess, what: str) -> None:
+async def test_what_is_no_http2_is_notified_so_and_closed(server: StandaloneProcess, what: str) -> None:
     async def hostility() -> None:
         said = await say(server, GARBAGE[what])
         last = split(said)[-1]

@@ -151,7 +151,7 @@ async def test_where_a_group_begins(server: StandaloneProcess) -> None:
         assert bodies(await drained(late, "late", "Begun")) == [b"new"]
 
 
-async def test_clients_are_told_of_lite_topics_that_end(server: StandaloneProcess) -> None:
+async def test_clients_are_notified_of_lite_topics_that_end(server: StandaloneProcess) -> None:
     async with readers(server, "Passing", "guests", lite_expiration_ms=1000) as (reader,):
         entry = d.SubscriptionEntry(topic=d.Resource(name="Passing"))
         settings = d.Settings(

@@ -15,7 +15,7 @@ from tests.integration.conftest import QUICK
 
 AHEAD_S = 6.0
 HELD_S = 4.0
-"""Brokers begin new terms now: what a pop gives out whose answer that takes along comes again after so long."""
+"""Brokers begin new terms now: what a pop delivers whose answer that takes along comes again after so long."""
 
 
 def lose_state(cluster: ClusterCommand) -> None:
@@ -48,7 +48,7 @@ async def send_until_known(cluster: ClusterCommand, client: MessagingClient, top
 
 
 async def drained(client: MessagingClient, topic: str, count: int) -> list[bytes]:
-    """What comes, each acknowledged, until it is so many."""
+    """Receive a number of messages, and acknowledge each."""
     found: list[bytes] = []
     async with asyncio.timeout(20):
         while len(found) < count:

@@ -65,7 +65,7 @@ async def test_streams_of_grpcio(channel: grpc.aio.Channel) -> None:
     assert [len(message) async for message in once] == [MIB, MIB]
 
 
-async def test_who_is_refused_before_it_has_written_is_told_why(recorder: Recorder) -> None:
+async def test_who_is_refused_before_it_has_written_is_notified_why(recorder: Recorder) -> None:
     service = Service()
     service.stream(CHAT, refuse_at_once)
     service.stream(REPEAT, answer_at_once)

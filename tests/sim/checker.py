@@ -67,7 +67,7 @@ class Checker:
         history: what clients saw.
         stored: all messages that are in the log in the end, in its order.
         arrivals: when each entry of a queue became readable, by topic, queue and offset.
-        fails: whether a message is one that fails by itself: it may come late, or be set aside.
+        fails: whether a message is one that fails by itself: it may come late, or be quarantined.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Checker:
             self._verdict.broke("S3", f"{place} was {delivery.message_id} at {delivery.got_s:.6f} and is {known[0]}")
 
     def _check_conservation(self) -> None:
-        """P1: in the end every message that a group wants was acknowledged by it, is a dead letter, or is set aside."""
+        """P1: in the end every message that a group wants was acknowledged by it, is a dead letter or quarantined."""
         for message_id, copies in self._originals.items():
             sent = self._history.sent.get(message_id)
             if sent is None:
@@ -362,7 +362,7 @@ class Checker:
             limit = self._swarm.groups[key[0]]
             single = len(self._originals.get(key[1], ())) <= 1
             for earlier, later in itertools.pairwise(deliveries):
-                # What fails by itself may be given back by an operator, and what was not received whole may not count.
+                # What fails by itself may be released by an operator, and what was not received whole may not count.
                 least = earlier.attempt + (not earlier.vanished and not self._fails(key[1]))
                 if single and later.attempt < least and not self._may_have_ended(earlier, later):
                     self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {earlier.attempt}, then {later.attempt}")

@@ -103,7 +103,7 @@ class Producer:
         batch_max: messages in one call.
         body_bytes_max: size of a body.
         types: what each topic takes; without it, messages that are not delayed.
-        delays: what is delayed and taken back.
+        delays: what is delayed and revoked.
         odd: says which properties are at the edge of what is taken; None: all are as usual.
         described: says which properties they have that SQL92 filters ask for; None: none.
     """
@@ -143,7 +143,7 @@ class Producer:
         self.stopping = False
 
     async def run(self) -> None:
-        """Send until told to stop; several calls may be under way."""
+        """Send until asked to stop; several calls may be under way."""
         while not self.stopping:
             await self._pause()
             count = 1 if self._chance.random() < 0.7 else self._chance.randint(1, self._batch_max)
@@ -311,7 +311,7 @@ class Consumer:
         """How long it may rest between two polls."""
 
     async def run(self) -> None:
-        """Poll until told to stop, then finish what is in hand."""
+        """Poll until asked to stop, then finish what is in hand."""
         loop = asyncio.get_running_loop()
         pollers = [loop.create_task(self._poll_on()) for _ in range(self.manners.polls)]
         await asyncio.wait(pollers)

@@ -125,23 +125,23 @@ class PassingGroup:
         await self._create()
         await asyncio.sleep(_SLACK_S)
         watching = self._cores()
-        know = watching and all(each.names.knows_group(GROUP) for each in watching)
-        is_gone = await self._part()
+        know = watching and all(each.topic_registry.knows_group(GROUP) for each in watching)
+        is_deleted = await self._part()
         await asyncio.sleep(_SLACK_S)
-        return bool(know) and is_gone and [*map(id, watching)] == [*map(id, self._cores())]
+        return bool(know) and is_deleted and [*map(id, watching)] == [*map(id, self._cores())]
 
     async def _part(self) -> bool:
         began_s = self._tools.now()
-        is_gone = await self._delete()
-        self._tools.trace.add(GROUP, "deleted" if is_gone else "may be deleted")
-        self._tries.append((began_s, self._tools.now() + _SLACK_S if is_gone else _INF))
-        if is_gone:
+        is_deleted = await self._delete()
+        self._tools.trace.add(GROUP, "deleted" if is_deleted else "may be deleted")
+        self._tries.append((began_s, self._tools.now() + _SLACK_S if is_deleted else _INF))
+        if is_deleted:
             self._gone.append((began_s, self._tools.now(), _INF))
-        return is_gone
+        return is_deleted
 
     def left(self, core: BrokerCore) -> str:
         """Return what a broker has not done yet, in words."""
-        return f"{GROUP} is there" if core.names.knows_group(GROUP) else ""
+        return f"{GROUP} is there" if core.topic_registry.knows_group(GROUP) else ""
 
     def judge(self, disasters: History, is_calm: Callable[[float, float], bool]) -> list[str]:
         """Find what came to the group while it was gone, or was taken from it by handles of before.

@@ -138,7 +138,7 @@ class _Run:
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
         self._heard_deletion: Process | None = None
-        """In which the broker must have heard of the topic's last deletion as it was made; one that comes later keeps
+        """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
         swarm = world.swarm
@@ -280,7 +280,7 @@ class _Run:
         process = self.world.process
         assert cluster is not None and process is not None
         options = self.world.swarm.options.controller
-        keeper = cluster.controller._keeper
+        state_writer = cluster.controller._state_writer
         topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
         if self._pledges is not None:
             topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
@@ -298,10 +298,10 @@ class _Run:
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
                 return state.create_topic(options, name, types[name], queues)
 
-            await keeper.change(topic)
+            await state_writer.change(topic)
         if self._lite is not None:
             expiration_ms = self._lite.expiration_ms
-            await keeper.change(
+            await state_writer.change(
                 lambda state: state.create_topic(
                     options, lite.TOPIC, TopicType.LITE, settings={"lite_expiration_ms": expiration_ms}
                 )
@@ -312,7 +312,7 @@ class _Run:
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(options, name, attempts, name in FIFO_GROUPS)
 
-            await keeper.change(group)
+            await state_writer.change(group)
 
     async def _create_passing(self) -> bool:
         cluster, options = self.world.cluster, self.world.swarm.options.controller
@@ -320,7 +320,7 @@ class _Run:
             return False
         if TOPIC in cluster.controller.state.topics:
             return True
-        change, kind = cluster.controller._keeper.change, self._passing.kind
+        change, kind = cluster.controller._state_writer.change, self._passing.kind
         return await carried_out(change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
@@ -332,10 +332,12 @@ class _Run:
         process = self.world.process
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        is_gone = await carried_out(controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
-        if is_gone and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
+        is_deleted = await carried_out(
+            controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
+        )
+        if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
             self._heard_deletion = process
-        return is_gone
+        return is_deleted
 
     async def _create_group(self) -> bool:
         cluster, options, name = self.world.cluster, self.world.swarm.options.controller, passing_group.GROUP
@@ -343,14 +345,14 @@ class _Run:
             return False
         if name in cluster.controller.state.groups:
             return True
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: state.create_group(options, name, passing_group.ATTEMPTS_MAX)))
 
     async def _pause_group(self, paused: bool) -> bool:
         cluster = self.world.cluster
         if cluster is None or not self.world.serving or passing_group.GROUP not in cluster.controller.state.groups:
             return False
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: pause_group(state, passing_group.GROUP, int(paused))))
 
     async def _delete_group(self) -> bool:
@@ -361,7 +363,9 @@ class _Run:
             return True
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        return await carried_out(controller._keeper.change(lambda state: state.delete_group(name, now_ms, REST_MS)))
+        return await carried_out(
+            controller._state_writer.change(lambda state: state.delete_group(name, now_ms, REST_MS))
+        )
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
@@ -420,7 +424,7 @@ class _Run:
             return left
         if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
-        if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
+        if self._heard_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
 
@@ -445,12 +449,12 @@ class _Run:
         world = self.world
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
-            self._failing.note(world.cluster.broker.core)
+            self._failing.record(world.cluster.broker.core)
             if self._operator is not None:
                 self._listed = steering.listed_in(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
-            self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
+            self._topic_ids = dict(world.cluster.broker.core.topic_registry.topic_ids)
             self._timer_state = timers.state_of(world.cluster.broker.core)
 
     def judge(self) -> Verdict:

@@ -135,7 +135,7 @@ class Order:
         return self.queue_id is None or self.queue_id == queue_id
 
     def takes_back(self, delivery: Delivery) -> bool:
-        """Say if it takes back what was given out like this. Retries are of no queue, so only whole resets do."""
+        """Say if it takes back what was delivered like this. Retries are of no queue, so only whole resets do."""
         handle = delivery.handle
         return self.queue_id is None or (not handle.from_retry and handle.queue_id == self.queue_id)
 
@@ -192,7 +192,7 @@ class Operator:
         self.stopping = False
 
     async def run(self) -> None:
-        """Work until told to stop; in the end things are often given back once more."""
+        """Work until asked to stop; in the end things are often released once more."""
         loop, chance = asyncio.get_running_loop(), self._chance
         self._consuming = loop.create_task(self._consumer.run())
         sending = loop.create_task(self._producer.run())
@@ -257,7 +257,7 @@ class Operator:
         return f"{waiting} messages wait for {GROUP}" if waiting else ""
 
     def history_after(self, history: History) -> History:
-        """What was seen here, with what has struck and what is set aside by the history of all others."""
+        """What was seen here, with what has struck and what is quarantined by the history of all others."""
         self.history.disasters, self.history.troubles = history.disasters, history.troubles
         self.history.set_aside = history.set_aside
         return self.history
@@ -300,7 +300,7 @@ class Steered(Checker):
     listed: Collection[int] = ()
 
     def check_dead_letters(self) -> list[str]:
-        """P1: each dead letter is listed, was given back once, or may have been purged."""
+        """P1: each dead letter is listed, was released once, or may have been purged."""
         found: list[str] = []
         at = {each.record.queue_offset: each for dead in self._dead.values() for each in dead}
         back: dict[int, StoredRecord] = {}
@@ -326,7 +326,7 @@ class Steered(Checker):
         return found
 
     def check_resets(self) -> list[str]:
-        """What stands behind the last reset came again since; what was in hand before one was taken back."""
+        """What stands behind the last reset came again since; what was in hand before one was revoked."""
         found: list[str] = []
         resets = [each for each in self.orders if each.is_reset]
         if resets and resets[-1].is_ok and not self._is_lost(resets[-1]):

@@ -39,7 +39,7 @@ LATEST_FAULTS = {"out of files": 4, "rotten record": 6}
 TAGS = ("red", "green", "blue")
 
 HOARDING = "hoarding group"
-"""One group takes all that it is given and acknowledges nothing, where few messages may be given out. It is drawn by
+"""One group takes all that it is given and acknowledges nothing, where few messages may be delivered. It is drawn by
 itself, and goes on all the time."""
 ORDERED = "ordered group"
 """A topic whose messages have message groups, and a group that consumes it in order. Drawn by itself, too."""

@@ -24,7 +24,7 @@ DELETED_S = 4.0
         ([(1, DELETED_S - 1.0)], True),
     ],
 )
-def test_a_message_may_come_from_a_master_who_has_not_heard_that_its_topic_is_deleted(
+def test_a_message_may_come_from_a_master_who_has_not_learned_that_its_topic_is_deleted(
     heard: list[tuple[int, float]] | None, may_come: bool
 ) -> None:
     passing = PassingTopic(Mock(), random.Random(0), Mock(), Mock(), Delays(0.0, 0.0, 0.0, 0))

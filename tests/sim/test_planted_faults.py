@@ -11,8 +11,8 @@ import pytest
 
 from popwheel_broker.consume import priority_pops, redelivery
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.lines import Lines, _Line
 from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.consume.message_group_queues import MessageGroupQueues, _MessageGroupQueue
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.priority_pops import PriorityPops
 from popwheel_broker.consume.scan import SqlScan
@@ -65,7 +65,7 @@ def sends_are_confirmed_without_sync(patch: pytest.MonkeyPatch) -> None:
     """The flusher lets senders go at once, in every mode."""
 
     async def durable(self: Flusher, position: int) -> None:
-        self._store.confirm(position)
+        self._store.commit(position)
 
     patch.setattr(Flusher, "durable", durable)
 
@@ -162,14 +162,14 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, delivery)
         if next(calls) % 5 == 4 and progress.available:
             progress.popped += 1
-            self._keep(progress)
+            self._store_progress(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_and_skip)
 
 
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
-    patch.setattr(DoneTimers, "note", lambda self, found: None)
+    patch.setattr(DoneTimers, "record", lambda self, found: None)
     patch.setattr(TimerFold, "_done", lambda self, timer, found, topic, due_until_ms: None)
 
 
@@ -317,11 +317,11 @@ def open_halves_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def the_order_is_swapped(patch: pytest.MonkeyPatch) -> None:
     """Of what waits in a line the last message comes first."""
-    patch.setattr(_Line, "head", lambda self: self.members[max(self.members)])
+    patch.setattr(_MessageGroupQueue, "head", lambda self: self.members[max(self.members)])
 
 
 def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """A message that is read is given out, whatever is given out of its line."""
+    """A message that is read is delivered, whatever is delivered of its line."""
     find = OrderedPops._find_lines
 
     def find_all(self: OrderedPops, request: Any, taken: Any) -> list[int]:
@@ -332,13 +332,13 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Some of what a pop has read and may not give out is passed over."""
+    """Some of what a pop has read and may not deliver is passed over."""
     hold = OrderedPops._block
 
     def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
         held = hold(self, request, taken)
         last = 1 << len(held.offsets) - 1
-        self._state._close(held.id, last)  # it may not be given out, or fewer were held
+        self._state._close(held.id, last)  # it may not be delivered, or fewer were held
         return held
 
     patch.setattr(OrderedPops, "_block", hold_and_forget)
@@ -370,7 +370,7 @@ def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
-    """What is given back is given back again by the next redrive."""
+    """What is released is released again by the next redrive."""
     patch.setattr("popwheel_broker.core.dead_letters.redriven_origin", lambda offset: b"")
 
 
@@ -386,8 +386,8 @@ def nothing_is_overdue(patch: pytest.MonkeyPatch) -> None:
 
 def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
     """Messages that have waited for too long leave nothing of small pops to the others."""
-    note = PriorityPops.note
-    patch.setattr(PriorityPops, "note", lambda self, turn: note(self, turn._replace(next=priority_pops._OVERDUE)))
+    record = PriorityPops.record
+    patch.setattr(PriorityPops, "record", lambda self, turn: record(self, turn._replace(next=priority_pops._OVERDUE)))
 
 
 def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
@@ -396,8 +396,8 @@ def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
 
 
 def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
-    """A lite topic of which a message is given out is read on."""
-    patch.setattr(Lines, "has", lambda self, group, topic: False)
+    """A lite topic of which a message is delivered is read on."""
+    patch.setattr(MessageGroupQueues, "has", lambda self, group, topic: False)
 
 
 def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:

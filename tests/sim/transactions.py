@@ -36,7 +36,7 @@ _SHARE = 0.3
 _RATE = 4.0
 _TRIES_MAX = 40
 _EXPIRED_MIN = 3
-"""Of so many that nobody ended the sender was asked about one at least, though its stream may break now and then."""
+"""Number of transactions without an end of which at least one was checked, though its stream may break now and then."""
 _NAME = "pt"
 
 Fate = Literal["commit", "rollback", "never"]
@@ -120,7 +120,7 @@ class Pledges:
         self.stopping = False
 
     async def run(self) -> None:
-        """Send until told to stop, and say how each transaction ended."""
+        """Send until asked to stop, and say how each transaction ended."""
         loop, chance = asyncio.get_running_loop(), self._chance
         self._standing = [loop.create_task(self._consumer.run()), loop.create_task(self._listen())]
         while not self.stopping:
@@ -271,7 +271,7 @@ class Pledges:
             logs: of each broker, all records in their order.
             disasters: the history that has them.
             is_lossy: whether a disaster may take what was acknowledged.
-            is_calm: whether there were no faults: then senders hear of what they are asked.
+            is_calm: whether there were no faults: then senders learn of what they are asked.
         """
         broken = [f"X2: {each}" for each in self.history.unexpected]
         found = _Logs(logs, broken)

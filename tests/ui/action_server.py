@@ -51,7 +51,7 @@ class ActionClient:
         return found
 
     def take(self, group: str, topic: str, count: int = 1, **how: Any) -> list[dict[str, Any]]:
-        """Receive so many messages, or fewer if the time is over. See `Orders.take`."""
+        """Receive a number of messages, or fewer if the time is over. See `Orders.take`."""
         found: list[dict[str, Any]] = self._do("take", group=group, topic=topic, count=count, **how)
         return found
 

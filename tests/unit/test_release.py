@@ -117,7 +117,7 @@ def test_what_no_user_needs_is_found(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["popwheel", "popwheel_spark"])
-def test_an_index_is_told_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
+def test_an_index_is_notified_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
     with zipfile.ZipFile(wheels[name]) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         lines = opened.read(metadata).decode().splitlines()

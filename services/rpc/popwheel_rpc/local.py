@@ -165,7 +165,7 @@ class _LocalCall:
 
 
 class _Pipe(Generic[Message]):
-    """One direction of a stream: its messages, and its end."""
+    """Direction of a stream: its messages, and its end."""
 
     def __init__(self, messages_max: int) -> None:
         self._messages: deque[Message] = deque()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
 from popwheel_spark.source.bad_records import BadRecord, decode, log_bad
-from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.data_loss import loss_sentence, report_loss
 from popwheel_spark.source.plan import QueueRange
 from popwheel_spark.source.read_options import ReadOptions
 from popwheel_spark.wire.offsets import Queue
@@ -174,7 +174,7 @@ class RangeReader:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _pull(self, offset: int, count: int) -> RecordBlock:
-        """Pull so many messages at the most, and adapt the size of the next pulls to theirs."""
+        """Pull messages up to a limit, and adapt the size of the next pulls to theirs."""
         pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
         if len(pulled.begins):
             fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)
@@ -192,7 +192,7 @@ class RangeReader:
                 self._lost(max(begin, first), end, reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
-        report_loss(gone(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
+        report_loss(loss_sentence(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
 
 
 def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@ L1, exactly. A message is in a queue of a broker from its arrival there until it
 the group waits at a proxy. If all of this is so for longer than the bound, without a break, L1 is broken:
 
 - message and poll are there, and the poll's filter wants the message;
-- the broker runs and has heard of the topics, the proxy runs and knows of the broker;
+- the broker runs and has learned of the topics, the proxy runs and knows of the broker;
 - nothing was wrong with either, nor with the way between them and the way to the client, and what was has been over for
   `troubles.RECOVERY_S` (`BROKEN_RECOVERY_S` after connections that were broken).
 

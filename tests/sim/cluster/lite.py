@@ -136,7 +136,7 @@ class LiteReaders:
         return len(self._seen.accepted)
 
     async def run(self) -> None:
-        """Send and read until told to stop; then once more in calm, around a restart; and read until all is done."""
+        """Send and read until asked to stop; then once more in calm, around a restart; and read until all is done."""
         reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]
         await self._send()
         self.sent.set_result(None)

@@ -67,7 +67,7 @@ class Machine(Generic[Kind]):
         """Start the process; whether it serves. It does not if it was killed while it started."""
         assert self.process is None
         loop = self.network.loop
-        self._goes_on()
+        self._succeeded()
         self.lives += 1
         process = self.process = Process(loop, self.lives, self.clock, self.name)
         disk = self.process_disk = ProcessDisk(self.disk, process, self.kill)
@@ -154,7 +154,7 @@ class Machine(Generic[Kind]):
         """Have it go on."""
         if self.process is not None and self.is_paused:
             self._trace.add(self.name, "resumes")
-            self._goes_on()
+            self._succeeded()
             self.process.resume()
 
     @property
@@ -168,6 +168,6 @@ class Machine(Generic[Kind]):
         if self._still_since is None:
             self._still_since = self.network.loop.time()
 
-    def _goes_on(self) -> None:
+    def _succeeded(self) -> None:
         self._stood_still = list(self.stood_still)
         self._still_since = None

@@ -64,9 +64,9 @@ class Sightings:
     Args:
         loop: whose time it is.
         arrivals: messages that became readable.
-        given: when each was first given out, by the group and the entry.
+        given: when each was first delivered, by the group and the entry.
         knowing: by proxy and broker, when the proxy knew of the broker.
-        ready: by broker, when it had heard of the cluster's topics.
+        ready: by broker, when it had learned of the cluster's topics.
         taken: by a proxy's life, ids of messages with message groups in the order in which they came there.
     """
 

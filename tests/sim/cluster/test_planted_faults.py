@@ -120,7 +120,7 @@ def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
-    """Now and then a pop gives out again what somebody holds."""
+    """Now and then a pop delivers again what somebody holds."""
     popped = MergeBuffer.popped
     chance = random.Random(1)
 
@@ -129,7 +129,7 @@ def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, delivery)
         if chance.random() < 0.1:
             progress.popped = before
-            self._keep(progress)
+            self._store_progress(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_again)
 
@@ -149,7 +149,7 @@ def lanes_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     async def at_once(self: SendQueues, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
         return await work()
 
-    patch.setattr(SendQueues, "in_turn", at_once)
+    patch.setattr(SendQueues, "run_in_order", at_once)
 
 
 def a_message_group_moves_when_its_broker_is_gone(patch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def recalls_go_to_any_broker(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_with_conditions_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of what an SQL92 filter lets through."""
+    """Nobody is notified of what an SQL92 filter lets through."""
     patch.setattr(Interests, "_passing", lambda *_: (0, 1))
 
 

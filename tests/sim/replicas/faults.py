@@ -14,7 +14,7 @@ from tests.sim.replicas.process_faults import ProcessFaults
 from tests.sim.replicas.swarm import DRAWN, GroupSwarm
 from tests.sim.replicas.world import GroupWorld
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class Faults:
@@ -76,7 +76,7 @@ class Faults:
         """Start again what has ended, some time later, until cancelled: whoever looks after processes does so."""
         world, chance = self._world, self._chance
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self._atlas.look()
             held_down = [world.replicas[number] for number in self._atlas.held_down]
             for machine in world.machines():

@@ -20,7 +20,7 @@ _SETTLE_S = 1.5
 _WAKE_S = 2.0
 _WAYS = 10
 _SYNCS = 10
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _SILENT_S = 2.0
 _AGE_SLACK_S = 0.2
 _HANGING_S = 11.0
@@ -70,7 +70,7 @@ class Probes:
         bound_s = _WAKE_S + _WAYS * swarm.delay_s_max + _SYNCS * swarm.sync_s_max
         until_s = loop.time() + bound_s
         while wanted and loop.time() < until_s:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             wanted -= {self._of(each.group, each.topic) for each in self._newest() if each.message_id == message_id}
         for each in wanted:
             self._verdict.broke("L1", f"{message_id} did not come to {each.group} within {bound_s:.2f} s")

@@ -41,7 +41,7 @@ _BURSTS_SHARE = 0.5
 """How often a seed with message groups has a producer that waits for no answers."""
 _QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _LATE_S_MAX = 15.0
 """So long after the last fault timers may be late: a master must be found first."""
 
@@ -66,7 +66,7 @@ def run_seed(
     try:
         asyncio.set_event_loop(loop)
         history = History()
-        # Where retention is of some seconds it takes what is set aside before anybody gives it back.
+        # Where retention is of some seconds it takes what is quarantined before anybody gives it back.
         may_fail = () if swarm.has_retention else only
         failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
         run = _Run(
@@ -252,7 +252,7 @@ class _Run:
         if self._operator is not None:
             producing.append(loop.create_task(self._operator.run()))
         striking = loop.create_task(self.faults.run())
-        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
+        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._end_idle_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
         await self.faults.until_seen()
@@ -332,7 +332,7 @@ class _Run:
         if TOPIC in leader.state.topics:
             return True
         kind = self._passing.kind
-        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
+        return await carried_out(leader._state_writer.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
         leader = self.world.leader
@@ -341,7 +341,7 @@ class _Run:
         if TOPIC not in leader.state.topics:
             return True
         now_ms = leader._clock.wall_ms()
-        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
+        return await carried_out(leader._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
 
     def _passing_is_known(self) -> bool:
         """Whether all proxies know of the topic as it is now."""
@@ -356,9 +356,9 @@ class _Run:
         views = [each.program.app.view for each in self.world.proxies.values() if each.program is not None]
         return all(view.topics.get(TOPIC) is None for view in views)
 
-    async def _look_often(self) -> None:
+    async def _end_idle_often(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self.world.watch.look()
 
     async def _finish_work(self) -> None:
@@ -377,7 +377,7 @@ class _Run:
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
     def _given_back(self) -> int:
-        """An operator asks the master to go on with what is set aside; how much of it still is."""
+        """An operator asks the master to go on with what is quarantined; how much of it still is."""
         master = self.world.master
         return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
 
@@ -469,8 +469,8 @@ class _Run:
         if master is None or master.program is None:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
-        self._topic_ids = dict(master.program.app.core.names.topic_ids)
-        self._failing.note(master.program.app.core)
+        self._topic_ids = dict(master.program.app.core.topic_registry.topic_ids)
+        self._failing.record(master.program.app.core)
         if self._operator is not None:
             self._listed = steering.listed_in(master.program.app.core)
         for number, machine in world.replicas.items():
@@ -527,7 +527,7 @@ class _Run:
             checker = _SteeredChecker(self._operator.swarm_of(swarm), history, own, deleted, epochs, fails)
             verdict.violations += self._operator.judge(checker, log, self._listed)
         if self._passing is not None:
-            # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
+            # One who was deposed knows what his successor's log says when he learns of it. Only where he waits for no
             # slave may he give messages out until then.
             forgotten = [
                 (0 if swarm.is_safe else each.epoch, appends[each.position][1])

@@ -137,7 +137,7 @@ def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of messages that arrive."""
+    """Nobody is notified of messages that arrive."""
     patch.setattr(Interests, "arrived", lambda self, queue, tag_hashes: None)
 
 
@@ -213,7 +213,7 @@ def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.Monke
 
 def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:
     """A new master takes its own clock for that of its predecessor."""
-    patch.setattr(PopClock, "note", lambda self, time_ms: None)
+    patch.setattr(PopClock, "record", lambda self, time_ms: None)
 
 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_one_command_without_the_other_is_none(words: Sequence[str]) -> None:
     assert not peer.has_replicas
 
 
-async def test_a_peer_is_settled_when_its_command_ends_with_0() -> None:
+async def test_a_peer_is_ready_when_its_command_ends_with_0() -> None:
     assert await PeerServer("", [], ending_with(0), ending_with(0)).in_sync()
     assert not await PeerServer("", [], ending_with(0), ending_with(3)).in_sync()
 

@@ -70,7 +70,7 @@ class Store:
         """Append and sync, and fold what is confirmed."""
         self.files.append_raw(self.files.end_position, data)
         await self.files.sync()
-        self.files.confirm(confirmed)
+        self.files.commit(confirmed)
         while self.files.high_watermark < confirmed:
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory, told by a test who leads."""
+"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory. Tests decide who leads."""
 
 import asyncio
 import random
@@ -266,7 +266,7 @@ class GroupWorld:
         async with asyncio.timeout(20):
             await until(lambda: member.alive.role.leader is not None)
             await member.alive.roles.until_leads()
-            await member.alive.controller_follower.wait_ready()
+            await member.alive.controller_watch.wait_ready()
         return member
 
     async def in_sync(self, *numbers: int) -> None:

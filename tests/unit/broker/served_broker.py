@@ -79,7 +79,7 @@ class Broker:
         await self.app.start()
         self.hear()
         await self.app.roles.until_leads()
-        await self.app.controller_follower.wait_ready()
+        await self.app.controller_watch.wait_ready()
 
     def hear(self) -> None:
         """The controller says that this replica leads, alone."""

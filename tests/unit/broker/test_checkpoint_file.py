@@ -154,7 +154,7 @@ def test_every_garbled_byte_is_found_or_says_the_same() -> None:
                     checkpoint_file.decode(bytes(garbled))
 
 
-def test_every_cut_of_what_was_told_is_found() -> None:
+def test_every_cut_of_what_was_reported_is_found() -> None:
     for length in range(len(TWICE)):
         with pytest.raises(CorruptDataError):
             checkpoint_file.decode(TWICE[:length])

@@ -65,7 +65,7 @@ def read(world: World, lite_topics: str, client: str = "c", group: str = "g") ->
     """A client reads lite topics of one letter each, and no others."""
     lite = world.core.lite
     found, new = lite.subscriptions.begin(ClientKey(group, PARENT, client), lite_topics, world.clock.steady_ms())
-    lite.look_at(found, new)
+    lite.record_waiting(found, new)
 
 
 def pop(world: World, client: str = "c", count: int = 32, group: str = "g") -> list[Message]:
@@ -117,11 +117,11 @@ def step(world: World) -> None:
 
 
 def state_of(world: World) -> object:
-    """All that the log tells of lite topics and of what is given out."""
+    """All that the log tells of lite topics and of what is delivered."""
     core = world.core
     return (
         sorted((queue.topic, queue.queue_id, queue.begin_offset, queue.max_offset) for queue in core.store.queues),
-        sorted(core.state.table.lines.members()),
+        sorted(core.state.table.message_group_queues.members()),
         sorted(
             (each.id, each.attempts, each.is_suspended) for group in "gh" for each in core.state.table.of_group(group)
         ),
@@ -133,7 +133,7 @@ def state_of(world: World) -> object:
     )
 
 
-def test_each_lite_topic_gives_out_one_message_at_a_time() -> None:
+def test_each_lite_topic_delivers_one_message_at_a_time() -> None:
     world = lite_world()
     send(world, "a1", "b1", "a2", "c1", "b2")
     read(world, "ab")
@@ -257,7 +257,7 @@ def test_two_clients_compete_and_two_groups_do_not() -> None:
     assert names_of(pop(world, "c")) == ["a1"]
 
 
-def test_a_client_that_is_not_known_is_told_so_and_one_that_was_idle_is_forgotten() -> None:
+def test_a_client_that_is_not_known_is_notified_so_and_one_that_was_idle_is_forgotten() -> None:
     world = lite_world()
     send(world, "a1")
     request = pb.PopRequest(group="g", topic=PARENT, queue_id=-1, max_messages=1, client_id="c", lite=True)
@@ -315,7 +315,7 @@ def test_a_message_wakes_one_client_of_those_that_read_it_and_the_others_if_it_d
     assert later != []
 
 
-def test_new_subscriptions_are_told_of_what_waits_already() -> None:
+def test_new_subscriptions_are_notified_of_what_waits_already() -> None:
     world = lite_world()
     send(world, "a1", "b1")
     read(world, "")
@@ -377,7 +377,7 @@ def test_offsets_can_be_set_as_a_client_subscribes() -> None:
         assert take_all(world) == expected
 
 
-def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_told() -> None:
+def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_reported() -> None:
     world = lite_world(expiration_ms=DAY_MS)
     send(world, "a1", "a2", "b1")
     read(world, "ab")
@@ -393,7 +393,7 @@ def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_told() -> 
     step(world)
     assert world.core.store.queues.lite_topics == 1
     assert list(told.subscriber.lite_ends) == [(ClientKey("g", PARENT, "c"), "a")]
-    assert world.core.state.table.lines.has("g", names.lite_topic(PARENT, "a")) is False
+    assert world.core.state.table.message_group_queues.has("g", names.lite_topic(PARENT, "a")) is False
     before = state_of(world)
     world.crash("power")
     assert state_of(world) == before
@@ -484,7 +484,7 @@ def test_deleting_the_topic_ends_all_its_lite_topics() -> None:
     world.flush()
     core = world.core
     assert (core.store.queues.lite_topics, len(core.lite.subscriptions), core.state.merge_buffer.pairs) == (0, 0, 0)
-    assert len(core.state.table.lines) == 0
+    assert len(core.state.table.message_group_queues) == 0
     make_parent(world)
     core.cluster_changes.apply()
     send(world, "a3")
@@ -637,7 +637,7 @@ async def _told(stream: Any) -> list[pb.NotifyEvent]:
     return list(events.events)
 
 
-def test_operators_see_what_is_given_out_and_what_waits_and_redrive_no_dead_letters() -> None:
+def test_operators_see_what_is_delivered_and_what_waits_and_redrive_no_dead_letters() -> None:
     world = lite_world(max_attempts=1)
     send(world, "a1", "a2", "b1")
     read(world, "ab")

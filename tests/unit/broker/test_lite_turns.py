@@ -147,18 +147,18 @@ def test_a_client_counts_once_whatever_comes_and_goes() -> None:
     keys = [ClientKey("g", PARENT, each) for each in "cde"]
     clients = [subscriptions.begin(each, "ab", 1)[0] for each in keys]
     group = subscriptions.groups_of(PARENT)["g"]
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert told == []
     for each in keys[:2]:
         waiting.add(each)
         subscriptions.polls(each, True)
         subscriptions.polls(each, True)
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert told == keys[:2]
     subscriptions.polls(keys[0], False)
     subscriptions.remove(clients[1], "a")
     told.clear()
-    subscriptions.note(group, "a")
+    subscriptions.notify_one(group, "a")
     assert (told, group.count("a"), group.ready_for(clients[0]), group.ready_for(clients[1])) == ([], 2, ["a"], [])
     for each in keys:
         subscriptions.end(each)
@@ -177,7 +177,7 @@ def test_deleting_a_topic_of_many_lite_topics_takes_many_steps(crashes: bool) ->
     world.flush()
     world.delete_topic(PARENT)
     steps = 1
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         before = world.core.store.queues.lite_topics
         if before > cluster_changes._AT_ONCE_MAX:
             with pytest.raises(StatusError) as refused:
@@ -218,7 +218,7 @@ def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatc
     buffer, queues = world.core.state.merge_buffer, world.core.store.queues
     assert (buffer.pairs, len(queues.retry_topics("t"))) == (80, 40)
     world.delete_topic("t")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         pairs, retries = buffer.pairs, len(queues.retry_topics("t"))
         world.core.cluster_changes.apply()
         world.flush()
@@ -245,13 +245,13 @@ def test_deleting_a_group_of_many_retries_takes_many_steps(monkeypatch: pytest.M
     queues = world.core.store.queues
     assert len(queues.retry_topics_of_group("g")) == 10
     world.delete_group("g")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         retries = len(queues.retry_topics_of_group("g"))
         world.core.cluster_changes.apply()
         world.flush()
         assert retries - len(queues.retry_topics_of_group("g")) <= 2 * (3 + 1)
     assert queues.retry_topics_of_group("g") == []
-    assert not world.core.names.knows_group("g")
+    assert not world.core.topic_registry.knows_group("g")
 
 
 async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
@@ -279,7 +279,7 @@ async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
     assert answer.total == 4_999
 
 
-async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
+async def test_a_proxy_is_notified_of_many_ends_some_at_a_time() -> None:
     async with running() as broker:
         stream = broker.channel.open(methods.NOTIFY)
         await stream.send([pb.NotifyInterest(id=1, topic="t", group="g")])
@@ -298,7 +298,7 @@ async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
         await stream.end()
 
 
-async def test_a_topic_that_is_being_taken_back_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_being_revoked_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Put carries the sends of many topics: the others' go on."""
     monkeypatch.setattr(cluster_changes, "_AT_ONCE_MAX", 2)
     async with running() as broker:

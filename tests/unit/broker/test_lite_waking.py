@@ -20,7 +20,7 @@ LEAVES: list[Callable[[World, Told], object]] = [
 
 @pytest.mark.parametrize("others", [1, 2, 5])
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_another_is_told_of_a_message_if_the_one_that_was_told_leaves(
+def test_another_is_notified_of_a_message_if_the_one_that_was_reported_leaves(
     leaves: Callable[[World, Told], object], others: int
 ) -> None:
     """Its poll or its proxy's stream ends within the while, or it subscribes to something else, or goes."""
@@ -45,7 +45,7 @@ def test_another_is_told_of_a_message_if_the_one_that_was_told_leaves(
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["leave", "come", "look", "send"]), st.integers(0, 2)), max_size=12))
-def test_who_polls_is_told_in_the_end_of_what_nobody_takes(steps: list[tuple[str, int]]) -> None:
+def test_who_polls_is_notified_in_the_end_of_what_nobody_takes(steps: list[tuple[str, int]]) -> None:
     """Whoever comes asks for itself what waits, so it counts as notified from then on."""
     told: set[str] = set()
     later: list[Callable[[], None]] = []
@@ -72,7 +72,7 @@ def test_who_polls_is_told_in_the_end_of_what_nobody_takes(steps: list[tuple[str
             if later:
                 later.pop()()
         else:
-            subscriptions.note(group, "a")
+            subscriptions.notify_one(group, "a")
             is_ready = True
     for _ in range(20):
         if later:

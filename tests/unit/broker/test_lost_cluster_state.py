@@ -91,7 +91,7 @@ async def test_a_restart_knows_what_is_of_the_state_that_was_lost() -> None:
         await master.start()
         await w.lead(0)
         assert await got(w) == [b"1"]
-        assert master.alive.core.names.topic_ids["t"] == T.id
+        assert master.alive.core.topic_registry.topic_ids["t"] == T.id
 
 
 async def test_what_is_deleted_by_the_new_state_is_gone() -> None:
@@ -107,7 +107,7 @@ async def test_what_is_deleted_by_the_new_state_is_gone() -> None:
 
 
 @pytest.mark.parametrize("is_placed", [False, True])
-async def test_a_proxy_that_has_not_heard_of_the_new_state_is_to_try_again(is_placed: bool) -> None:
+async def test_a_proxy_that_has_not_learned_of_the_new_state_is_to_try_again(is_placed: bool) -> None:
     """By its id, of a later version of the state that was lost, the topic looked deleted and made anew."""
     async with group_of(1) as w:
         master = await w.lead(0)
@@ -123,7 +123,7 @@ async def test_a_proxy_that_has_not_heard_of_the_new_state_is_to_try_again(is_pl
         assert await got(w) == [b"1", b"2"]
 
 
-async def test_a_proxy_that_has_heard_of_the_new_state_first_is_to_try_again() -> None:
+async def test_a_proxy_that_has_learned_of_the_new_state_first_is_to_try_again() -> None:
     async with group_of(1) as w:
         master = await w.lead(0)
         await w.put(b"1", topic_id=1)
@@ -157,7 +157,7 @@ async def test_a_second_try_of_what_is_delayed_finds_the_first_one() -> None:
         assert master.alive.core.timer.state.pending.total == 1
 
 
-async def test_a_new_master_that_hears_of_the_lost_state_asks_again() -> None:
+async def test_a_new_master_that_learns_of_the_lost_state_asks_again() -> None:
     """What was deleted and made again in the new state is not taken for what was there before."""
     async with group_of() as w:
         master = await w.lead(0)
@@ -181,17 +181,17 @@ def behind_a_lost_state(deleted: bool) -> World:
     world.put("t", b"1")
     if deleted:  # after what it has folded: a slave settles nothing
         world.core.cluster_changed(ClusterUpdate(version=9 * VERSIONS_PER_STORE, deleted_topics=["t"]))
-    world.core.cluster_changes._note_names(Names(applied_version=ANEW))
-    world.core.cluster_changes._note_names(Names({"t": T.id}, applied_version=T.id))
+    world.core.cluster_changes._record_names(Names(applied_version=ANEW))
+    world.core.cluster_changes._record_names(Names({"t": T.id}, applied_version=T.id))
     world.put("t", b"2")
     return world
 
 
-def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() -> None:
+def test_a_new_master_that_has_learned_of_the_lost_state_only_goes_by_its_log() -> None:
     """It took the lost state for the later one, as it was another one than its log's."""
     world = behind_a_lost_state(deleted=False)
     world.crash("process")
-    names = world.core.names
+    names = world.core.topic_registry
     world.core.cluster_changes.apply()
     assert names.topic_ids["t"] == T.id
     assert names.has_pending_changes
@@ -203,7 +203,7 @@ def test_a_new_master_that_has_heard_of_the_lost_state_only_goes_by_its_log() ->
 
 
 @pytest.mark.parametrize("hears_of_it", [True, False])
-def test_a_deletion_that_the_lost_state_told_of_deletes_nothing_that_was_made_again(hears_of_it: bool) -> None:
+def test_a_deletion_that_the_lost_state_reported_of_deletes_nothing_that_was_made_again(hears_of_it: bool) -> None:
     world = behind_a_lost_state(deleted=True)
     world.hear(made_anew_for(*[T] if hears_of_it else []))
     world.core.cluster_changes.apply()

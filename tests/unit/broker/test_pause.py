@@ -81,7 +81,7 @@ def test_other_groups_and_topics_go_on() -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("name", ["g", "t"])
-def test_what_is_held_may_be_acknowledged_or_expires_and_waits(name: str, fifo: bool) -> None:
+def test_what_is_in_flight_may_be_acknowledged_or_expires_and_waits(name: str, fifo: bool) -> None:
     world = world_of()
     world.add_group("g", fifo=fifo)
     polls = Polls(world)

@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Given:
-    """A receipt handle that was given out at some time."""
+    """A receipt handle that was delivered at some time."""
 
     group: str
     sent: Sent
@@ -249,7 +249,7 @@ class PopMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, 10, 999, 5000, 30_000, 60_000]))
     def pass_time(self, milliseconds: int) -> None:
         self.world.clock.advance(milliseconds)
-        self.world.core.state.merge_buffer.let_go(self.world.core.pop_clock.now_ms())
+        self.world.core.state.merge_buffer.evict(self.world.core.pop_clock.now_ms())
         self.revive()
 
     @rule(hours=st.sampled_from([1, 71, 73]))

@@ -1,4 +1,4 @@
-"""What fails for one record because of that record is set aside, and all others go on."""
+"""What fails for one record because of that record is quarantined, and all others go on."""
 
 import asyncio
 from typing import Any
@@ -71,7 +71,7 @@ def test_what_is_the_devices_the_logs_or_the_callers_is_not(error: BaseException
 
 @pytest.mark.parametrize("step", ["redelivery", "writing"])
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_redelivery_that_fails_is_set_aside_and_others_go_on(step: str, error: type[Exception]) -> None:
+def test_a_redelivery_that_fails_is_quarantined_and_others_go_on(step: str, error: type[Exception]) -> None:
     world = world_of()
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
@@ -88,7 +88,7 @@ def test_a_redelivery_that_fails_is_set_aside_and_others_go_on(step: str, error:
     assert world.core.state.table.open_messages == 2
 
 
-def test_a_release_of_several_sets_aside_the_one_that_fails() -> None:
+def test_a_release_of_several_quarantines_the_one_that_fails() -> None:
     world = world_of()
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
@@ -102,7 +102,7 @@ def test_a_release_of_several_sets_aside_the_one_that_fails() -> None:
     assert world.ack("g", "t", given[1]) == [Code.INVALID_RECEIPT_HANDLE]
 
 
-def test_what_was_redelivered_before_one_that_cannot_be_set_aside_comes_once() -> None:
+def test_what_was_redelivered_before_one_that_cannot_be_quarantined_comes_once() -> None:
     world = World(0, BrokerOptions(quarantine_max=1))
     world.add_topic("t")
     world.add_group("g")
@@ -130,8 +130,8 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
                 *(Step.READING, EntryFlag(0), b"", position, position, "", f"{topic}+lite", 0, 0, "why"),
                 *(1, position, 1),
             )
-            table.note_fault(entry)
-            table.note_fault(entry)
+            table.record_fault(entry)
+            table.record_fault(entry)
             taken[topic] += 1
     assert taken == {"bad": 5, "other": 3}
     again = QuarantineTable()
@@ -148,7 +148,7 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
 
 @pytest.mark.parametrize("kind", CRASHES)
 @pytest.mark.parametrize("saved", [True, False])
-def test_it_stays_set_aside_after_a_restart(kind: CrashKind, saved: bool) -> None:
+def test_it_stays_quarantined_after_a_restart(kind: CrashKind, saved: bool) -> None:
     world = world_of()
     entry = set_aside_one(world)
     if saved:
@@ -202,7 +202,7 @@ def test_an_answer_is_made_of_the_others(error: type[Exception]) -> None:
     assert [entry.step for entry in entries(world)] == [Step.ANSWER]
 
 
-def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment(
+def test_what_fails_as_it_is_read_is_quarantined_where_it_is_and_keeps_its_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = world_of()
@@ -229,7 +229,7 @@ def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment
     assert MARK in world.bodies(world.pop("g", "t"))
 
 
-def test_what_cannot_be_copied_either_is_set_aside_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_copied_either_is_quarantined_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     before = record.encode
 
@@ -325,7 +325,7 @@ def test_retention_goes_on_past_a_first_record_that_fails(monkeypatch: pytest.Mo
     assert entries(world)[0].step is Step.RETENTION
 
 
-def test_what_is_set_aside_goes_when_retention_takes_its_copy() -> None:
+def test_what_is_quarantined_goes_when_retention_takes_its_copy() -> None:
     world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
     world.add_topic("t")
     world.add_group("g")
@@ -343,7 +343,7 @@ def test_what_is_set_aside_goes_when_retention_takes_its_copy() -> None:
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_a_retry_gives_it_back_and_counts_the_attempt(kind: CrashKind) -> None:
+def test_a_retry_releases_it_and_counts_the_attempt(kind: CrashKind) -> None:
     world = world_of()
     entry = set_aside_one(world)
     assert world.core.retrial.retry(entry.id)
@@ -357,7 +357,7 @@ def test_a_retry_gives_it_back_and_counts_the_attempt(kind: CrashKind) -> None:
     assert (message.body, message.system_properties.delivery_attempt) == (MARK, 2)
 
 
-def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_that_fails_again_leaves_it_quarantined(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     entry = set_aside_one(world)
 
@@ -404,7 +404,7 @@ def test_what_is_dropped_is_gone_for_good(kind: CrashKind) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["topic", "group"])
-def test_what_is_set_aside_goes_with_its_topic_and_its_group(deleted: str) -> None:
+def test_what_is_quarantined_goes_with_its_topic_and_its_group(deleted: str) -> None:
     world = world_of()
     set_aside_one(world)
     world.delete_topic("t") if deleted == "topic" else world.delete_group("g")
@@ -478,7 +478,7 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
     assert len(entries(world)) == 1
 
 
-def test_metrics_tell_how_many_and_at_which_step() -> None:
+def test_metrics_report_how_many_and_at_which_step() -> None:
     world = world_of()
     set_aside_one(world)
     told = metrics(world)
@@ -488,7 +488,7 @@ def test_metrics_tell_how_many_and_at_which_step() -> None:
     assert "popwheel_quarantine_max 10000.0" in told
 
 
-def test_a_checkpoint_of_before_has_nothing_set_aside() -> None:
+def test_a_checkpoint_of_before_has_nothing_quarantined() -> None:
     world = world_of()
     world.save()
     assert world.saved is not None

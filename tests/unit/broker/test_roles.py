@@ -25,7 +25,7 @@ async def test_a_slave_has_what_was_answered_and_leads_on() -> None:
         assert set(await world.ack(*list(given.values())[:5])) == {Code.OK}
         await first.kill()
         await world.lead(1)
-        # What was acknowledged does not come again (P3), what is given out stays hidden and its handles are good.
+        # What was acknowledged does not come again (P3), what is delivered stays hidden and its handles are good.
         assert set(await world.ack(*list(given.values())[5:9])) == {Code.OK}
         assert await world.ack(*list(given.values())[:1]) == [Code.INVALID_RECEIPT_HANDLE]
         rest = await world.pop()
@@ -216,7 +216,7 @@ async def parted(world: GroupWorld) -> tuple[Member, Member]:
 
 
 async def lead_the_other(world: GroupWorld) -> None:
-    """The second leads, and the first has not heard of it."""
+    """The second leads, and the first has not learned of it."""
     world.members[0].reachable = False
     await world.lead(1)
     for number in range(3):
@@ -224,7 +224,7 @@ async def lead_the_other(world: GroupWorld) -> None:
 
 
 async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
-    """With ack_mode=master a deposed master has folded, and given out, what is cut off."""
+    """With ack_mode=master a deposed master has folded, and delivered, what is cut off."""
     async with group_of(2, replication=FAST_ACKS) as world:
         first, second = await parted(world)
         assert len(await world.pop()) == 11

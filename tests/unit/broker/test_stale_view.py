@@ -16,10 +16,10 @@ G5 = ClusterUpdate(version=5, groups=[Group(name="g", max_attempts=3, id=5)])
 
 
 async def hear(member: Member, *updates: ClusterUpdate) -> None:
-    """One replica hears of the cluster, and a master has settled it."""
+    """One replica learns of the cluster, and a master has settled it."""
     for update in updates:
         member.alive.view.apply(update)
-    await until(lambda: member.alive.role.leader is None or not member.alive.core.names.has_pending_changes)
+    await until(lambda: member.alive.role.leader is None or not member.alive.core.topic_registry.has_pending_changes)
 
 
 async def fail_over(w: GroupWorld) -> None:
@@ -33,7 +33,7 @@ async def pop_as(w: GroupWorld, group: str, invisible_ms: int) -> Sequence[bytes
     return list((await w.channel.call(methods.POP, request)).messages)
 
 
-async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_has_not_heard_of_it() -> None:
+async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_has_not_learned_of_it() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -45,7 +45,7 @@ async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_ha
         assert sorted(await w.pop(1)) == [b"2"]
 
 
-async def test_the_deletion_before_a_topic_was_made_anew_is_heard_late() -> None:
+async def test_the_deletion_before_a_topic_was_made_anew_is_learned_late() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -57,7 +57,7 @@ async def test_the_deletion_before_a_topic_was_made_anew_is_heard_late() -> None
         assert sorted(await w.pop()) == [b"1"]
 
 
-async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_has_not_heard_of_it() -> None:
+async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_has_not_learned_of_it() -> None:
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
@@ -71,7 +71,7 @@ async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_ha
         assert sorted(await w.pop()) == []
 
 
-async def test_what_was_given_to_a_group_comes_again_though_the_new_master_has_not_heard_of_the_group() -> None:
+async def test_what_was_given_to_a_group_comes_again_though_the_new_master_has_not_learned_of_the_group() -> None:
     async with group_of() as w:
         new = ClusterUpdate(version=2, groups=[Group(name="new", max_attempts=1, id=2)])
         await w.lead(0)
@@ -108,9 +108,9 @@ async def test_a_slave_forgets_deletions_that_are_dealt_with() -> None:
             await hear(member, gone)
         await w.in_sync(0, 1)
         slave = w.members[1].alive
-        await until(lambda: not slave.core.names.topic_ids)
+        await until(lambda: not slave.core.topic_registry.topic_ids)
         await hear(w.members[1], T3)
-        assert not slave.core.names._topics.deleted and not slave.core.names._groups.deleted
+        assert not slave.core.topic_registry._topics.deleted and not slave.core.topic_registry._groups.deleted
 
 
 async def test_a_slave_deletes_what_its_master_had_no_time_to() -> None:
@@ -131,9 +131,9 @@ def test_a_controller_that_has_lost_its_state_and_makes_topics_and_groups_again_
     world.put("t", b"1")
     world.put("t", b"2")
     world.pop("g", "t", 1)
-    before = dict(world.core.names.topic_ids), dict(world.core.names.group_ids)
+    before = dict(world.core.topic_registry.topic_ids), dict(world.core.topic_registry.group_ids)
     world.view.topics["t"].id = world.view.groups["g"].id = 1
     world.core.cluster_changed(ClusterUpdate(version=1))
     world.core.cluster_changes.apply()
-    assert (dict(world.core.names.topic_ids), dict(world.core.names.group_ids)) == before
+    assert (dict(world.core.topic_registry.topic_ids), dict(world.core.topic_registry.group_ids)) == before
     assert world.bodies(world.pop("g", "t")) == [b"2"]

@@ -39,7 +39,7 @@ class Broker:
         self.timers = Timers()
         self.messages = 0
         self.interests = Interests(100, 1 << 20)
-        self.interests.take_turns(self.timers.later, lambda interest: self.messages)
+        self.interests.start_rotation(self.timers.later, lambda interest: self.messages)
         self.subscribers = [Subscriber(lambda: None) for _ in range(proxies)]
         for subscriber in self.subscribers:
             self.interests.add(Interest(1, subscriber, "t", "g", None))
@@ -53,7 +53,7 @@ class Broker:
         return [sum(count for _, count in subscriber.take()[0]) for subscriber in self.subscribers]
 
 
-def test_as_many_are_told_as_messages_come_and_in_turn() -> None:
+def test_as_many_are_reported_as_messages_come_and_in_turn() -> None:
     broker = Broker(3)
     told = []
     for count in (1, 1, 2, 1, 7):
@@ -65,7 +65,7 @@ def test_as_many_are_told_as_messages_come_and_in_turn() -> None:
     assert (broker.told(), broker.timers.waiting) == ([0, 0, 0], [])
 
 
-def test_what_still_waits_after_a_while_is_told_to_all() -> None:
+def test_what_still_waits_after_a_while_is_notified_to_all() -> None:
     broker = Broker(3)
     broker.arrive(2)
     assert broker.told() == [1, 1, 0]
@@ -76,7 +76,7 @@ def test_what_still_waits_after_a_while_is_told_to_all() -> None:
     assert (broker.told(), broker.timers.waiting) == ([1, 1, 1], [])
 
 
-def test_messages_that_come_in_between_do_not_put_off_for_ever_what_is_told_to_all() -> None:
+def test_messages_that_come_in_between_do_not_put_off_for_ever_what_is_notified_to_all() -> None:
     broker = Broker(3)
     broker.arrive(3)
     broker.told()
@@ -109,7 +109,7 @@ def test_who_has_no_poll_hands_the_word_on_and_it_goes_round_once() -> None:
     assert broker.told() == [0, 0, 0]
 
 
-def test_many_words_in_one_while_are_handed_on_no_more_often_than_one() -> None:
+def test_many_words_in_one_while_are_forwarded_no_more_often_than_one() -> None:
     broker = Broker(3)
     shared = 0
     for _ in range(10):
@@ -131,7 +131,7 @@ def test_many_words_in_one_while_are_handed_on_no_more_often_than_one() -> None:
     assert broker.interests.is_shared(broker.interests.of_topic("t")[0])
 
 
-def test_one_alone_is_told_of_all_and_nobody_looks_later() -> None:
+def test_one_alone_is_notified_of_all_and_nobody_looks_later() -> None:
     broker = Broker(2)
     broker.arrive(1)
     assert all(broker.interests.is_shared(each) for each in broker.interests.of_topic("t"))

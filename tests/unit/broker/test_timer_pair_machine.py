@@ -78,7 +78,7 @@ class TimerPairMachine(RuleBasedStateMachine):
 
     @rule(time_ms=st.integers(1, 3_000), steps=st.integers(1, 3), records=st.integers(0, 3))
     def hang(self, time_ms: int, steps: int, records: int) -> None:
-        """Time passes, the master does a little, and the slave hears of less."""
+        """Time passes, the master does a little, and the slave learns of less."""
         self.pair.clock.advance(time_ms)
         for _ in range(steps):
             self.pair.master.timer.step()

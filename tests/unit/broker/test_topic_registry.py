@@ -78,18 +78,18 @@ class Both:
     def settle(self) -> None:
         anew = self.names.new_store()
         if anew is not None:
-            names_in_log.note(self.names, anew)
+            names_in_log.record(self.names, anew)
         self.check()
         changes = self.names.changes()
         heard = self.view.named if self.names.knows_all_of_view else self.names.applied_version
         if changes.gone_topics or changes.gone_groups:
-            names_in_log.note(self.names, Names(applied_version=self.view.named))
+            names_in_log.record(self.names, Names(applied_version=self.view.named))
         for name in changes.gone_topics:
             names_in_log.forget_topic(self.names, name)
         for name in changes.gone_groups:
             names_in_log.forget_group(self.names, name)
         if changes.new_topics or changes.new_groups:
-            names_in_log.note(self.names, Names(changes.new_topics, changes.new_groups, heard))
+            names_in_log.record(self.names, Names(changes.new_topics, changes.new_groups, heard))
         self.names.applied()
 
     def check(self) -> None:
@@ -142,7 +142,7 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
             older = int(number > 3)  # than what the view tells
             some = both.topics.values() if number % 2 else both.groups.values()
             ids = {each.name: each.id - older for each in some}
-            names_in_log.note(
+            names_in_log.record(
                 both.names, Names(ids if number % 2 else {}, {} if number % 2 else ids, both.version if heard else 0)
             )
         elif what == "forget":
@@ -170,7 +170,7 @@ def test_where_many_are_new_or_gone_some_are_dealt_with_at_a_time(steps: list[tu
     """In the end all are known, and not before are the controllers' changes said to be dealt with."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic_registry, "_NEW_AT_ONCE", 1)
-        patch.setattr(topic_registry, "_GONE_AT_ONCE", 1)
+        patch.setattr(topic_registry, "_DELETED_AT_ONCE", 1)
         both = Both()
         go(both, steps)
         for part in both.snapshot(2):
@@ -191,7 +191,7 @@ def test_what_a_call_needs_does_not_wait_for_its_turn(monkeypatch: pytest.Monkey
     changes = both.names.changes(["n17"], [])
     assert list(changes.new_topics) == ["n17", "n1", "n3"]
     assert not both.names.knows_all_of_view
-    names_in_log.note(both.names, Names(changes.new_topics))
+    names_in_log.record(both.names, Names(changes.new_topics))
     both.names.applied()
     assert both.names.has_pending_changes
     assert list(both.names.changes().new_topics) == ["n5", "n7"]

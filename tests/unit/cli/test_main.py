@@ -238,9 +238,9 @@ def test_a_broker_that_listens_everywhere_must_say_where_it_is(tmp_path: Path) -
 
 
 def test_an_address_of_the_controller_must_be_one(tmp_path: Path) -> None:
-    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.controller_address=nowhere")
+    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.controller=nowhere")
     sentence = "must be host:port of the controller, or of several with commas between them, not 'nowhere'"
-    assert f"broker.controller_address: {sentence}" in sentence_of(result)
+    assert f"broker.controller: {sentence}" in sentence_of(result)
     result = call("proxy", "--set", "proxy.controller=nowhere")
     assert "proxy.controller: must be host:port of the controller" in sentence_of(result)
 

@@ -1,4 +1,4 @@
-"""The relay passes all on, and fails as it is told to."""
+"""The relay passes all on, and fails as it is asked to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -92,7 +92,7 @@ async def test_all_passes() -> None:
         assert await lines[1].say(b"still") == b"still"
 
 
-async def test_what_is_held_comes_when_it_is_open_again() -> None:
+async def test_what_is_paused_comes_when_it_is_open_again() -> None:
     async with world() as it:
         line = await it.line()
         await line.say(b"before")

@@ -20,7 +20,7 @@ NAME = FOLDER / "file"
 
 
 class SlowDisk(MemoryDisk):
-    """A disk whose threads read when they are told to."""
+    """A disk whose threads read when they are asked to."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0))
@@ -115,7 +115,7 @@ async def test_a_call_that_is_given_up_leaves_its_place_to_the_next() -> None:
     assert await calls[1] == b"\1"
 
 
-async def test_only_so_many_are_read_for_at_once() -> None:
+async def test_only_that_many_are_read_for_at_once() -> None:
     slow = SlowDisk()
     slow.go_on.clear()
     calls = [asyncio.create_task(slow.reads.run(slow.reading(each, 1))) for each in range(AT_ONCE_MAX + 5)]
@@ -205,7 +205,7 @@ async def test_a_file_that_was_removed_is_asked_for_no_more() -> None:
     assert await waiting == b"gone"
 
 
-def test_the_memory_disk_tells_of_plain_reads_that_wait() -> None:
+def test_the_memory_disk_reports_plain_reads_that_wait() -> None:
     cold = SlowDisk()
     assert cold.file.read(0, 1) == b"\0"
     cold.may_block = False
@@ -256,7 +256,7 @@ def _refused(*_: object) -> int:
     raise OSError(errno.EOPNOTSUPP, "not supported")
 
 
-async def test_an_error_of_the_device_is_told_to_the_caller() -> None:
+async def test_an_error_of_the_device_is_notified_to_the_caller() -> None:
     async def fails(ranges: Sequence[Range]) -> Sequence[bytes]:
         raise OSError(errno.EIO, "broken")
 

@@ -69,7 +69,7 @@ async def test_dead_letters_are_purged_only_if_the_group_s_name_was_typed() -> N
     assert changes(server)[-1] == ("POST /groups/billing/dead-letters/purge", {"dry_run": False})
 
 
-async def test_a_record_that_was_set_aside_is_retried_or_dropped() -> None:
+async def test_a_record_that_was_quarantined_is_retried_or_dropped() -> None:
     server = CannedServer()
     assert (await send(server, "/trouble/broker-0/17.0/retry")).status_code == 303
     refused = await send(server, "/trouble/broker-0/17.0/drop", typed="17")
@@ -200,7 +200,7 @@ def test_dead_letters_of_all_brokers_stand_by_age() -> None:
     assert view.total == 3
 
 
-def test_a_number_of_dead_letters_is_known_only_if_all_brokers_tell_it() -> None:
+def test_a_number_of_dead_letters_is_known_only_if_all_brokers_report_it() -> None:
     away = Answer(504, {}, "BROKER_AWAY", "it is away")
     view = dead_letters_page("g", "", 0, {"a": _letters(2, 3), "b": away}, ["c"])
     assert view.total is None
@@ -259,7 +259,7 @@ def test_each_attempt_has_the_messages_that_are_in_it() -> None:
         (0, None, False, 1, 20.0),
     ]
     assert [each.message["due_ms"] for each in view.rungs[1].examples] == [1, 3, 5]
-    assert (view.looked_at, view.is_part) == (8, True)
+    assert (view.scanned, view.is_part) == (8, True)
 
 
 def test_what_has_not_answered_is_no_empty_ladder() -> None:

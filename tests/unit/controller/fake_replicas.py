@@ -204,7 +204,7 @@ class Scene:
         self.channel = LocalChannel(self.app.service)
 
     async def join(self, *replicas: FakeReplica) -> None:
-        """Let replicas register, one after the other, and hear of their group."""
+        """Let replicas register, one after the other, and learn of their group."""
         self.machines.add(*replicas)
         for replica in replicas:
             known = len(replica.heard)
@@ -233,7 +233,7 @@ class Scene:
         await self.app.stop()
 
     def route(self) -> tuple[str, int] | None:
-        """Address and epoch of the group's master, as proxies hear of it; None if it is in no route."""
+        """Address and epoch of the group's master, as proxies learn of it; None if it is in no route."""
         info = self.app.state.brokers.get(GROUP)
         return None if info is None else (info.address, info.epoch)
 

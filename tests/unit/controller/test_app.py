@@ -28,7 +28,7 @@ from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
 from popwheel_rpc.service import ClientStream
@@ -104,7 +104,7 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
     )
 
 
-async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_told(channel: LocalChannel) -> None:
+async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_reported(channel: LocalChannel) -> None:
     stream = await watch(channel)
     heard: list[str] = []
 
@@ -217,7 +217,7 @@ async def test_followers_and_brokers_come_back_after_a_restart(tmp_path: Path) -
     await first.start()
     channel = SwitchedChannel(first)
     view = ClusterView()
-    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(channel, view, "test", SystemClock(), random.Random(0))
     registrar = BrokerRegistrar(
         channel, lambda: ReplicaReport(group="b-0", address="one:1"), lambda group: None, random.Random(0)
     )
@@ -273,7 +273,7 @@ async def test_a_listener_that_fails_does_not_end_the_following(app: ControllerA
             raise failures.pop()
 
     view.subscribe(listen)
-    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     await follower.wait_ready()
     assert failures == []

@@ -83,7 +83,7 @@ def leaving(one: dict[str, Any]) -> dict[str, Any]:
     return gone
 
 
-def test_what_is_declared_is_made_and_told() -> None:
+def test_what_is_declared_is_made_and_reported() -> None:
     one = resource(topicName="Orders", queues=16)
     assert step_for(fresh_state(), one) == Make()
     declaration = declaration_of(DECLARED_TOPICS, one)

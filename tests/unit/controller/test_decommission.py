@@ -238,6 +238,6 @@ async def test_the_admin_api_forgets(here: Scene) -> None:
 
 def test_one_that_is_registered_is_not_forgotten() -> None:
     replicas = Replicas(3.0, 1.5)
-    replicas.came(Session(ReplicaReport(group="b", replica=1), 0, None, lambda: None), 0.0)
+    replicas.register(Session(ReplicaReport(group="b", replica=1), 0, None, lambda: None), 0.0)
     replicas.forget(("b", 1))
     assert replicas.last("b", 1) is not None

@@ -15,8 +15,8 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
-from popwheel_controller.broker_groups.group_keeper import Decision
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.broker_groups.group_writer import Decision
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
@@ -74,7 +74,7 @@ async def test_nobody_from_outside_the_set_is_elected(here: Scene) -> None:
     assert not here.app.state.away
 
 
-async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_hears_of_it_when_it_comes_back(
+async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_learns_of_it_when_it_comes_back(
     here: Scene,
 ) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
@@ -181,7 +181,7 @@ async def test_if_the_only_member_is_wiped_an_operator_must_decide(here: Scene) 
 
 
 async def test_nobody_is_given_up_by_an_operators_word_while_the_master_may_live(here: Scene) -> None:
-    """Neither one that this controller has not heard of yet, nor one whose stream just broke."""
+    """Neither one that this controller has not learned of yet, nor one whose stream just broke."""
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     await master.ask_for_set(here.channel, 0)
@@ -422,7 +422,7 @@ async def test_impossible_reports_are_refused(here: Scene) -> None:
         assert isinstance(replica.refusal, StatusError)
         assert replica.refusal.code == Code.BAD_REQUEST
         replica.cut()
-    assert isinstance(here.app._keeper, StateKeeper)
+    assert isinstance(here.app._state_writer, StateWriter)
     assert here.app.state.brokers == {}
 
 

@@ -20,13 +20,13 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
 from popwheel_controller.broker_groups.failure_detector import Liveness
-from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
     ObservedReplica,
     find_earlier_epoch,
     may_receive_state,
     next_state,
 )
+from popwheel_controller.broker_groups.group_writer import Decision, GroupWriter
 from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -83,7 +83,7 @@ class Registered:
 class Controller:
     """One that believes that it leads."""
 
-    keeper: GroupKeeper
+    group_writer: GroupWriter
     streams: dict[int, Registered] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = MemoryStore()
         self.processes = {number: Process(number, b"%d-0" % number) for number in NUMBERS}
-        self.controllers = [Controller(GroupKeeper(self.store, 10, lambda: None)) for _ in range(2)]
+        self.controllers = [Controller(GroupWriter(self.store, 10, lambda: None)) for _ in range(2)]
         self.entries = 0
         self.acked: list[Entry] = []
         self.led_by: dict[int, Process] = {}
@@ -126,10 +126,10 @@ class GroupMachine(RuleBasedStateMachine):
         """A replica opens a stream; if it knows more than the controller, that reads what is stored."""
         chosen, process = self.controllers[controller], self.processes[number]
         report = process.report()
-        state = chosen.keeper.states.get(GROUP)
+        state = chosen.group_writer.states.get(GROUP)
         chosen.streams[number] = Registered(process, report, find_earlier_epoch(state, report))
         if report.version > (0 if state is None else state.version):
-            self.try_to(chosen.keeper.refresh(GROUP))
+            self.try_to(chosen.group_writer.refresh(GROUP))
 
     @rule(controller=CONTROLLERS, number=REPLICAS)
     def report(self, controller: int, number: int) -> None:
@@ -176,10 +176,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(controller=CONTROLLERS)
     def look(self, controller: int) -> None:
-        keeper = self.controllers[controller].keeper
+        group_writer = self.controllers[controller].group_writer
 
         async def look() -> None:
-            await keeper.poll_store(await keeper._store.versions())
+            await group_writer.poll_store(await group_writer._store.versions())
 
         self.try_to(look())
 
@@ -187,7 +187,7 @@ class GroupMachine(RuleBasedStateMachine):
     def tell(self, controller: int, number: int) -> None:
         """A replica hears how its group is, if its stream is still its own."""
         chosen, process = self.controllers[controller], self.processes[number]
-        stream, state = chosen.streams.get(number), chosen.keeper.states.get(GROUP)
+        stream, state = chosen.streams.get(number), chosen.group_writer.states.get(GROUP)
         if stream is None or stream.process is not process or state is None:
             return
         if may_receive_state(state, number, stream.report, stream.earlier_epoch):
@@ -349,7 +349,7 @@ class GroupMachine(RuleBasedStateMachine):
             for contents in self.store.history.get(group_document_name(GROUP), [])
         ]
         for controller in self.controllers:
-            state = controller.keeper.states.get(GROUP)
+            state = controller.group_writer.states.get(GROUP)
             assert state is None or state in stored
 
     @invariant()
@@ -365,7 +365,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def change(self, controller: int, decision: Decision) -> GroupState | None:
         try:
-            return self.runner.run(self.controllers[controller].keeper.change(GROUP, decision))
+            return self.runner.run(self.controllers[controller].group_writer.change(GROUP, decision))
         except StatusError:
             return None
         finally:

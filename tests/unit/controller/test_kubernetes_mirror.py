@@ -206,7 +206,7 @@ async def test_an_annotation_asks_for_a_switchover(tmp_path: Path, api: MemoryAp
         ("9", "NOT_FOUND", "has no replica 9; it has 0, 1"),
     ],
 )
-async def test_an_impossible_switchover_is_told_and_changes_nothing(
+async def test_an_impossible_switchover_is_notified_and_changes_nothing(
     tmp_path: Path, api: MemoryApi, asked: str, reason: str, part: str
 ) -> None:
     async with led(tmp_path, api) as (_, master, _):
@@ -282,7 +282,7 @@ async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Pat
         assert mirror._pods.resources.keys() == {PODS_OF_GROUP[0], *CONTROLLERS}
 
 
-async def test_events_tell_of_elections_and_of_a_group_without_a_master(tmp_path: Path, api: MemoryApi) -> None:
+async def test_events_report_elections_and_of_a_group_without_a_master(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, master, slave):
         await until(lambda: events(api) == [("Normal", "Elected", f"{GROUP}-0 leads in epoch 1")])
         master.kill()
@@ -294,7 +294,7 @@ async def test_events_tell_of_elections_and_of_a_group_without_a_master(tmp_path
         assert "waits for replica 1" in events(api)[-1][2]
 
 
-async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, api: MemoryApi) -> None:
+async def test_a_controller_that_leads_next_reports_nothing_twice(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, _):
         await until(lambda: conditions(api).get("Ready", ("",))[0] == "True")
         await until(lambda: len(events(api)) == 1)
@@ -312,7 +312,7 @@ async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, 
         assert [reason for _, reason, _ in events(api) if reason == "Elected"] == ["Elected"]
 
 
-async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path, api: MemoryApi) -> None:
+async def test_events_report_switchovers_and_why_one_is_refused(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, slave):
         await api_says(api, "nonsense")
         await until(lambda: any(reason == "SwitchoverRefused" for _, reason, _ in events(api)))
@@ -366,7 +366,7 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
     monkeypatch.setattr(api, "create", picky)
     for reason in ("Good", "Bad", "Better"):
-        waiting.note(GroupEvent("Normal", reason, ""), about)
+        waiting.record(GroupEvent("Normal", reason, ""), about)
     with pytest.raises(ApiRefusalError):
         await waiting.write()
     assert written == ["Good", "Better"]
@@ -376,8 +376,10 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
 def test_a_master_that_comes_back_was_not_elected() -> None:
     state = GroupState(GROUP, 7, 3, 1, frozenset({1}), {})
-    gone, leads = _Leader(3, gone=True), _Leader(3, gone=False)
-    found = [_news(state, before, leads, "") for before in (gone, _Leader(2, gone=True), _Leader(2, gone=False), leads)]
+    gone, leads = _Leader(3, deposed=True), _Leader(3, deposed=False)
+    found = [
+        _news(state, before, leads, "") for before in (gone, _Leader(2, deposed=True), _Leader(2, deposed=False), leads)
+    ]
     assert [each and each.reason for each in found] == ["MasterReturned", "Elected", "Elected", None]
 
 

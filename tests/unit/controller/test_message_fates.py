@@ -68,7 +68,7 @@ def test_what_has_failed_and_gone_on_is_not_done() -> None:
     assert told(first, place(RETRY, 2, DONE, attempts=1), place(DEAD, 3)) == [("g", "dead letter", 2)]
 
 
-def test_dead_letters_that_were_given_back() -> None:
+def test_dead_letters_that_were_redriven() -> None:
     before = (place("t", 1, DONE), place(RETRY, 2, DONE, attempts=1))
     assert told(*before, place(DEAD, 3, DONE)) == [("g", "was dead letter", 2)]
     redriven = only(*before, place(DEAD, 3, DONE), place(RETRY, 4, WAITS, redriven=True))
@@ -76,13 +76,13 @@ def test_dead_letters_that_were_given_back() -> None:
     assert redriven.words.startswith("redriven by an operator")
 
 
-def test_a_dead_letter_of_which_nothing_else_is_held() -> None:
+def test_a_dead_letter_of_which_nothing_else_is_stored() -> None:
     fate = only(place(DEAD, 3))
     assert (fate.state, fate.attempts) == ("dead letter", 0)
     assert fate.words.startswith("dead letter since")
 
 
-def test_groups_and_brokers_are_told_apart() -> None:
+def test_groups_and_brokers_are_distinguished() -> None:
     other = {**WAITS, "group": "h"}
     assert told(place("t", 1, DONE, other), place(RETRY, 2, WAITS, attempts=1), place("t", 1, WAITS, broker="b0")) == [
         ("g", "unread", 0),

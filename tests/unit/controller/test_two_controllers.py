@@ -135,7 +135,7 @@ async def test_when_the_leader_hangs_the_other_takes_over_and_the_first_steps_do
         with contextlib.suppress(StatusError):
             while await watch.receive() is not None:  # its watchers are sent away
                 pass
-        leadership._renewing = asyncio.create_task(leadership._keep_lease(both.store))  # type: ignore[arg-type]
+        leadership._renewing = asyncio.create_task(leadership._renew_lease(both.store))  # type: ignore[arg-type]
         await until(lambda: leadership._holder.leader is not None)
         with pytest.raises(StatusError, match="two:1"):
             await make_topic(both.channels[0], "a")
@@ -289,7 +289,7 @@ async def test_what_a_late_read_gives_is_not_led_with(tmp_path: Path) -> None:
     store = MemoryStore()
     async with pair(tmp_path, store) as both:
         await make_topic(both.channels[0], "gone")
-        await both.apps[0]._keeper.change(lambda state: state.delete_topic("gone"))
+        await both.apps[0]._state_writer.change(lambda state: state.delete_topic("gone"))
         store.late_reads = 2
         await both.apps[0].stop()
         await until(lambda: both.leading() == [1])

@@ -1,4 +1,4 @@
-"""A broker in memory: one list of messages per topic, handed out once per group, with notifications."""
+"""A broker in memory: one list of messages per topic, delivered once per group, with notifications."""
 
 import asyncio
 from collections.abc import Sequence

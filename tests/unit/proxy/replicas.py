@@ -245,6 +245,6 @@ def names(count: int, prefix: str = "m") -> list[str]:
 
 
 async def popped(w: Groups, count: int, invisible_s: float = 30.0) -> list[str]:
-    """The handles of messages that were just given out."""
+    """The handles of messages that were just delivered."""
     await arrive(w.logs["a"], count=count)
     return (await w.receive(poll_request(broker="a", batch=count, invisible_s=invisible_s))).handles

@@ -65,7 +65,7 @@ async def test_what_a_client_says_and_does_is_shown() -> None:
         (info,) = await listed(told(w))
         assert [each.polled_ms > 0 for each in info.subscriptions] == [True]
         assert (info.address, list(info.publishes)) == ("10.0.0.1:4712", ["made"])
-        clients.gone("c1")
+        clients.remove("c1")
         assert await listed(told(w)) == []
         assert (clients.facts_bytes, clients.uses, clients.libraries) == (0, 0, {})
 
@@ -129,7 +129,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(known.polls) == len(known.sends) == NAMES_MAX
     assert ("g", "t0", "x" * FILTER_LENGTH_MAX) not in known.polls, "the oldest goes"
     assert clients.uses == 2 * NAMES_MAX
-    clients.gone("a")
+    clients.remove("a")
     assert (clients.uses, clients.facts_bytes) == (0, 0)
 
 

@@ -20,7 +20,7 @@ DEADLINE_S = 3.0
 PROCESSING_S = 0.05
 
 Event = tuple[float, str, str, int]
-"""After so many seconds, what happens, to which group, and a number."""
+"""Seconds before it, the event, its group, and a number."""
 
 events = st.lists(
     st.tuples(

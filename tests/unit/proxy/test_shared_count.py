@@ -22,7 +22,7 @@ FAILURES = "popwheel_proxy_shared_count_failures_total"
 
 
 class FakeStore:
-    """Adds up what proxies tell it, until told to be otherwise."""
+    """Adds up what proxies tell it, until asked to be otherwise."""
 
     def __init__(self) -> None:
         self.others_per_s = 0.0

@@ -57,7 +57,7 @@ async def told(settings: d.Settings, **options: Any) -> d.Settings:
         return answer.settings
 
 
-async def test_a_producer_is_told_its_backoff_and_limits() -> None:
+async def test_a_producer_is_notified_its_backoff_and_limits() -> None:
     settings = await told(PRODUCER)
     assert settings.WhichOneof("pub_sub") == "publishing"
     assert settings.publishing.topics == PRODUCER.publishing.topics
@@ -81,7 +81,7 @@ async def test_a_producer_is_told_its_backoff_and_limits() -> None:
     ],
 )
 @pytest.mark.parametrize("settings", [PRODUCER, consumer()], ids=["producer", "consumer"])
-async def test_clients_are_told_where_their_metrics_go(
+async def test_clients_are_notified_where_their_metrics_go(
     settings: d.Settings, endpoint: str, scheme: d.AddressScheme.ValueType, host: str
 ) -> None:
     asked = d.Settings()
@@ -110,7 +110,7 @@ def test_an_endpoint_of_metrics_must_be_host_and_port(endpoint: str) -> None:
         OtelOptions(client_metrics_endpoint=endpoint)
 
 
-async def test_a_consumer_is_told_its_groups_backoff() -> None:
+async def test_a_consumer_is_notified_its_groups_backoff() -> None:
     settings = await told(consumer())
     assert settings.WhichOneof("pub_sub") == "subscription"
     subscription = settings.subscription
@@ -125,7 +125,7 @@ async def test_a_consumer_is_told_its_groups_backoff() -> None:
     assert [one.seconds for one in backoff.customized_backoff.next] == [1, 5]
 
 
-async def test_a_consumer_is_told_of_waits_that_grow() -> None:
+async def test_a_consumer_is_notified_of_waits_that_grow() -> None:
     async with world() as w:
         grows = ExponentialBackoff(initial_ms=1_000, max_ms=60_000, multiplier=1.5)
         w.controller.publish(ClusterUpdate(groups=[Group(name="grows", max_attempts=7, exponential_backoff=grows)]))
@@ -136,7 +136,7 @@ async def test_a_consumer_is_told_of_waits_that_grow() -> None:
         assert (told.initial.ToMilliseconds(), told.max.ToMilliseconds(), told.multiplier) == (1_000, 60_000, 1.5)
 
 
-async def test_a_node_consumer_is_told_the_only_kind_of_backoff_that_it_reads() -> None:
+async def test_a_node_consumer_is_notified_the_only_kind_of_backoff_that_it_reads() -> None:
     settings = consumer()
     settings.user_agent.language = d.Language.NODE_JS
     backoff = (await told(settings)).backoff_policy

@@ -158,7 +158,7 @@ async def test_bad_ids_are_refused() -> None:
         assert w.broker.asked("EndTransaction") == []
 
 
-async def test_an_end_without_an_answer_is_told_again() -> None:
+async def test_an_end_without_an_answer_is_notified_again() -> None:
     async with world() as w:
         await add_topics(w)
         (entry,) = (await w.send(half())).entries

@@ -102,7 +102,7 @@ async def test_what_came_before_the_handler_ended_is_part_of_the_message(caller:
     assert told(await caller.send(data(1, message[60:]))) == [HEADERS, RST_STREAM]
 
 
-async def test_who_has_spoken_is_told_at_once(caller: Caller) -> None:
+async def test_who_has_spoken_is_notified_at_once(caller: Caller) -> None:
     caller.allowed.clear()
     await caller.send(call(1), data(1, frame_message(b"x")))
     caller.allowed.set()
@@ -110,7 +110,7 @@ async def test_who_has_spoken_is_told_at_once(caller: Caller) -> None:
     assert told(await caller.send(call(3), data(3, frame_message(b"x")))) == [(1, 3), (1, 3), (3, 3)]
 
 
-async def test_who_has_no_more_to_say_is_told_at_once(caller: Caller) -> None:
+async def test_who_has_no_more_to_say_is_notified_at_once(caller: Caller) -> None:
     assert told(await caller.send(call(1, end=True))) == [HEADERS, HEADERS]
     assert told(await caller.send(call(3))) == [(frames.HEADERS, 3)]
     assert told(await caller.send(data(3, b"", end=True))) == [(frames.HEADERS, 3)]
@@ -124,7 +124,7 @@ async def test_a_path_that_nobody_serves_is_refused_in_the_same_way(caller: Call
     assert b"there is no method /no.Such/Method here" in said[0].payload
 
 
-async def test_who_says_nothing_is_told_in_a_moment(caller: Caller) -> None:
+async def test_who_says_nothing_is_notified_in_a_moment(caller: Caller) -> None:
     await caller.send(call(1))
     (waiting,) = caller.waiting()
     waiting.expired()
@@ -163,7 +163,7 @@ async def test_messages_that_wait_for_a_window_come_before_the_end(caller: Calle
 
 
 async def _answer(call: Call, stream: Stream[bytes, bytes]) -> None:
-    # Not held up by the window, as a handler that is told to stop while it sends.
+    # Not held up by the window, as a handler that is asked to stop while it sends.
     sending = asyncio.ensure_future(stream.send([b"y" * 50]))
     await asyncio.sleep(0)
     sending.cancel()

@@ -23,8 +23,8 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.cluster_guard import guard_by_cluster
 from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.membership import follower, registrar
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership import controller_watch, registrar
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import ENSURE_GROUP, REGISTER_BROKER, WATCH
 from popwheel_rpc.server.server import Server
@@ -140,10 +140,10 @@ async def test_a_broker_that_is_refused_says_it_once_and_goes_on_asking(monkeypa
 async def test_one_that_watches_and_is_refused_says_it_once_and_keeps_what_it_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(follower, "OTHER_CLUSTER_S", 0.001)
+    monkeypatch.setattr(controller_watch, "OTHER_CLUSTER_S", 0.001)
     controller, view = Refusing(), ClusterView()
     channel = LocalChannel(controller.service)
-    watching = ControllerFollower(channel, view, "p", SystemClock(), random.Random(0))
+    watching = ControllerWatch(channel, view, "p", SystemClock(), random.Random(0))
     with capture_logs() as logs:
         await watching.start()
         await until_asked(controller, 4)

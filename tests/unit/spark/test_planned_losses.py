@@ -165,7 +165,7 @@ def test_the_planner_asks_nothing_of_queues_that_are_past_their_beginning() -> N
     assert asyncio.run(Planner(Silent(), options()).beginnings({QUEUE: 7}, {QUEUE: 9})) == {}
 
 
-def test_a_stream_of_spark_4_1_is_not_told_where_it_begins(stream: Streams) -> None:
+def test_a_stream_of_spark_4_1_is_not_reported_where_it_begins(stream: Streams) -> None:
     held = Held(200, 500)
     new = stream(held, startingOffsets="earliest")
     begin = new.initialOffset()

@@ -127,7 +127,7 @@ def test_what_a_filter_keeps_back_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
-def test_what_retention_took_is_told_with_queue_and_range(options: dict[str, str]) -> None:
+def test_what_retention_took_is_reported_with_queue_and_range(options: dict[str, str]) -> None:
     with pytest.raises(DataLossError, match="queue 3 of orders at b-0: the messages from offset 10 up to 200 are gone"):
         read(OneQueue(200, 500), 10, 400, **options)
 
@@ -143,7 +143,7 @@ def test_retention_may_take_what_it_likes_if_that_is_no_error(caplog: pytest.Log
     assert "from offset 200 up to 201 are gone: they are in the broker's quarantine" in caplog.text
 
 
-def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() -> None:
+def test_what_the_broker_cannot_read_is_distinguished_from_what_retention_took() -> None:
     with pytest.raises(DataLossError, match="from offset 50 up to 52 are gone: they are in the broker's quarantine"):
         read(OneQueue(0, 500, damaged=(50, 51)), 0, 400)
 
@@ -161,7 +161,7 @@ def test_a_queue_that_is_too_short_is_waited_for() -> None:
     assert read(Growing(0, 100), 90, 110, timeoutMs="60000") == list(range(90, 110))
 
 
-def test_a_queue_that_stays_too_short_is_told() -> None:
+def test_a_queue_that_stays_too_short_is_reported() -> None:
     with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
         read(OneQueue(0, 100), 90, 110)
 
@@ -180,7 +180,7 @@ def test_what_is_still_asked_for_is_given_up_when_a_pull_fails() -> None:
         read(HalfDead(0, 500), 0, 500)
 
 
-def test_what_was_planned_from_offset_0_on_and_is_gone_is_told() -> None:
+def test_what_was_planned_from_offset_0_on_and_is_gone_is_reported() -> None:
     with pytest.raises(DataLossError, match="from offset 0 up to 200 are gone"):
         read(OneQueue(200, 500), 0, 400)
 
@@ -208,7 +208,7 @@ def test_a_task_reads_many_ranges_in_their_order(monkeypatch: pytest.MonkeyPatch
     assert rows == [(number, offset) for number in range(60) for offset in range(number + 1)]
 
 
-def test_large_batches_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = ManyQueues(0, 0, body=bytes(2**20))
     monkeypatch.setattr(range_reader, "QueueClient", lambda *_: queue)
     options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "body"})

@@ -269,7 +269,7 @@ class Acks:
         rest: list[DeliveryMessage] = []
         returned: dict[Delivery, list[int]] = {}
         for delivery, index in messages:
-            if delivery.lines and self._comes_again(delivery, index, attempted=attempted):
+            if delivery.lines and self._is_redelivered(delivery, index, attempted=attempted):
                 returned.setdefault(delivery, []).append(index)
             else:
                 rest.append((delivery, index))
@@ -282,7 +282,7 @@ class Acks:
         self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
         return rest
 
-    def _comes_again(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
+    def _is_redelivered(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
         """Return whether a message of an ordered group is redelivered: it is not gone and has attempts left."""
         group = self._view.groups.get(delivery.group)
         if self.messages.place(delivery, index) is None:

@@ -10,8 +10,8 @@ from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_re
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.group_filters import GroupFilters
-from popwheel_broker.consume.lines import revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.message_group_queues import revive_queue_of
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.priority_pops import PriorityPops
@@ -37,7 +37,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 
 _RETRY_FIRST_ONE_IN = 5
-_TURN_BITS = 32
+_ROTATION_BITS = 32
 _ANY_QUEUE = -1
 QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
 
@@ -108,32 +108,32 @@ class Pops:
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """Times that messages waited for their first delivery."""
 
-    def turn(self) -> int:
+    def rotation(self) -> int:
         """Return a random number for a call: all of its tries begin with the same queue. Else a queue that has to be
         read from the device would seldom be the first of the last try.
         """
-        return self._random.getrandbits(_TURN_BITS)
+        return self._random.getrandbits(_ROTATION_BITS)
 
-    def pop(self, request: PopRequest, turn: int) -> PopAnswer:
+    def pop(self, request: PopRequest, rotation: int) -> PopAnswer:
         """Deliver up to `max_messages` messages and hide them from the group; never waits.
 
         Args:
             request: the pop.
-            turn: decides which queue comes first.
+            rotation: decides which queue comes first.
 
         Raises:
             StatusError: too many messages are in flight already, the filter is invalid, there is no cluster state from
                 the controller yet, the disk is full, there is no room for more progress, or nothing is left but queues
                 that stand still; nothing was delivered.
         """
-        self.recent_polls.note(request.group, request.topic, request.client_id, self._clock.now_ms())
+        self.recent_polls.record(request.group, request.topic, request.client_id, self._clock.now_ms())
         if self._view.is_paused(request.group, request.topic):
             return self.again(request)  # the poll waits until the group or topic is resumed
         if self._state.revoking and (request.group, request.topic) in self._state.revoking:
             return PopAnswer()  # polls are notified when that has ended
         room = self.room(request.group)
         wanted = wanted_by(request.filter)
-        differ = self.group_filters.note(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
+        differ = self.group_filters.record(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
         passed_over = self._passed_over
         options = self._options
         budget = Budget(
@@ -143,7 +143,7 @@ class Pops:
         levels = request.levels if known is None else levels_of(known)
         count = max(1, levels) if known is None else known.queues
         queue_id = _ANY_QUEUE if levels else request.queue_id
-        retries, queues = self._sources(request.group, request.topic, queue_id, turn, count)
+        retries, queues = self._sources(request.group, request.topic, queue_id, rotation, count)
         is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
         taken: list[Taken] = []
         if is_ordered:
@@ -152,7 +152,7 @@ class Pops:
                 answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
                 return answer
             self.ordered.take_ready(request.group, request.topic, budget, taken)
-        retries_first = turn % _RETRY_FIRST_ONE_IN == 0
+        retries_first = rotation % _RETRY_FIRST_ONE_IN == 0
         priority_turn = None
         if levels:
             pair = (request.group, request.topic)
@@ -175,7 +175,7 @@ class Pops:
         if taken:
             self.deliver(request, taken, answer, is_remembered=bool(levels) and is_ordered)
             if priority_turn is not None:
-                self.priorities.note(priority_turn)
+                self.priorities.record(priority_turn)
         else:
             self.check_standstill(retries, queues)
             if self._lacks_room(queues):
@@ -183,7 +183,7 @@ class Pops:
         if differ:
             self.group_filters.passed_over += self._passed_over - passed_over
         if queue_id >= 0:
-            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn, count)
+            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, rotation, count)
         answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
         return answer
 
@@ -199,7 +199,7 @@ class Pops:
     def _is_ordered(self, group: str, topic: str) -> bool:
         """Return whether a group consumes in order; also for an unknown one while it has messages in order."""
         known = self._view.groups.get(group)
-        return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
+        return (known is not None and known.fifo) or self.ordered.message_group_queues.has(group, topic)
 
     def again(self, request: PopRequest) -> PopAnswer:
         """Return the messages that an earlier try of this receive got and still has, if any."""
@@ -255,7 +255,7 @@ class Pops:
         queues: Sequence[QueueProgress],
         wanted: Wanted,
     ) -> int:
-        lines = self.ordered.lines
+        lines = self.ordered.message_group_queues
         ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
@@ -267,7 +267,7 @@ class Pops:
         return ahead
 
     def _sources(
-        self, group: str, topic: str, queue_id: int, turn: int, count: int
+        self, group: str, topic: str, queue_id: int, rotation: int, count: int
     ) -> tuple[Sequence[QueueProgress], Sequence[QueueProgress]]:
         """Return the queues of the group's retry topic: one, or one for each priority level; and the queue of the topic
         that was asked for, or all `count` of them, beginning with the one in turn.
@@ -278,7 +278,7 @@ class Pops:
         if queue_id >= 0:
             numbers: Sequence[int] = (queue_id,)
         else:
-            first = turn // _RETRY_FIRST_ONE_IN % count
+            first = rotation // _RETRY_FIRST_ONE_IN % count
             numbers = (*range(first, count), *range(first))
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retries, queues

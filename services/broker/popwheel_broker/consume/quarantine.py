@@ -136,7 +136,7 @@ class Quarantine:
         )
         self._put(entry, stored, [])
 
-    def note(
+    def record(
         self, step: Step, position: int, topic: str, queue_id: int, queue_offset: int, fault: RecordFaultError
     ) -> None:
         """Record that a record failed and stays where it is; once while that is known, and on a master only.
@@ -160,7 +160,7 @@ class Quarantine:
         """Record that a record of the log could not be folded in; the fold skips it."""
         self.count(Step.FOLD, found.position, fault)
         if len(self.table) < self.entries_max:
-            self.table.note_fault(
+            self.table.record_fault(
                 QuarantineEntry(
                     Step.FOLD,
                     EntryFlag(0),

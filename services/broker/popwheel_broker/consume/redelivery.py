@@ -28,7 +28,7 @@ def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempt
         index: of the message.
         stored: the message.
         attempted: whether the delivery that ends now counts as an attempt.
-        attempts_max: after so many attempts it is a dead letter.
+        attempts_max: number of attempts after which it is a dead letter.
     """
     attempts = stored.attempts + (1 if attempted else 0)
     retry_topic = retry_topic_of(delivery)

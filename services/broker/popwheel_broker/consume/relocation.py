@@ -26,7 +26,7 @@ _DELIVERIES_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One delivery whose messages were copied.
+    """A delivery whose messages were copied.
 
     Args:
         delivery: the delivery.

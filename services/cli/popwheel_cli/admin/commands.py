@@ -128,7 +128,7 @@ def describe_topic(api: AdminApi, name: str, output: Format) -> None:
 def delete_topic(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
     """Delete a topic and its messages, after showing what is deleted with it."""
     path, question = f"/topics/{quote(name, safe='')}", f"delete the topic {name} with all its messages?"
-    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
+    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _deleted_names), output)
 
 
 @admin.group()
@@ -192,7 +192,7 @@ def describe_group(api: AdminApi, name: str, output: Format) -> None:
 def delete_group(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
     """Delete a consumer group and its progress, after showing what is deleted with it."""
     path, question = f"/groups/{quote(name, safe='')}", f"delete the group {name} with its progress?"
-    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
+    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _deleted_names), output)
 
 
 @admin.group()
@@ -291,7 +291,7 @@ def _show_deleted(name: str, deleted: Row | None, output: Format) -> None:
     _name_silent(deleted["unanswered"])
 
 
-def _what_goes(found: Row) -> str:
+def _deleted_names(found: Row) -> str:
     """Return what is deleted with a topic or group, by the answer to a dry run."""
     counted = {
         "unread": "unread",

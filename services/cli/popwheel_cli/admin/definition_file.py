@@ -134,7 +134,7 @@ def entries_of(data: bytes, source: str) -> list[Entry]:
         if len(found) + len(value.value) > ENTRIES_MAX:
             raise FileError(f"{source} holds more than {ENTRIES_MAX} topics and groups; make several files of it")
         found += [_entry(_LISTS[key], node, source) for node in value.value]
-    return each_once(found, source)
+    return without_repeats(found, source)
 
 
 def check_size(data: bytes, source: str) -> None:
@@ -147,7 +147,7 @@ def check_size(data: bytes, source: str) -> None:
         raise FileError(f"{source} has more than {BYTES_MAX >> 20} MiB; make several files of it")
 
 
-def each_once(entries: Iterable[Entry], source: str) -> list[Entry]:
+def without_repeats(entries: Iterable[Entry], source: str) -> list[Entry]:
     """Return the entries without repeated ones.
 
     Raises:

@@ -78,7 +78,7 @@ def import_definitions(api: AdminApi, files: Sequence[IO[bytes]], dry_run: bool,
 
     It does what `apply` does. What RocketMQ's brokers made for themselves is left out, and what can't be here is named.
     """
-    from popwheel_cli.admin.definition_file import Entry, each_once, entries_of
+    from popwheel_cli.admin.definition_file import Entry, entries_of, without_repeats
     from popwheel_cli.admin.rocketmq_files import Found, rocketmq_found
 
     entries: list[Entry] = []
@@ -93,7 +93,7 @@ def import_definitions(api: AdminApi, files: Sequence[IO[bytes]], dry_run: bool,
         left_out.unmapped += found.unmapped
         left_out.of_system += found.of_system
     alike = [Entry(each.kind, each.settings) for each in entries]  # lines of several files say nothing
-    _apply(api, each_once(alike, " and ".join(file.name for file in files)), left_out, dry_run, output)
+    _apply(api, without_repeats(alike, " and ".join(file.name for file in files)), left_out, dry_run, output)
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -103,7 +103,7 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _settings(kind: str, row: Row) -> dict[str, Any]:
-    """All settings of a topic or group, but none that it does not have."""
+    """Settings of a topic or group, but none that it does not have."""
     settings = {key: row[key] for key in _KEYS[kind] if row.get(key) is not None}
     for each in TOPIC_SETTINGS:
         if each.name in settings and not each.applies_to(TopicType.Value(str(row["type"]))):

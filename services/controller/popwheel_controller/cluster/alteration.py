@@ -22,7 +22,7 @@ from popwheel_controller.options import ControllerOptions
 
 _WIDENED: Final = frozenset((TopicType.NORMAL, TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION))
 """Types whose messages all fit into a MIXED topic."""
-_KEPT_QUEUES: Final[Mapping[int, str]] = {
+_FIXED_QUEUES: Final[Mapping[int, str]] = {
     TopicType.FIFO: "each message group has one of them, and would lose its order if it got another; more would bring "
     "nothing, as message groups do not wait for one another",
     TopicType.LITE: "it has one, and each of its lite topics has one of its own",
@@ -165,7 +165,7 @@ def _check_type(topic: Topic, kind: TopicType.ValueType) -> None:
 
 
 def _check_more_queues(topic: Topic, kind: TopicType.ValueType, queues: int) -> None:
-    why = _KEPT_QUEUES.get(kind)
+    why = _FIXED_QUEUES.get(kind)
     if why is None and queues < topic.queues:
         why = "the messages in those that would go could not be read any more"
     if why is not None:

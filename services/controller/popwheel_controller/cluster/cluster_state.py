@@ -1,6 +1,6 @@
 """State of the cluster as one immutable value, and its legal changes.
 
-A decision reads the state and returns a change, or raises. `after` applies a change. `StateKeeper` saves, publishes and
+A decision reads the state and returns a change, or raises. `after` applies a change. `StateWriter` saves, publishes and
 answers.
 """
 

@@ -14,8 +14,8 @@ from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, DescribeUseResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
-from popwheel_controller.cluster.state_keeper import StateKeeper
-from popwheel_controller.http.guard import DryRun, Guard, Note
+from popwheel_controller.cluster.state_writer import StateWriter
+from popwheel_controller.http.guard import DryRun, Guard, RecordedChange
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
@@ -61,7 +61,7 @@ class Topic(BaseModel):
 
 
 class Topics(BaseModel):
-    """Some topics, sorted by name."""
+    """Page of topics, sorted by name."""
 
     topics: list[Topic] = Field(description="The topics of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -107,7 +107,7 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """Some consumer groups, sorted by name."""
+    """Page of consumer groups, sorted by name."""
 
     groups: list[Group] = Field(description="The consumer groups of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -164,7 +164,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 def admin_router(
     options: ControllerOptions,
-    keeper: StateKeeper,
+    state_writer: StateWriter,
     inquiry: Inquiry,
     clock: Clock,
     check_leads: Callable[[], None],
@@ -174,7 +174,7 @@ def admin_router(
 
     Args:
         options: limits and defaults for what is made.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         inquiry: asks brokers what is deleted.
         clock: when a name was deleted.
         check_leads: raises StatusError while another controller is to be asked.
@@ -189,7 +189,7 @@ def admin_router(
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
         """Show the name, id and version of the cluster, its number of topics and groups, and its broker groups."""
-        state = keeper.state
+        state = state_writer.state
         return Cluster(
             name=state.name,
             id=state.id,
@@ -205,7 +205,7 @@ def admin_router(
     @router.get("/topics", tags=["topics"])
     async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
         """List topics with their settings, by name."""
-        topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
+        topics, total, more = page_of(state_writer.state.topics, prefix, after, limit)
         return Topics(
             topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
         )
@@ -217,29 +217,29 @@ def admin_router(
         def decide(state: ClusterState) -> pb.ClusterUpdate:
             return state.create_topic(options, new.name, topic_type(new.type), new.queues, wanted_settings(new))
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_topic(update.topics[0])
 
     @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
     async def describe_topic(name: TopicName) -> Topic:
         """Show the settings of a topic."""
-        return shown_topic(keeper.state.topic(name))
+        return shown_topic(state_writer.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def delete_topic(note: Note, dry_run: DryRun, name: TopicName) -> Deleted:
+    async def delete_topic(change_record: RecordedChange, dry_run: DryRun, name: TopicName) -> Deleted:
         """Delete a topic with all its messages, and return what went with it."""
-        note.before = shown_topic(keeper.state.topic(name)).model_dump()
+        change_record.before = shown_topic(state_writer.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     @router.get("/groups", tags=["groups"])
     async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
         """List consumer groups with their settings, by name."""
-        groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
+        groups, total, more = page_of(state_writer.state.groups, prefix, after, limit)
         return Groups(
             groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
         )
@@ -253,23 +253,23 @@ def admin_router(
             exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
             return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms, exponential)
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_group(update.groups[0])
 
     @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
     async def describe_group(name: GroupName) -> Group:
         """Show the settings of a consumer group."""
-        return shown_group(keeper.state.group(name))
+        return shown_group(state_writer.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def delete_group(note: Note, dry_run: DryRun, name: GroupName) -> Deleted:
+    async def delete_group(change_record: RecordedChange, dry_run: DryRun, name: GroupName) -> Deleted:
         """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
-        note.before = shown_group(keeper.state.group(name)).model_dump()
+        change_record.before = shown_group(state_writer.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_group(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_group(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     return router

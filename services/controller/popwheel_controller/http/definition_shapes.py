@@ -105,7 +105,7 @@ class Outcomes(BaseModel):
 
 
 def facts_of(named: pb.Topic | pb.Group) -> dict[str, Any]:
-    """All settings of a topic or group, as callers name them; not what it does not have."""
+    """Return all settings of a topic or group, as callers name them; not what it does not have."""
     if isinstance(named, pb.Topic):
         return {"type": TopicType.Name(named.type), "queues": named.queues, **settings_of(named)}
     facts: dict[str, Any] = {"max_attempts": named.max_attempts, "fifo": named.fifo}

@@ -260,7 +260,7 @@ async def _events(inquiry: Inquiry, first: pb.MessageEventsRequest) -> MessageEv
     for _ in range(_PAGES_MAX):
         if not requests:
             break
-        answers = await inquiry.of_each(MESSAGE_EVENTS, requests)
+        answers = await inquiry.ask_by_broker(MESSAGE_EVENTS, requests)
         unanswered += answers.unanswered
         requests = {}
         for broker, answer in answers.given.items():

@@ -1,4 +1,4 @@
-"""One Notify stream per broker: registers this proxy's interests, and receives notifications for them.
+"""Notify streams, one per broker: registers this proxy's interests, and receives notifications for them.
 
 After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of messages that
 wait already, so none that arrived in between is missed. The next master of a broker group gets a stream of its own at

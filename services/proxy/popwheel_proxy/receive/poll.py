@@ -66,7 +66,7 @@ class PollTools:
 
 
 class Poll:
-    """One running poll.
+    """A running poll.
 
     Args:
         tools: what polls share.
@@ -125,7 +125,7 @@ class Poll:
     def close(self) -> None:
         """Close the poll after its call has ended; messages of a pop in flight are released."""
         tools = self._tools
-        self._machine.gone()
+        self._machine.abandon()
         if self._timer is not None:
             self._timer.cancel()
         tools.book.leave(self._interest, self.woken, tools.clock.monotonic())
@@ -136,7 +136,7 @@ class Poll:
 
     def end(self) -> None:
         """End the poll of a client that terminates: answer that there is no message, and release all found messages."""
-        self._machine.gone()
+        self._machine.abandon()
         self._tools.book.stop_waiting(self._interest, self.woken)
         if not self._outcome.done():
             self._outcome.set_result(None)
