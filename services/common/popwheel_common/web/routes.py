@@ -15,7 +15,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class _Route:
-    """What FastAPI is told of a route."""
+    """Arguments for one route of FastAPI."""
 
     path: str
     method: str
@@ -57,7 +57,7 @@ class Routes:
         return self._decorator("DELETE", path, options)
 
     def include(self, routes: "Routes") -> None:
-        """Have those of a part, too, behind those that there are."""
+        """Add the routes of a part, behind those that there are."""
         for each in routes._routes:
             self._add(each.method, each.path, each.endpoint, each.tags, each.dependencies, each.options)
 
