@@ -6,13 +6,14 @@ Errors are encoded as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, status
+from fastapi import Depends, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.clock import Clock
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, DescribeUseResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
 from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.guard import DryRun, Guard, RecordedChange
@@ -169,7 +170,7 @@ def admin_router(
     clock: Clock,
     check_leads: Callable[[], None],
     guard: Guard,
-) -> APIRouter:
+) -> Routes:
     """Return the routes of the admin API.
 
     Args:
@@ -184,7 +185,7 @@ def admin_router(
     async def this_one_leads() -> None:
         check_leads()
 
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(this_one_leads), Depends(guard)])
+    router = Routes(prefix="/api/v1", dependencies=[Depends(this_one_leads), Depends(guard)])
 
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:

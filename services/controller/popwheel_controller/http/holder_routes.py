@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.contract.message_id import made_since_ms
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.audit_routes import REFUSED, TIME_MS_MAX, check_names
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.path_parts import MessageId
@@ -145,13 +146,13 @@ class _Sums(NamedTuple):
 _NOTHING = _Sums(0, 0)
 
 
-def holder_router(inquiry: Inquiry) -> APIRouter:
+def holder_router(inquiry: Inquiry) -> Routes:
     """Return the routes.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(tags=["audit"])
+    router = Routes(tags=["audit"])
 
     @router.get("/inflight/summary")
     async def sum_up_in_flight() -> InFlightSummary:
