@@ -1,4 +1,4 @@
-"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory. Tests decide who leads."""
+"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory; the test says who leads."""
 
 import asyncio
 import random
