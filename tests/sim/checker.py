@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from popwheel_common.contract import names
+from popwheel_common.contract.time_to_live import DROP
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim import guests, lite, passing_group, transactions
 from tests.sim.clients import Subscription
 from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
+from tests.sim.lives import may_expire
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
 from tests.sim.passing_topic import GROUP, TOPIC
 from tests.sim.stored import StoredMessage
@@ -229,7 +231,8 @@ class Checker:
         settled = self._settled[key]
         acked = sum(each.kind == "ack" and each.outcome != "refused" for each in settled)
         dead = len(self._dead[key])
-        if not acked and not dead and key not in self._history.set_aside:
+        is_dropped = self._swarm.expired == DROP and self._may_expire(message_id)
+        if not acked and not dead and not is_dropped and key not in self._history.set_aside:
             self._verdict.lost.append(message_id)
             self._verdict.broke(
                 "P1",
@@ -379,8 +382,12 @@ class Checker:
             limit = self._swarm.groups[key[0]]
             # What an ordered group has is in no retry topic; unit tests count its attempts.
             is_retried = key[0] == ORDERED_GROUP or (*key, limit - 1) in retried
-            if dead and not asked and limit > 1 and not is_retried:
+            if dead and not asked and limit > 1 and not is_retried and not self._may_expire(key[1]):
                 self._verdict.broke("P5", f"{key[1]} is a dead letter of {key[0]} before attempt {limit}")
+
+    def _may_expire(self, message_id: str) -> bool:
+        sent = self._history.sent.get(message_id)
+        return sent is not None and may_expire(sent.message)
 
     def _check_order(self) -> None:
         """P6: the messages of a message group are stored as they were sent, and come to an ordered group like that."""
@@ -488,6 +495,8 @@ class Checker:
             if not polled.began_s < arrived_s < polled.ended_s - _SLOW_S:
                 continue
             if not subscription.wants(self._history.sent[message_id].message) or self._fails(message_id):
+                continue
+            if self._may_expire(message_id):
                 continue
             deliveries = self._deliveries[polled.group, message_id]
             if polled.group == ORDERED_GROUP and not self._is_first(message_id, polled.began_s):

@@ -20,6 +20,7 @@ from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.guests import Guests
 from tests.sim.lite import LiteWorkload
+from tests.sim.lives import BriefProducer, LifeWatch
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
@@ -30,7 +31,7 @@ from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.steering import Operator, Steered
 from tests.sim.stored import StoredMessage
-from tests.sim.swarm import FIFO_GROUPS, TAGS, draw
+from tests.sim.swarm import BRIEF_TOPIC, FIFO_GROUPS, TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -74,7 +75,7 @@ def run_seed(
         asyncio.set_event_loop(loop)
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                with failing.spread(), run.priorities.on():
+                with failing.spread(), run.priorities.on(), run.lives.on():
                     loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
@@ -161,6 +162,9 @@ class _Run:
             self._producers.append(OrderedProducer("po", self._tools, swarm.random("po")))
         if swarm.levels:
             self._producers.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
+        if swarm.expired:
+            self._producers.append(BriefProducer("pb", self._tools, swarm.random("pb")))
+        self.lives = LifeWatch()
         self.priorities = PriorityWatch(world.loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
@@ -296,7 +300,8 @@ class _Run:
         for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(options, name, types[name], queues)
+                settings = {"expired_messages": self.world.swarm.expired} if name == BRIEF_TOPIC else {}
+                return state.create_topic(options, name, types[name], queues, settings)
 
             await state_writer.change(topic)
         if self._lite is not None:
@@ -470,6 +475,7 @@ class _Run:
         verdict = Checker(swarm, world.history, others, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
         verdict.violations += self.priorities.violations(messages, world.history)
+        verdict.violations += self.lives.violations(messages, world.history)
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)

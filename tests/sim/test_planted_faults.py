@@ -33,6 +33,7 @@ from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import Delay
+from popwheel_broker.time_to_live.time_to_live import TimeToLive
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.half import Resolution, end_record
 from popwheel_broker.transactions.table import TransactionTable
@@ -45,7 +46,7 @@ from tests.sim import guests, lite, passing_group, steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
-from tests.sim.swarm import HOARDING, ORDERED, PRIORITIES, TRIES
+from tests.sim.swarm import HOARDING, LIVES, ORDERED, PRIORITIES, TRIES
 
 SEEDS_MAX = 40
 
@@ -410,6 +411,26 @@ def lite_topics_end_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LiteTopics, "_has_expired", lambda self, queue, now_ms: True)
 
 
+def nothing_expires(patch: pytest.MonkeyPatch) -> None:
+    """Messages past their time to live are delivered."""
+    patch.setattr(TimeToLive, "concerns", lambda self, topic: False)
+
+
+def times_to_live_begin_anew_with_each_retry(patch: pytest.MonkeyPatch) -> None:
+    """The time at which a message was first stored is forgotten when it is redelivered."""
+    patch.setattr(redelivery, "with_first_stored", lambda stored: stored.system_properties)
+
+
+def expired_messages_are_dropped_whatever_their_topic_says(patch: pytest.MonkeyPatch) -> None:
+    """Expired messages become no dead letters."""
+    end = Acks.end
+
+    def dropped(self: Acks, *what: Any, to_dead_letters: bool) -> None:
+        end(self, *what, to_dead_letters=False)
+
+    patch.setattr(Acks, "end", dropped)
+
+
 def clients_are_there_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A proxy renews for clients that have said goodbye, or have fallen silent."""
     patch.setattr(RenewalBook, "take", lambda *_: [])
@@ -489,6 +510,9 @@ CAUGHT_BY: dict[Plant, int] = {
         (nothing_is_overdue, {"P8"}, (PRIORITIES,)),
         (it_is_always_the_turn_of_what_is_overdue, {"P8"}, (PRIORITIES,)),
         (retries_lose_their_level, {"P8"}, (PRIORITIES,)),
+        (nothing_expires, {"P9"}, (LIVES,)),
+        (times_to_live_begin_anew_with_each_retry, {"P9"}, (LIVES,)),
+        (expired_messages_are_dropped_whatever_their_topic_says, {"P1"}, (LIVES,)),
         (clients_are_there_for_ever, {"L2"}, (guests.NAME,)),
         (deleted_groups_keep_what_they_were_given, {"P7"}, (passing_group.NAME,)),
         (pauses_stop_nobody, {"P4"}, (passing_group.NAME,)),
@@ -531,6 +555,7 @@ def test_a_planted_fault_is_caught(
         (steering.NAME, "kill", "power"),
         (guests.NAME, passing_group.NAME, "kill"),
         (ORDERED, TRIES, "kill"),
+        (LIVES, "kill", "power"),
     ],
 )
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:

@@ -46,6 +46,24 @@ FOLDERS = {
 A file beside them stands below them all if it imports none of them, else above them all.
 """
 
+WING_LIST = "core.wings"
+FEATURES: dict[str, set[str]] = {
+    "delay": {
+        "app",
+        "calls.balance_server",
+        "calls.context",
+        "core.core",
+        "core.retrial",
+        "role.follower",
+        "role.leader",
+        "role.upkeep",
+    },
+    "lite": {"calls.server", "core.cluster_changes", "core.core", "core.notification"},
+    "transactions": {"calls.event_answer", "core.core", "core.waiting_places", "role.leader"},
+    "time_to_live": set(),
+}
+"""Folder of a feature -> modules beside `WING_LIST` that import it. It only shrinks."""
+
 ENTRY_POINTS = {
     "popwheel_cli.healthcheck",
     "popwheel_cli.main",
@@ -409,6 +427,19 @@ def test_folders_import_one_way(service: str) -> None:
         f"{module} imports {other}" for module in imports for other in imports[module] if ranks[other] > ranks[module]
     ]
     assert wrong == []
+
+
+def test_features_are_known_by_the_list_of_wings_alone() -> None:
+    found: dict[str, set[str]] = {feature: set() for feature in FEATURES}
+    for source in of_services():
+        for name in source.facts.imports:
+            feature = name.removeprefix("popwheel_broker.").partition(".")[0]
+            if feature in FEATURES and not source.module.startswith(f"popwheel_broker.{feature}."):
+                found[feature].add(source.module.removeprefix("popwheel_broker."))
+    assert found == {feature: {WING_LIST, *others} for feature, others in FEATURES.items()}, (
+        "a feature's folder is imported by core/wings.py alone; where one of FEATURES is imported by fewer, take it "
+        "from the list"
+    )
 
 
 @pytest.mark.parametrize("service", FOLDERS)
