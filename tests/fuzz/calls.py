@@ -161,8 +161,8 @@ class CallFuzzer:
             )
 
         def recall() -> Message:
-            told = dice.choice(self._recalls) if self._recalls else "none yet"
-            return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=told)
+            reported = dice.choice(self._recalls) if self._recalls else "none yet"
+            return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=reported)
 
         def sync() -> Message:
             return pb.SyncLiteSubscriptionRequest(

@@ -10,7 +10,7 @@ from popwheel_common.contract import names
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim import guests, lite, passing_group, transactions
 from tests.sim.clients import Subscription
-from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
+from tests.sim.history import Delivery, Ending, Handle, History, Polled, Sent
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
 from tests.sim.passing_topic import GROUP, TOPIC
 from tests.sim.stored import StoredMessage
@@ -116,9 +116,9 @@ class Checker:
         self._most_ahead: dict[tuple[str, int], int] = {}
         self._least_ahead: dict[tuple[str, int], int] = {}
         """By a life of a broker, by how many milliseconds its clock is at most, and at least, ahead of ours."""
-        self._settled: dict[Key, list[Settling]] = defaultdict(list)
+        self._ended: dict[Key, list[Ending]] = defaultdict(list)
         for settling in history.settlings:
-            self._settled[settling.delivery.group, settling.delivery.message_id].append(settling)
+            self._ended[settling.delivery.group, settling.delivery.message_id].append(settling)
 
     def judge(self) -> Verdict:
         """Check everything."""
@@ -226,7 +226,7 @@ class Checker:
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
         key = (subscription.group, message_id)
-        settled = self._settled[key]
+        settled = self._ended[key]
         acked = sum(each.kind == "ack" and each.outcome != "refused" for each in settled)
         dead = len(self._dead[key])
         if not acked and not dead and key not in self._history.set_aside:
@@ -247,12 +247,12 @@ class Checker:
                 continue
             for earlier, later in itertools.pairwise(deliveries):
                 is_one_life = earlier.handle.life == later.handle.life
-                held_until = self._held_until(key, earlier, later, is_one_life)
+                open_until = self._open_until(key, earlier, later, is_one_life)
                 popped = later.handle.pop_ms - (0 if is_one_life else self._least_ahead[later.handle.life])
-                if popped < held_until and not self._may_have_ended(earlier, later):
+                if popped < open_until and not self._may_have_ended(earlier, later):
                     self._verdict.broke(
                         "P2",
-                        f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {held_until} and again at "
+                        f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {open_until} and again at "
                         f"{later.got_s:.6f}, popped at {popped}",
                     )
 
@@ -265,7 +265,7 @@ class Checker:
                 self._most_ahead[handle.life] = min(asked, self._most_ahead.get(handle.life, asked))
             self._least_ahead[handle.life] = max(got - 1, self._least_ahead.get(handle.life, got - 1))
 
-    def _held_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
+    def _open_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
         """Until when, in milliseconds, a delivery hides its message from the others.
 
         Its handle may be good again once a disaster has taken a later delivery: until then it was not.
@@ -290,7 +290,7 @@ class Checker:
         if delivery.renewed:  # its proxy releases it when its client has gone
             gone_s = self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=self._is_one_proxy)
             until = min(until, end(delivery.handle, int((gone_s - delivery.got_s) * 1000)))
-        for settling in self._settled[key]:
+        for settling in self._ended[key]:
             if is_lost and settling.began_s > later.got_s:
                 continue
             if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
@@ -310,7 +310,7 @@ class Checker:
             delivery: the delivery.
             before_s: renewals that began later are none.
         """
-        if any(each.delivery is delivery and each.kind != "forged" for each in self._settled[key]):
+        if any(each.delivery is delivery and each.kind != "forged" for each in self._ended[key]):
             return 0
         pop_ms, got_s = delivery.handle.pop_ms, delivery.got_s
         return max(
@@ -332,7 +332,7 @@ class Checker:
 
     def _check_acks(self) -> None:
         """P3: what was acknowledged does not come again, unless a disaster took the acknowledgement."""
-        for key, settled in self._settled.items():
+        for key, settled in self._ended.items():
             if len(self._originals.get(key[1], ())) > 1:
                 continue
             for settling in settled:
@@ -352,7 +352,7 @@ class Checker:
                             f"again at {delivery.got_s:.6f}",
                         )
 
-    def _may_come_again(self, key: Key, settling: Settling, delivery: Delivery) -> bool:
+    def _may_come_again(self, key: Key, settling: Ending, delivery: Delivery) -> bool:
         """Whether an operator may have had a message come again that a group was done with."""
         return False
 
@@ -375,7 +375,7 @@ class Checker:
             if each.topic.startswith(names.RETRY_PREFIX)
         }
         for key, dead in self._dead.items():
-            asked = any(each.kind == "forward" and each.outcome != "refused" for each in self._settled[key])
+            asked = any(each.kind == "forward" and each.outcome != "refused" for each in self._ended[key])
             limit = self._swarm.groups[key[0]]
             # What an ordered group has is in no retry topic; unit tests count its attempts.
             is_retried = key[0] == ORDERED_GROUP or (*key, limit - 1) in retried
@@ -385,7 +385,7 @@ class Checker:
     def _check_order(self) -> None:
         """P6: the messages of a message group are stored as they were sent, and come to an ordered group like that."""
         for line, stored in lines_of(self._history, self._originals).items():
-            found = overtaken(stored, self._history, self._deliveries, self._dead, self._settled, self._may_come_late)
+            found = overtaken(stored, self._history, self._deliveries, self._dead, self._ended, self._may_come_late)
             for sentence in (*misplaced(line, stored), *found):
                 self._verdict.broke("P6", sentence)
         for sentence in shuffled(self._history, self._originals):
@@ -396,7 +396,7 @@ class Checker:
 
     def _check_handles(self) -> None:
         """P7: of several handles of a message only the newest is good; none that was made up."""
-        for key, settled in self._settled.items():
+        for key, settled in self._ended.items():
             for settling in settled:
                 if settling.kind == "forged" and settling.outcome == "ok":
                     self._verdict.broke("P7", f"a forged handle of {key[1]} was taken")
@@ -462,7 +462,7 @@ class Checker:
 
     def _was_done(self, delivery: Delivery, time_s: float) -> bool:
         """Whether a delivery counted no more at a time, for certain: it was acknowledged, or its time was over."""
-        settled = self._settled[delivery.group, delivery.message_id]
+        settled = self._ended[delivery.group, delivery.message_id]
         ours = [each for each in settled if each.delivery is delivery]
         if any(each.kind == "ack" and each.outcome == "ok" and each.ended_s < time_s for each in ours):
             return True
@@ -512,7 +512,7 @@ class Checker:
                 return True
             if not any(
                 each.kind in ("ack", "forward") and each.outcome == "ok" and each.ended_s < time_s
-                for each in self._settled[ORDERED_GROUP, copy.message_id]
+                for each in self._ended[ORDERED_GROUP, copy.message_id]
             ):
                 return False
         return True
@@ -538,7 +538,7 @@ def _of_handles(deliveries: Iterable[Delivery]) -> list[Delivery]:
     return sorted(by_receipt.values(), key=lambda each: each.handle.delivery)
 
 
-def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:
+def _pairs(settled: list[Ending]) -> Iterable[tuple[Ending, Ending]]:
     """Each one with each that began after it had ended."""
     ordered = sorted(settled, key=lambda each: each.ended_s)
     for index, earlier in enumerate(ordered):

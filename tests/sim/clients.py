@@ -17,7 +17,7 @@ from popwheel_rpc.status import RpcError
 from tests.sim import filters
 from tests.sim.delays import Delays, Recaller, delivery_ms
 from tests.sim.edges import Edges
-from tests.sim.history import Delivery, Handle, Polled, Sent, Settling
+from tests.sim.history import Delivery, Ending, Handle, Polled, Sent
 from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
@@ -501,13 +501,13 @@ class Consumer:
 
     async def _ack(self, what: Sequence[tuple[Delivery, str]], forge: bool = False) -> None:
         tools, of = self._tools, self.subscription
-        settlings = [Settling("ack", delivery, receipt, tools.now()) for delivery, receipt in what]
+        settlings = [Ending("ack", delivery, receipt, tools.now()) for delivery, receipt in what]
         if forge:
             # One with another offset than the pop gave out, one whose signature cannot be right.
             delivery, receipt = what[0]
             parts = receipt.split(" ")
             parts[-1] = "0" * len(parts[-1])
-            settlings.append(Settling("forged", delivery, " ".join(parts), tools.now()))
+            settlings.append(Ending("forged", delivery, " ".join(parts), tools.now()))
         request = pb.AckMessageRequest(group=d.Resource(name=of.group), topic=d.Resource(name=of.topic))
         for settling in settlings:
             request.entries.add(message_id=settling.delivery.message_id, receipt_handle=settling.receipt)
@@ -523,7 +523,7 @@ class Consumer:
 
     async def _change(self, delivery: Delivery, invisible_ms: int, then_ack: bool) -> None:
         tools, of = self._tools, self.subscription
-        settling = Settling("change", delivery, delivery.receipt, tools.now(), invisible_ms=invisible_ms)
+        settling = Ending("change", delivery, delivery.receipt, tools.now(), invisible_ms=invisible_ms)
         request = pb.ChangeInvisibleDurationRequest(
             group=d.Resource(name=of.group),
             topic=d.Resource(name=of.topic),
@@ -544,7 +544,7 @@ class Consumer:
 
     async def _forward(self, delivery: Delivery) -> None:
         tools, of = self._tools, self.subscription
-        settling = Settling("forward", delivery, delivery.receipt, tools.now())
+        settling = Ending("forward", delivery, delivery.receipt, tools.now())
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             group=d.Resource(name=of.group),
             topic=d.Resource(name=of.topic),
@@ -562,7 +562,7 @@ class Consumer:
             return
         self._note(settling, response.status, "")
 
-    def _note(self, settling: Settling, status: d.Status | None, failure: str) -> None:
+    def _note(self, settling: Ending, status: d.Status | None, failure: str) -> None:
         tools = self._tools
         settling.ended_s = tools.now()
         settling.position = tools.log_end.position

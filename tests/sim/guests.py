@@ -17,7 +17,7 @@ from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, SoundProducer, Subscription
-from tests.sim.history import Delivery, Handle, History, Settling
+from tests.sim.history import Delivery, Ending, Handle, History
 from tests.sim.tools import OPEN_CODES, Tools, headers
 
 NAME = "goodbyes"
@@ -198,7 +198,7 @@ class Guests:
         return delivery
 
     async def _ack(self, stay: _Stay, delivery: Delivery, tools: Tools) -> None:
-        settling = Settling("ack", delivery, delivery.receipt, tools.now())
+        settling = Ending("ack", delivery, delivery.receipt, tools.now())
         self.history.settlings.append(settling)
         del stay.held[delivery.receipt]
         request = pb.AckMessageRequest(group=d.Resource(name=GROUP), topic=d.Resource(name=TOPIC))
@@ -254,7 +254,7 @@ class Guests:
         given: dict[str, list[Delivery]] = defaultdict(list)
         for delivery in sorted(self.history.deliveries, key=lambda each: each.handle.delivery):
             given[delivery.message_id].append(delivery)
-        acked: dict[str, list[Settling]] = defaultdict(list)
+        acked: dict[str, list[Ending]] = defaultdict(list)
         for settling in self.history.settlings:
             if settling.outcome != "refused":
                 acked[settling.delivery.message_id].append(settling)

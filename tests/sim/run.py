@@ -137,7 +137,7 @@ class _Run:
         self.faults = Faults(world)
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
-        self._heard_deletion: Process | None = None
+        self._learned_deletion: Process | None = None
         """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
@@ -334,7 +334,7 @@ class _Run:
             controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
         )
         if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
-            self._heard_deletion = process
+            self._learned_deletion = process
         return is_deleted
 
     async def _create_group(self) -> bool:
@@ -422,7 +422,7 @@ class _Run:
             return left
         if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
-        if self._heard_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
+        if self._learned_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
 

@@ -138,14 +138,14 @@ class Sightings:
 
     def _watch_arrivals(self, name: str, broker: BrokerApp) -> None:
         store = broker.core.store
-        told = store._on_arrival
+        reported = store._on_arrival
 
         def arrived(queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
             first = queue.max_offset - len(tag_hashes)
             for number, tag_hash in enumerate(tag_hashes):
                 entry = Entry(name, queue.topic, queue.queue_id, first + number)
                 self.arrivals.setdefault(entry, Arrival(self.loop.time(), tag_hash))
-            told(queue, tag_hashes)
+            reported(queue, tag_hashes)
 
         store._on_arrival = arrived
 

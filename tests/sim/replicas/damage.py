@@ -75,7 +75,7 @@ class Atlas:
         """Replicas whose queues may hold other bytes than were written, as no sync of theirs was true."""
         self.device_fails: set[int] = set()
         """Replicas whose devices may refuse, as long as that was not met."""
-        self.held_down: set[int] = set()
+        self.kept_down: set[int] = set()
         """Replicas that nobody starts again for now."""
         self.is_quiet = False
         """Whether nothing else may strike, because one replica is a copy less."""

@@ -155,7 +155,7 @@ def test_nothing_changes_on_a_full_disk() -> None:
 
 
 @pytest.fixture
-def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
+def much_delivered(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which 70 deliveries are many: 40 go at once, and 20 by a step."""
     for module in (offset_reset, cluster_changes):
         monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
@@ -167,8 +167,8 @@ def given_out(world: World) -> list[str]:
     return [handle for _ in range(70) for handle in handles(world.pop("g", "t", 1))]
 
 
-def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_once(much_given_out: World) -> None:
-    world = much_given_out
+def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_once(much_delivered: World) -> None:
+    world = much_delivered
     shown = given_out(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 60})
@@ -195,8 +195,8 @@ def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
+def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
     shown = given_out(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 70})
@@ -216,8 +216,8 @@ def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_group_goes_some_at_a_time_with_what_is_delivered_to_it(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
+def test_a_group_goes_some_at_a_time_with_what_is_delivered_to_it(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
     given_out(world)
     world.delete_group("g")
     assert len(world.core.state.table) == 50

@@ -364,8 +364,8 @@ def test_that_many_receives_of_one_delivery_are_distinguished_and_no_more() -> N
 
 def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_blocked() -> None:
     world = ordered_world()
-    told: list[int] = []
-    subscriber = Subscriber(lambda: told.append(1))
+    reported: list[int] = []
+    subscriber = Subscriber(lambda: reported.append(1))
     interest = Interest(7, subscriber, "t", "g", None)
     world.core.interests.add(interest)
     put(world, "a1", "a2")

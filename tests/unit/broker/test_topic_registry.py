@@ -39,9 +39,9 @@ class Both:
         self.version = VERSIONS_PER_STORE
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
-        self.hear(self.snapshot(1000)[0])
+        self.learn(self.snapshot(1000)[0])
 
-    def hear(self, update: ClusterUpdate) -> None:
+    def learn(self, update: ClusterUpdate) -> None:
         self.names.stage(update)
         self.view.apply(update)
         if not update.more:
@@ -73,7 +73,7 @@ class Both:
         elif kind.pop(name, None) is not None:
             getattr(update, f"deleted_{of}").append(name)
         if heard:
-            self.hear(update)
+            self.learn(update)
 
     def settle(self) -> None:
         anew = self.names.new_store()
@@ -99,19 +99,19 @@ class Both:
         topics = names._topics, view.topics, names._dropped_up_to, changes.gone_topics, changes.new_topics
         groups = names._groups, view.groups, -1, changes.gone_groups, changes.new_groups
         for known, held, dropped, gone, new in (topics, groups):
-            held_ids = {name: each.id for name, each in held.items()}
+            blocked_ids = {name: each.id for name, each in held.items()}
             all_gone = {
                 name
                 for name, id_ in known.ids.items()
                 if (
-                    NOT_PLACED < id_ < held_ids[name]
-                    if name in held_ids
+                    NOT_PLACED < id_ < blocked_ids[name]
+                    if name in blocked_ids
                     else names._deleted(known.deleted.get(name, 0)) > id_
                 )
             }
             assert set(gone) <= all_gone
             assert set(gone) == all_gone or not names.knows_all_of_view
-            all_new = {name: id_ for name, id_ in held_ids.items() if id_ > max(known.ids.get(name, -1), dropped)}
+            all_new = {name: id_ for name, id_ in blocked_ids.items() if id_ > max(known.ids.get(name, -1), dropped)}
             assert new.items() <= all_new.items()
             assert new == all_new or not names.knows_all_of_view
 
@@ -131,13 +131,13 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
             both.change(number, what == "create", heard)
         elif what == "snapshot":
             for part in both.snapshot(number + 1):
-                both.hear(part)
+                both.learn(part)
                 if heard:
                     both.check()
                 if heard and part.more and number in (1, 2):
                     restart(both)
         elif what == "half":
-            both.hear(both.snapshot(1)[0])
+            both.learn(both.snapshot(1)[0])
         elif what == "log":  # a slave folds what its master has written
             older = int(number > 3)  # than what the view tells
             some = both.topics.values() if number % 2 else both.groups.values()
@@ -151,10 +151,10 @@ def go(both: Both, steps: list[tuple[str, int, bool]]) -> None:
             restart(both)
         elif what == "back":  # the controllers know less than they told
             both.version = max(VERSIONS_PER_STORE, both.version - number)
-            both.hear(both.snapshot(1000)[0])
+            both.learn(both.snapshot(1000)[0])
         elif what == "life":
             both.version += VERSIONS_PER_STORE
-            both.hear(both.snapshot(1000)[0])
+            both.learn(both.snapshot(1000)[0])
         else:
             both.settle()
         both.check()
@@ -174,7 +174,7 @@ def test_where_many_are_new_or_gone_some_are_dealt_with_at_a_time(steps: list[tu
         both = Both()
         go(both, steps)
         for part in both.snapshot(2):
-            both.hear(part)
+            both.learn(part)
         for _ in range(20):
             both.settle()
         assert not both.names.has_pending_changes
@@ -226,7 +226,7 @@ def test_names_that_agree_are_not_looked_at() -> None:
         both.change(number, there=True, heard=True)
     both.settle()
     for part in both.snapshot(3):
-        both.hear(part)
+        both.learn(part)
     assert both.names.knows_all_of_view and not both.names._topics._differing
     both.change(3, there=True, heard=True)
     assert list(both.names._topics._differing) == ["n3"]
@@ -237,7 +237,7 @@ def test_a_log_that_is_folded_anew_between_two_parts_of_a_snapshot_misses_nothin
     for number in (1, 3):
         both.change(number, there=True, heard=False)
     first, second = both.snapshot(1)
-    both.hear(first)
+    both.learn(first)
     restart(both)
-    both.hear(second)
+    both.learn(second)
     assert sorted(both.names.changes().new_topics) == ["n1", "n3"]

@@ -173,10 +173,10 @@ class World:
 
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
-        self.hear(ClusterUpdate(version=self._next_id, **changes))
+        self.learn(ClusterUpdate(version=self._next_id, **changes))
         self.core.cluster_changes.apply()
 
-    def hear(self, update: ClusterUpdate) -> None:
+    def learn(self, update: ClusterUpdate) -> None:
         """The controller says this."""
         self.core.cluster_changes.receive(update)
         self.view.apply(update)

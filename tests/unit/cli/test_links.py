@@ -25,7 +25,7 @@ while word := sys.stdin.buffer.readline():
 """
 
 
-class Heard:
+class Learned:
     """A server that takes down what it hears, and a process of another name that talks to it through the relay."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class Heard:
 
 
 @pytest.fixture
-async def caller(tmp_path: Path) -> AsyncIterator[tuple[Heard, asyncio.subprocess.Process]]:
+async def caller(tmp_path: Path) -> AsyncIterator[tuple[Learned, asyncio.subprocess.Process]]:
     """`tmp_path` is the data folder of a cluster of a caller and of `server`."""
-    heard = Heard()
+    heard = Learned()
     server = await asyncio.start_server(heard.listen, HOST, 0)
     (port,) = free_ports(1)
     pids: dict[str, int] = {}
@@ -72,7 +72,7 @@ async def caller(tmp_path: Path) -> AsyncIterator[tuple[Heard, asyncio.subproces
 
 
 async def test_two_are_cut_apart_and_together_again(
-    caller: tuple[Heard, asyncio.subprocess.Process], tmp_path: Path
+    caller: tuple[Learned, asyncio.subprocess.Process], tmp_path: Path
 ) -> None:
     heard, process = caller
     assert process.stdin is not None

@@ -111,7 +111,7 @@ class FakeReplica:
             sync_state_set=numbers,
         )
         answer = await controller.call(CHANGE_SYNC_STATE_SET, request)
-        self._hear(answer)
+        self._learn(answer)
         return answer
 
     def _said(self) -> ReplicaReport:
@@ -129,11 +129,11 @@ class FakeReplica:
     async def _listen(self, stream: ClientStream[BrokerGroup, ReplicaReport]) -> None:
         try:
             while (group := await stream.receive()) is not None:
-                self._hear(group)
+                self._learn(group)
         except (StatusError, RpcError) as error:
             self.refusal = error
 
-    def _hear(self, group: BrokerGroup) -> None:
+    def _learn(self, group: BrokerGroup) -> None:
         if self.heard and group.version <= self.group.version:
             return
         self.heard.append(group)

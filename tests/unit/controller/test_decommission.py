@@ -230,8 +230,8 @@ async def test_the_admin_api_forgets(here: Scene) -> None:
         assert (answer.status_code, answer.json()) == (200, {"name": GROUP, "replicas": []})
         assert (await http.get(f"/api/v1/brokers/{GROUP}")).status_code == 404
         lines = (await http.get("/api/v1/changes", params={"object": GROUP})).json()["changes"]
-    told = [(line["who"], line["verb"], line["outcome"]) for line in lines if line["verb"] == "broker forget"]
-    assert [outcome for _, _, outcome in told[:2]] == ["done", "refused BAD_REQUEST"]
+    reported = [(line["who"], line["verb"], line["outcome"]) for line in lines if line["verb"] == "broker forget"]
+    assert [outcome for _, _, outcome in reported[:2]] == ["done", "refused BAD_REQUEST"]
     assert lines[0]["before"].startswith("master ") and lines[0]["after"] == f'{{"name":"{GROUP}","replicas":[]}}'
     assert ("controller", "broker elect") in [(line["who"], line["verb"]) for line in lines]
 

@@ -152,10 +152,12 @@ class GroupMachine(RuleBasedStateMachine):
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
-            in_doubt = chosen.streams[after.master].report.suspect
-            for number in state.sync_state_set if in_doubt else {after.master}:
+            outcome_unknown = chosen.streams[after.master].report.suspect
+            for number in state.sync_state_set if outcome_unknown else {after.master}:
                 stream, process = chosen.streams[number], self.processes[number]
-                if stream.process is not process or (in_doubt and stream.report.end_position != len(process.log)):
+                if stream.process is not process or (
+                    outcome_unknown and stream.report.end_position != len(process.log)
+                ):
                     return None
             return after
 
@@ -191,7 +193,7 @@ class GroupMachine(RuleBasedStateMachine):
         if stream is None or stream.process is not process or state is None:
             return
         if may_receive_state(state, number, stream.report, stream.earlier_epoch):
-            self.hear(process, state)
+            self.learn(process, state)
 
     @rule()
     def the_store_is_away_for_a_moment(self) -> None:
@@ -290,7 +292,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, suspect=old.suspect)
 
     @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
-    def begin_in_doubt(self, number: int, kept: int, power: bool) -> None:
+    def begin_with_unknown_outcome(self, number: int, kept: int, power: bool) -> None:
         """One comes back that had to cut off the end of its log: what was torn, or more, as it has rotted. Only one at
         a time has, and what it should have another member of the set has.
         """
@@ -306,10 +308,10 @@ class GroupMachine(RuleBasedStateMachine):
             process.synced = len(process.log)
 
     @rule(controller=CONTROLLERS, number=REPLICAS, kept=st.integers(1, 5), registers=st.booleans(), dead=REPLICAS)
-    def choose_in_doubt(self, controller: int, number: int, kept: int, registers: bool, dead: int) -> None:
+    def choose_with_unknown_outcome(self, controller: int, number: int, kept: int, registers: bool, dead: int) -> None:
         """One comes back so, and somebody is to be chosen as another one dies; perhaps before it has registered."""
         self.work(controller, set())
-        self.begin_in_doubt(number, kept, False)
+        self.begin_with_unknown_outcome(number, kept, False)
         if registers:
             self.go_on(controller, {dead})
         else:
@@ -376,7 +378,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.runner.run(work)
         self.store.away = False
 
-    def hear(self, process: Process, state: GroupState) -> None:
+    def learn(self, process: Process, state: GroupState) -> None:
         if process.heard is not None and state.version <= process.heard.version:
             return
         if process.heard is None or process.heard.epoch != state.epoch:
@@ -414,7 +416,7 @@ class GroupMachine(RuleBasedStateMachine):
 
         state = self.change(controller, decision)
         if answered and state is not None and state.version > version:
-            self.hear(master, state)
+            self.learn(master, state)
             self.acknowledge(master)
 
     def confirmed(self, master: Process) -> int:

@@ -307,8 +307,8 @@ async def test_a_leader_does_not_go_back_to_what_a_late_read_gives(tmp_path: Pat
         with pytest.raises(StatusError, match="not known whether"):
             await make_topic(both.channels[0], "three")
         await make_topic(both.channels[0], "four")
-        told = [update async for update in _until_topic(watcher, "four")]
-        assert [sorted(topic.name for topic in update.topics) for update in told] == [["one", "two"], ["four"]]
+        reported = [update async for update in _until_topic(watcher, "four")]
+        assert [sorted(topic.name for topic in update.topics) for update in reported] == [["one", "two"], ["four"]]
 
 
 async def test_a_state_that_was_set_back_is_taken_up(tmp_path: Path) -> None:

@@ -414,7 +414,7 @@ class LateWords(RuleBasedStateMachine):
         self.polls.append(poll)
         if self.interest.is_quiet and not stays:
             for name, messages in self.messages.items():
-                under_way = sum(told for told in self.events[name] if told is not None)
+                under_way = sum(reported for reported in self.events[name] if reported is not None)
                 assert self.tells[name], "it waits at once, and a broker would not tell"
                 assert messages <= under_way, "it waits at once beside a message that nobody will tell of"
             self.wait(poll)
@@ -462,11 +462,11 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"))
     def a_notification_comes(self, broker: str) -> None:
         if self.events[broker]:
-            told = self.events[broker].pop(0)
-            if told is None:
+            reported = self.events[broker].pop(0)
+            if reported is None:
                 self.book.refuse(self.interest.id, broker, self.now)
             else:
-                self.book.notified(self.interest.id, broker, told, self.now)
+                self.book.notified(self.interest.id, broker, reported, self.now)
 
     @precondition(lambda self: any(poll.state == "waiting" for poll in self.polls))
     @rule(index=st.integers(0, 100))
