@@ -117,8 +117,8 @@ class Checker:
         self._least_ahead: dict[tuple[str, int], int] = {}
         """By a life of a broker, by how many milliseconds its clock is at most, and at least, ahead of ours."""
         self._ended: dict[Key, list[Ending]] = defaultdict(list)
-        for settling in history.settlings:
-            self._ended[settling.delivery.group, settling.delivery.message_id].append(settling)
+        for ending in history.settlings:
+            self._ended[ending.delivery.group, ending.delivery.message_id].append(ending)
 
     def judge(self) -> Verdict:
         """Check everything."""
@@ -290,13 +290,13 @@ class Checker:
         if delivery.renewed:  # its proxy releases it when its client has gone
             gone_s = self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=self._is_one_proxy)
             until = min(until, end(delivery.handle, int((gone_s - delivery.got_s) * 1000)))
-        for settling in self._ended[key]:
-            if is_lost and settling.began_s > later.got_s:
+        for ending in self._ended[key]:
+            if is_lost and ending.began_s > later.got_s:
                 continue
-            if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
-                if settling.outcome == "ok" and settling.kind == "change":
-                    until = end(Handle.read(settling.new_receipt), settling.invisible_ms)
-                elif settling.outcome == "unknown":
+            if ending.delivery is delivery and ending.outcome != "refused" and ending.kind != "forged":
+                if ending.outcome == "ok" and ending.kind == "change":
+                    until = end(Handle.read(ending.new_receipt), ending.invisible_ms)
+                elif ending.outcome == "unknown":
                     return 0
         if is_one_life:
             until = max(until, self._renewed_until(key, delivery, later.got_s if is_lost else math.inf))
@@ -335,24 +335,24 @@ class Checker:
         for key, settled in self._ended.items():
             if len(self._originals.get(key[1], ())) > 1:
                 continue
-            for settling in settled:
-                if settling.kind not in ("ack", "forward") or settling.outcome != "ok":
+            for ending in settled:
+                if ending.kind not in ("ack", "forward") or ending.outcome != "ok":
                     continue
-                pop = Handle.read(settling.receipt).delivery
+                pop = Handle.read(ending.receipt).delivery
                 for delivery in self._deliveries[key]:
                     # A later delivery that came before this ack may have been undone by a disaster since.
-                    came_after = delivery.handle.delivery > pop and delivery.got_s > settling.began_s
-                    if self._may_come_again(key, settling, delivery):
+                    came_after = delivery.handle.delivery > pop and delivery.got_s > ending.began_s
+                    if self._may_come_again(key, ending, delivery):
                         continue
-                    if came_after and not self._history.lost_by(settling.began_s, settling.position):
+                    if came_after and not self._history.lost_by(ending.began_s, ending.position):
                         self._verdict.duplicated.append(key[1])
                         self._verdict.broke(
                             "P3",
-                            f"{key[1]} was done with by {key[0]} ({settling.kind}) at {settling.ended_s:.6f} and came "
+                            f"{key[1]} was done with by {key[0]} ({ending.kind}) at {ending.ended_s:.6f} and came "
                             f"again at {delivery.got_s:.6f}",
                         )
 
-    def _may_come_again(self, key: Key, settling: Ending, delivery: Delivery) -> bool:
+    def _may_come_again(self, key: Key, ending: Ending, delivery: Delivery) -> bool:
         """Whether an operator may have had a message come again that a group was done with."""
         return False
 
@@ -397,8 +397,8 @@ class Checker:
     def _check_handles(self) -> None:
         """P7: of several handles of a message only the newest is good; none that was made up."""
         for key, settled in self._ended.items():
-            for settling in settled:
-                if settling.kind == "forged" and settling.outcome == "ok":
+            for ending in settled:
+                if ending.kind == "forged" and ending.outcome == "ok":
                     self._verdict.broke("P7", f"a forged handle of {key[1]} was taken")
             for ended, later in _pairs(settled):
                 if ended.outcome == "ok" and later.receipt == ended.receipt and later.outcome == "ok":

@@ -373,7 +373,7 @@ class _Run:
         quiet = 0
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
-            if world.serving and world.cluster is not None and self._failing.give_back(world.cluster.broker.core):
+            if world.serving and world.cluster is not None and self._failing.hand_over(world.cluster.broker.core):
                 quiet = 0
                 continue
             quiet = quiet + 1 if world.serving and not self._left() else 0

@@ -123,7 +123,7 @@ class Order:
     position: int = 0
     is_ok: bool = False
     to_offsets: dict[int, int] = field(default_factory=dict)
-    given_back: int = 0
+    returned: int = 0
 
     @property
     def is_reset(self) -> bool:
@@ -226,7 +226,7 @@ class Operator:
         try:
             if kind == "redrive":
                 asked = pb.DeadLetterRedriveRequest(group=GROUP, limit=chance.choice((1, 3, 1000)), end_offset=1 << 40)
-                order.given_back = (await self._asks(DEAD_LETTER_REDRIVE, asked)).redriven
+                order.returned = (await self._asks(DEAD_LETTER_REDRIVE, asked)).redriven
             else:
                 topic = _DEAD if kind == "purge" else TOPIC
                 policy = _POLICIES.get(kind, pb.END)
@@ -248,7 +248,7 @@ class Operator:
             tools.trace.add(_NAME, kind, "failed", str(error)[:60])
         order.position = tools.log_end.position
         if order.is_ok:
-            tools.trace.add(_NAME, kind, order.given_back, str(order.to_offsets), queue_id)
+            tools.trace.add(_NAME, kind, order.returned, str(order.to_offsets), queue_id)
         return order.is_ok
 
     def left(self, core: BrokerCore) -> str:
@@ -315,7 +315,7 @@ class Steered(Checker):
             if (offset in self.listed) == (offset in back) and not (purged and offset not in back):
                 how = "given back and listed" if offset in back else "neither given back nor listed"
                 found.append(f"P1: {each.message_id}, the dead letter at {offset}, is {how}")
-        reported = sum(each.given_back for each in self.orders if each.is_ok and not self._is_lost(each))
+        reported = sum(each.returned for each in self.orders if each.is_ok and not self._is_lost(each))
         given = {offset: record for offset, record in back.items() if record.topic != _DEAD}
         if reported > len(given):
             found.append(f"P1: {reported} dead letters were said to be given back, and {len(given)} were")
@@ -420,10 +420,8 @@ class Steered(Checker):
             return True
         return super()._may_have_ended(earlier, later)
 
-    def _may_come_again(self, key: Key, settling: Ending, delivery: Delivery) -> bool:
-        return self._is_in_two_places(key, delivery.got_s) or self._ordered_between(
-            key, settling.began_s, delivery.got_s
-        )
+    def _may_come_again(self, key: Key, ending: Ending, delivery: Delivery) -> bool:
+        return self._is_in_two_places(key, delivery.got_s) or self._ordered_between(key, ending.began_s, delivery.got_s)
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
         """P1: unless a reset may have skipped it; and one that came again may be dead each time."""

@@ -195,9 +195,9 @@ class Pledges:
             pledge.sent.outcome = "ok"
             pledge.transaction_id = entry.transaction_id
             if pledge.fate != "never" and not pledge.only_if_asked:
-                self._start(self._tell(pledge, entry.transaction_id, chance.choice((0.0, 0.01, 0.5, 3.0))))
+                self._start(self._report(pledge, entry.transaction_id, chance.choice((0.0, 0.01, 0.5, 3.0))))
 
-    async def _tell(self, pledge: Pledge, transaction_id: str, wait_s: float) -> None:
+    async def _report(self, pledge: Pledge, transaction_id: str, wait_s: float) -> None:
         """Say how a transaction ended until that is answered; now and then say it again, and say the opposite."""
         await asyncio.sleep(wait_s * self._chance.random())
         for _ in range(_TRIES_MAX):
@@ -253,7 +253,7 @@ class Pledges:
         if asked.message.body != pledge.sent.message.body:
             self.history.unexpected.append(f"{pledge.message_id} is asked about with another body")
         if pledge.fate != "never" and self._chance.random() < 0.7:
-            self._start(self._tell(pledge, asked.transaction_id, 0.0))
+            self._start(self._report(pledge, asked.transaction_id, 0.0))
 
     def left(self, core: BrokerCore) -> str:
         """What is not done yet, in words."""

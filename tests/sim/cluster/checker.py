@@ -125,11 +125,11 @@ class ClusterChecker(Checker):
         super()._check_handles()
         for key, settled in self._ended.items():
             said: set[str] = set()
-            for settling in sorted(settled, key=lambda each: each.began_s):
-                if settling.kind == "ack" and settling.receipt not in said:
-                    self._check_first_ack(key, settling, bool(said))
-                if settling.kind != "forged":
-                    said.add(settling.receipt)
+            for ending in sorted(settled, key=lambda each: each.began_s):
+                if ending.kind == "ack" and ending.receipt not in said:
+                    self._check_first_ack(key, ending, bool(said))
+                if ending.kind != "forged":
+                    said.add(ending.receipt)
 
     def _check_order(self) -> None:
         """P6: at each broker, and that only a broker that came later takes a message group over."""
@@ -156,21 +156,21 @@ class ClusterChecker(Checker):
             if len(first) > 1:
                 self._verdict.broke("P6", f"messages of {line} are at {sorted(first)}, which were there all the time")
 
-    def _check_first_ack(self, key: tuple[str, str], settling: Ending, others: bool) -> None:
-        delivery = settling.delivery
+    def _check_first_ack(self, key: tuple[str, str], ending: Ending, others: bool) -> None:
+        delivery = ending.delivery
         open_until_s = (delivery.handle.pop_ms + delivery.handle.invisible_ms - START_MS) / 1000
         if delivery.renewed:  # what the proxy renews is released when its client has gone
             open_until_s = min(open_until_s, self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=False))
         if (
-            settling.outcome == "refused"
+            ending.outcome == "refused"
             and not others
-            and settling.receipt == delivery.receipt
-            and settling.ended_s < open_until_s - _HANDLE_GRACE_S
+            and ending.receipt == delivery.receipt
+            and ending.ended_s < open_until_s - _HANDLE_GRACE_S
         ):
             self._verdict.broke(
                 "X1",
                 f"{key[1]} was given to {key[0]} at {delivery.got_s:.6f} until {open_until_s:.3f}, and its ack was "
-                f"refused at {settling.ended_s:.6f}: {settling.said}",
+                f"refused at {ending.ended_s:.6f}: {ending.said}",
             )
 
     def _check_polls(self) -> None:

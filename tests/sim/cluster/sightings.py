@@ -84,11 +84,11 @@ class Sightings:
             self._watch_arrivals(name, broker)
             spans = self.ready.setdefault(name, [])
 
-            def heard(_: ClusterUpdate) -> None:
+            def learned(_: ClusterUpdate) -> None:
                 if not spans or spans[-1].ended_s != float("inf"):
                     spans.append(Span(self.loop.time()))
 
-            broker.view.subscribe(heard)
+            broker.view.subscribe(learned)
 
         return watch
 
@@ -96,7 +96,7 @@ class Sightings:
         """What looks at a proxy before it starts."""
 
         def watch(proxy: ProxyApp) -> None:
-            def heard(_: ClusterUpdate) -> None:
+            def learned(_: ClusterUpdate) -> None:
                 for broker in proxy.view.brokers.keys() | {broker for at, broker in self.knowing if at == name}:
                     spans = self.knowing.setdefault((name, broker), [])
                     knew = bool(spans) and spans[-1].ended_s == float("inf")
@@ -105,7 +105,7 @@ class Sightings:
                     elif broker not in proxy.view.brokers and knew:
                         spans[-1].ended_s = self.loop.time()
 
-            proxy.view.subscribe(heard)
+            proxy.view.subscribe(learned)
             watch_sends(self.taken.setdefault(f"{name} at {self.loop.time():.6f}", []), proxy)
 
         return watch

@@ -127,9 +127,9 @@ class Atlas:
         """See what was mended."""
         world, group = self._world, self._world.group
         if self.wiped >= 0 and group is not None and self.wiped in group["sync_state_set"]:
-            heard = world.heard(self.wiped)
+            learned = world.learned(self.wiped)
             program = world.replicas[self.wiped].program
-            if heard is not None and program is not None and heard.version == group["version"]:
+            if learned is not None and program is not None and learned.version == group["version"]:
                 identity = program.app.role.identity.hex()
                 if any(each["identity"] == identity for each in group["replicas"]):
                     self.wiped = -1

@@ -379,7 +379,7 @@ class _Run:
     def _released(self) -> int:
         """An operator asks the master to go on with what is quarantined; how much of it still is."""
         master = self.world.master
-        return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
+        return self._failing.hand_over(master.program.app.core) if master and master.program and master.serving else 0
 
     def _timer_behind_ms(self) -> int:
         master = self.world.master

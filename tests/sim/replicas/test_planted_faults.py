@@ -84,7 +84,7 @@ def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
     """A slave takes what any master sends, and a master sends to any slave."""
-    check, heard = ReplicationMaster._check, LogReceiver._received
+    check, learned = ReplicationMaster._check, LogReceiver._received
 
     def check_all_but_epochs(self: ReplicationMaster, first: ReplicateProgress) -> None:
         same = ReplicateProgress()
@@ -94,7 +94,7 @@ def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
 
     def receive_all_states(self: LogReceiver, chunk: LogChunk) -> None:
         epoch, chunk.epoch = chunk.epoch, self._slave.epoch
-        heard(self, chunk)
+        learned(self, chunk)
         chunk.epoch = epoch
 
     patch.setattr(ReplicationMaster, "_check", check_all_but_epochs)

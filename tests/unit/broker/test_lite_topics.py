@@ -364,11 +364,11 @@ def test_offsets_can_be_set_as_a_client_subscribes() -> None:
         (pb.LiteOffset(policy=pb.LITE_LAST), []),
     ]
     for option, expected in cases:
-        given_out = pop(world)  # what a client has at that moment is void
+        delivered = pop(world)  # what a client has at that moment is void
         core.lite_offsets.set("g", core.lite_offsets.wanted("g", PARENT, ["a", "x"], option))
         world.flush()
         if option.WhichOneof("kind") != "policy" or option.policy != pb.LITE_LAST:
-            assert all(code != Code.OK for code in world.ack("g", PARENT, *handles(given_out)))
+            assert all(code != Code.OK for code in world.ack("g", PARENT, *handles(delivered)))
         before = state_of(world)
         world.crash("process")
         core = world.core

@@ -66,14 +66,14 @@ async def test_a_topic_and_a_group_that_are_made_again_go_on_where_they_were(kno
         assert await got(w) == [b"2", b"3"]
 
 
-@pytest.mark.parametrize("hears", ["all of it", "the end of it", "what is made again"])
-async def test_what_is_delayed_fires_in_the_topic_that_is_made_again(hears: str) -> None:
+@pytest.mark.parametrize("learns", ["all of it", "the end of it", "what is made again"])
+async def test_what_is_delayed_fires_in_the_topic_that_is_made_again(learns: str) -> None:
     async with group_of() as w:
         master = await w.lead(0)
         await w.put(b"1", due_ms=w.clock.wall_ms() + 1500, topic_id=1)
-        if hears == "all of it":
+        if learns == "all of it":
             await learn(master, made_anew(w), *MADE)
-        elif hears == "what is made again":
+        elif learns == "what is made again":
             await learn(master, made_anew(w, T))
         snapshot = made_anew(w, T, groups=[G])
         await fail_over(w)

@@ -190,8 +190,8 @@ class OrderedMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         table = self.world.core.state.table
-        given_out = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
-        assert table.open_messages == given_out
+        delivered = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
+        assert table.open_messages == delivered
         held = sum(each.open_bits.bit_count() for each in table if each.is_blocked)
         assert table.message_group_queues.blocked.total == held <= BLOCKED_MAX
         assert len(self.world.held("%DLQ%g")) == self.dead

@@ -496,8 +496,8 @@ def test_lists_of_what_is_delivered_do_not_show_what_is_blocked() -> None:
     messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
     assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
-    (given_out,) = messages
-    assert core.pops.ordered.message_group_queues.behind(given_out.delivery, given_out.number) == 2
+    (delivered,) = messages
+    assert core.pops.ordered.message_group_queues.behind(delivered.delivery, delivered.number) == 2
     assert core.lag.ready()["g", "t"] == 2
 
 

@@ -458,17 +458,17 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
         world.put("t", body)
     world.pop("g", "t")
     world.clock.advance(INVISIBLE_MS)
-    given_back = 0
+    returned = 0
     with Poison(["redelivery"]).spread():
         for delivery, indexes in world.core.state.table.take_due(world.core.pop_clock.now_ms(), 10):
             for index in indexes:
                 try:
                     world.core.acks.redeliver([(delivery, index)], attempted=True)
-                    given_back += 1
+                    returned += 1
                 except StatusError as refusal:
                     assert refusal.code == Code.TOO_MANY_REQUESTS
                     world.core.state.table.postpone(delivery, world.core.pop_clock.now_ms() + 1000)
-    assert given_back == 1
+    assert returned == 1
     assert entries(world) == [first]
     assert world.core.state.table.open_messages == 1
     assert world.core.retrial.drop(first.id)

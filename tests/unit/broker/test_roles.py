@@ -308,12 +308,12 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         for number in range(10):
             await world.put(b"%d" % number)
         await first.kill()
-        heard, world.group = world.group, BrokerGroup()
+        learned, world.group = world.group, BrokerGroup()
         await first.start()
         files = first.alive.files
         assert list(first.alive.role.group.sync_state_set) == [0]
         assert files.high_watermark == files.saved_position < files.end_position
-        world.group = heard
+        world.group = learned
         await world.lead(0)
         assert len(await world.pop()) == 10
 

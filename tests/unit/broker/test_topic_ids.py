@@ -178,11 +178,11 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
 async def test_a_topic_is_not_learned_of_by_a_put_before_anything_was_learned_of_the_cluster() -> None:
     """Its name is not known either, and with it where records of topics go."""
     async with group_of(1) as w:
-        tells = asyncio.Event()
+        reports = asyncio.Event()
 
         async def watch(call: Call, stream: Stream[WatchRequest, ClusterUpdate]) -> None:
             await stream.receive()
-            await tells.wait()
+            await reports.wait()
             await stream.send([w.snapshot])
             await asyncio.Event().wait()
 
@@ -198,7 +198,7 @@ async def test_a_topic_is_not_learned_of_by_a_put_before_anything_was_learned_of
         with pytest.raises(StatusError) as refused:
             await w.put(b"1", topic_id=1)
         assert (refused.value.code, master.end) == (Code.HA_NOT_AVAILABLE, end)
-        tells.set()
+        reports.set()
         await until(lambda: master.alive.view.ready)
         assert (await w.put(b"1", topic_id=1)).code == Code.OK
         await w.pop()

@@ -49,8 +49,8 @@ class Learned:
 @pytest.fixture
 async def caller(tmp_path: Path) -> AsyncIterator[tuple[Learned, asyncio.subprocess.Process]]:
     """`tmp_path` is the data folder of a cluster of a caller and of `server`."""
-    heard = Learned()
-    server = await asyncio.start_server(heard.listen, HOST, 0)
+    learned = Learned()
+    server = await asyncio.start_server(learned.listen, HOST, 0)
     (port,) = free_ports(1)
     pids: dict[str, int] = {}
     links = Links(tmp_path, lambda: pids)
@@ -61,7 +61,7 @@ async def caller(tmp_path: Path) -> AsyncIterator[tuple[Learned, asyncio.subproc
     )
     pids["caller"] = process.pid
     try:
-        yield heard, process
+        yield learned, process
     finally:
         assert process.stdin is not None
         process.stdin.close()
@@ -74,22 +74,22 @@ async def caller(tmp_path: Path) -> AsyncIterator[tuple[Learned, asyncio.subproc
 async def test_two_are_cut_apart_and_together_again(
     caller: tuple[Learned, asyncio.subprocess.Process], tmp_path: Path
 ) -> None:
-    heard, process = caller
+    learned, process = caller
     assert process.stdin is not None
     client = LinksClient(tmp_path)
     assert await asyncio.to_thread(client.heal) == ["server"]
     process.stdin.write(b"one\n")
-    await heard.wait_for(b"one\n")
+    await learned.wait_for(b"one\n")
     await asyncio.to_thread(client.between, "caller", "server", CUT)
     process.stdin.write(b"two\n")
     await asyncio.sleep(0.05)
-    assert heard.text == b"one\n"
+    assert learned.text == b"one\n"
     await asyncio.to_thread(client.between, "server", "caller", Passage())
-    await heard.wait_for(b"one\ntwo\n")
+    await learned.wait_for(b"one\ntwo\n")
     await asyncio.to_thread(client.between, "server", "caller", CUT)
     process.stdin.write(b"three\n")
     await asyncio.to_thread(client.heal)
-    await heard.wait_for(b"one\ntwo\nthree\n")
+    await learned.wait_for(b"one\ntwo\nthree\n")
 
 
 @pytest.mark.usefixtures("caller")

@@ -39,9 +39,9 @@ class Line:
 class World:
     """A server that says everything back, and a relay before it."""
 
-    def __init__(self, relay: Relay, heard: bytearray) -> None:
+    def __init__(self, relay: Relay, learned: bytearray) -> None:
         self.relay = relay
-        self.heard = heard
+        self.learned = learned
         self._lines: list[Line] = []
 
     async def line(self) -> Line:
@@ -56,12 +56,12 @@ class World:
 
 @asynccontextmanager
 async def world(caller: Callable[[int], str] = lambda _: "") -> AsyncIterator[World]:
-    heard = bytearray()
+    learned = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
-                heard.extend(data)
+                learned.extend(data)
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
@@ -72,7 +72,7 @@ async def world(caller: Callable[[int], str] = lambda _: "") -> AsyncIterator[Wo
     server = await asyncio.start_server(answer, HOST, 0)
     relay = Relay(HOST, 0, HOST, server.sockets[0].getsockname()[1], caller)
     await relay.start()
-    found = World(relay, heard)
+    found = World(relay, learned)
     try:
         yield found
     finally:
@@ -101,7 +101,7 @@ async def test_what_is_paused_comes_when_it_is_open_again() -> None:
         later = await it.line()
         later.writer.write(b"later")
         assert await line.learns_nothing()
-        assert bytes(it.heard) == b"before"
+        assert bytes(it.learned) == b"before"
         it.relay.set(OPEN)
         assert await asyncio.wait_for(line.reader.readexactly(9), 5) == b"meanwhile"
         assert await asyncio.wait_for(later.reader.readexactly(5), 5) == b"later"
@@ -114,7 +114,7 @@ async def test_half_open() -> None:
         it.relay.set(Passage(to_client=Flow.PAUSED))
         line.writer.write(b"heard")
         assert await line.learns_nothing()
-        assert bytes(it.heard) == b"beforeheard", "the other way is open"
+        assert bytes(it.learned) == b"beforeheard", "the other way is open"
 
 
 async def test_what_is_lost_is_gone_and_its_connection_with_it() -> None:
@@ -128,7 +128,7 @@ async def test_what_is_lost_is_gone_and_its_connection_with_it() -> None:
         it.relay.set(OPEN)
         assert await line.is_reset()
         assert await other.say(b"y") == b"y", "it lost nothing"
-        assert bytes(it.heard) == b"beforexy"
+        assert bytes(it.learned) == b"beforexy"
 
 
 async def test_refused() -> None:

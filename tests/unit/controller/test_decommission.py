@@ -131,9 +131,9 @@ async def test_a_group_that_is_gone_leaves_the_store_and_is_made_anew_if_it_come
         here.machines.add(slave, master)
         await slave.join(here.channel)
         await asyncio.sleep(0.2)
-        assert not slave.heard  # who has everything is known by all of the latest set
+        assert not slave.learned  # who has everything is known by all of the latest set
         await master.join(here.channel)
-        await until(lambda: bool(slave.heard and master.heard))
+        await until(lambda: bool(slave.learned and master.learned))
         assert master.group.epoch > 1 and sorted(each.number for each in master.group.replicas) == [0, 1]
 
 

@@ -44,7 +44,7 @@ class Process:
     identity: bytes
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
-    heard: GroupState | None = None
+    learned: GroupState | None = None
     leads: int | None = None
     counted: set[int] = field(default_factory=set)
     has: dict[int, int] = field(default_factory=dict)
@@ -54,17 +54,17 @@ class Process:
     """Of a slave: where its master's log ended when it began to follow."""
 
     def report(self) -> ReplicaReport:
-        heard = self.heard
+        learned = self.learned
         return ReplicaReport(
             group=GROUP,
             replica=self.number,
             address=f"replica-{self.number}:1",
             identity=self.identity,
-            epoch=0 if heard is None else heard.epoch,
+            epoch=0 if learned is None else learned.epoch,
             last_epoch=self.log[-1][0] if self.log else 0,
             end_position=len(self.log),
-            sync_state_set=[] if heard is None else sorted(heard.sync_state_set),
-            version=0 if heard is None else heard.version,
+            sync_state_set=[] if learned is None else sorted(learned.sync_state_set),
+            version=0 if learned is None else learned.version,
             leading=self.leads is not None,
             suspect=self.suspect,
         )
@@ -249,7 +249,7 @@ class GroupMachine(RuleBasedStateMachine):
         slave, master = self.processes[number], self.processes[of]
         if slave is master or master.leads is None or slave.leads is not None:
             return
-        if slave.heard is None or slave.heard.epoch != master.leads or slave.heard.master != of:
+        if slave.learned is None or slave.learned.epoch != master.leads or slave.learned.master != of:
             return
         common = 0
         while common < min(len(slave.log), len(master.log)) and slave.log[common] == master.log[common]:
@@ -289,7 +289,7 @@ class GroupMachine(RuleBasedStateMachine):
         """A process dies and comes back; with the power, what was not synced is gone."""
         old = self.processes[number]
         kept = old.log[: old.synced] if power else list(old.log)
-        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, suspect=old.suspect)
+        self.processes[number] = Process(number, old.identity, kept, len(kept), old.learned, suspect=old.suspect)
 
     @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
     def begin_with_unknown_outcome(self, number: int, kept: int, power: bool) -> None:
@@ -379,11 +379,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.store.away = False
 
     def learn(self, process: Process, state: GroupState) -> None:
-        if process.heard is not None and state.version <= process.heard.version:
+        if process.learned is not None and state.version <= process.learned.version:
             return
-        if process.heard is None or process.heard.epoch != state.epoch:
+        if process.learned is None or process.learned.epoch != state.epoch:
             process.complete_at = None
-        process.heard = state
+        process.learned = state
         if state.master != process.number:
             process.leads = None
         elif process.leads == state.epoch:
@@ -408,8 +408,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.clear_suspect(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
-        assert master.heard is not None and master.leads is not None
-        epoch, version = master.leads, master.heard.version
+        assert master.learned is not None and master.leads is not None
+        epoch, version = master.leads, master.learned.version
 
         def decision(state: GroupState | None) -> GroupState | None:
             return None if state is None else state.with_sync_state_set(epoch, master.number, version, members)
