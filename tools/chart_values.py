@@ -4,11 +4,12 @@
 What Kubernetes itself defines (affinity, tolerations ...) is as its own schema has it, named by `kubernetes`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 
 from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS, TopicSetting
 from popwheel_controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
@@ -64,13 +65,25 @@ class _Values(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Topic(_Values):
+def _setting(setting: TopicSetting) -> tuple[Any, Any]:
+    if setting.words:
+        return Literal[setting.words], Field(default=setting.default)
+    return int, Field(default=0, ge=0)
+
+
+if TYPE_CHECKING:
+    _TopicSettings = _Values
+else:
+    fields = {each.resource_key: _setting(each) for each in TOPIC_SETTINGS}
+    _TopicSettings = create_model("_TopicSettings", __base__=_Values, **fields)
+
+
+class Topic(_TopicSettings):
     """A topic that is to be there."""
 
     name: Annotated[str, Field(pattern=rf"^[%A-Za-z0-9_-]{{1,{TOPIC_LENGTH_MAX}}}$")]
     type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"] = "NORMAL"
     queues: int = Field(ge=1, le=QUEUES_MAX, default_factory=lambda: TopicDefaults().queues)
-    liteExpirationMs: int = Field(default=0, ge=0)
 
 
 class ExponentialBackoff(_Values):

@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.clients import Consumer, Manners, Producer, SoundProducer, Subscription
-from tests.sim.history import History
+from tests.sim.history import Delivery, History
 from tests.sim.tools import Tools
 
 NAME = "group comes and goes"
@@ -180,17 +181,21 @@ class PassingGroup:
     def _came_again(self, disasters: History, is_calm: Callable[[float, float], bool]) -> list[str]:
         """P3, while the group is one and the same: a broker may learn late of its end where something is wrong."""
         broken = []
+        deliveries: defaultdict[str, list[Delivery]] = defaultdict(list)
+        for delivery in self.history.deliveries:
+            deliveries[delivery.message_id].append(delivery)
         for ending in self.history.settlings:
             if (ending.kind, ending.outcome) != ("ack", "ok"):
                 continue
             late = [began_s for began_s, ended_s in self._tries if ended_s > ending.began_s]
             late += [began_s for began_s, _ in self._tries if not is_calm(began_s, ending.ended_s)]
             gone_s = min(late, default=_INF)
-            for delivery in self.history.deliveries:
-                handle, pop = delivery.handle, ending.delivery.handle
-                is_same = (delivery.message_id, handle.broker) == (ending.delivery.message_id, pop.broker)
+            pop = ending.delivery.handle
+            for delivery in deliveries[ending.delivery.message_id]:
+                handle = delivery.handle
                 is_later = handle.delivery > pop.delivery and delivery.got_s > ending.began_s
-                if is_same and is_later and delivery.got_s < gone_s and not self._lost(disasters, ending.began_s):
+                is_same = handle.broker == pop.broker and delivery.got_s < gone_s
+                if is_later and is_same and not self._lost(disasters, ending.began_s):
                     broken.append(
                         f"P3: {delivery.message_id} was acknowledged by {GROUP} at {ending.ended_s:.6f} and came at "
                         f"{delivery.got_s:.6f}"

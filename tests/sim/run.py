@@ -302,7 +302,9 @@ class _Run:
         if self._lite is not None:
             expiration_ms = self._lite.expiration_ms
             await state_writer.change(
-                lambda state: state.create_topic(options, lite.TOPIC, TopicType.LITE, lite_expiration_ms=expiration_ms)
+                lambda state: state.create_topic(
+                    options, lite.TOPIC, TopicType.LITE, settings={"lite_expiration_ms": expiration_ms}
+                )
             )
             groups[lite.GROUP] = lite.ATTEMPTS_MAX
         for name, attempts in groups.items():

@@ -1,16 +1,30 @@
 """Runs of many seeds in tests: those that have found something before, and new ones."""
 
 import gc
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.sim.command import Run, run_and_clear
 
+ALL = os.environ.get("SIM") == "all"
+FIRST_SEED = 1_000_000
+_OF_A_SIMULATOR = re.compile(r" *((the )?simulator|checker|as \d+)\b")
+"""What was found is the simulator's own fault, or the same as another seed found."""
+
 
 def failed_before(path: Path) -> list[int]:
-    """The seeds of a file of those that have found something once; what follows a `#` is for people."""
-    numbers = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
-    return [int(number) for number in numbers if number]
+    """The seeds of a file of those that have found something once: with `SIM=all` each, else one for each fault of a
+    service. What follows a `#` is for people, and says who was at fault.
+    """
+    found = [line.partition("#") for line in path.read_text().splitlines()]
+    return [int(seed) for seed, _, fault in found if seed.strip() and (ALL or not _OF_A_SIMULATOR.match(fault))]
+
+
+def new(few: int, many: int) -> range:
+    """Seeds that are looked at beside those: `many` with `SIM=all`, else `few`."""
+    return range(FIRST_SEED, FIRST_SEED + (many if ALL else few))
 
 
 def shares(seeds: Sequence[int], count: int) -> list[Sequence[int]]:

@@ -19,11 +19,23 @@ FLOORS = {"common": 0, "rpc": 1, "console": 1, "proxy": 2, "broker": 2, "control
 The console stands beside `rpc`: it has `common` alone, and asks the rest by the admin API.
 """
 
-WINGS = {
+FOLDERS = {
     "common": ("settings", "contract", "filter", "web"),
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "messages", "admin"),
-    "broker": ("log", "topics", "consume", "delay", "transactions", "lite", "core", "replication", "calls", "role"),
+    "broker": (
+        "log",
+        "topics",
+        "consume",
+        "delay",
+        "transactions",
+        "lite",
+        "time_to_live",
+        "core",
+        "replication",
+        "calls",
+        "role",
+    ),
     "console": ("view", "login", "pages"),
     "controller": ("store", "cluster", "broker_groups", "activity", "kubernetes", "http"),
     "testing": (),
@@ -220,6 +232,7 @@ TOUCHING = {
     "popwheel_common.web.security_headers": "stands around an HTTP application",
     "popwheel_common.web.gate": "stands before an HTTP application",
     "popwheel_common.web.refusals": "answers requests of HTTP",
+    "popwheel_common.web.routes": "gives routes to an HTTP application",
     "popwheel_common.settings.watched_file": "reads a file anew when it changes",
     "popwheel_console.api_client": "calls an HTTP application, or the leader over HTTP",
     "popwheel_console.console": "declares routes of HTTP",
@@ -234,7 +247,6 @@ TOUCHING = {
     "popwheel_controller.http.broker_pages": "declares parameters of an HTTP API",
     "popwheel_controller.http.changes_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.dead_letter_routes": "declares routes of an HTTP API",
-    "popwheel_controller.http.drill_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.send_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.tail": "answers requests of HTTP",
     "popwheel_controller.http.tail_routes": "declares routes of an HTTP API",
@@ -247,16 +259,11 @@ TOUCHING = {
     "popwheel_controller.http.balance_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.pages": "declares routes of an HTTP API",
     "popwheel_controller.http.path_parts": "declares parameters of an HTTP API",
-    "popwheel_controller.http.pause_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.poll_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.settings_routes": "declares routes of an HTTP API",
-    "popwheel_controller.http.trouble_routes": "declares routes of an HTTP API",
-    "popwheel_controller.http.definition_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.holder_routes": "declares routes of an HTTP API",
-    "popwheel_controller.http.group_routes": "declares routes of an HTTP API",
     "popwheel_controller.kubernetes.api": "calls the API server in threads, and reads in which namespace it is",
     "popwheel_controller.http.quarantine_routes": "declares routes of an HTTP API",
-    "popwheel_controller.http.recovery_routes": "declares routes of an HTTP API",
     "popwheel_controller.http.status_routes": "declares routes of an HTTP API, and asks others over HTTP",
     "popwheel_controller.http.timer_routes": "declares routes of an HTTP API",
     "popwheel_controller.store.private_disk": "makes files that nobody else may read, and locks folders",
@@ -381,15 +388,15 @@ def imports_within(service: str) -> dict[str, set[str]]:
     return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_the_table_has_all_wings(service: str) -> None:
+@pytest.mark.parametrize("service", FOLDERS)
+def test_the_table_has_all_folders(service: str) -> None:
     folders = {file.parent.name for file in (ROOT / "services" / service / f"popwheel_{service}").glob("*/__init__.py")}
-    assert folders - {GENERATED.rpartition(".")[2]} == set(WINGS[service])
+    assert folders - {GENERATED.rpartition(".")[2]} == set(FOLDERS[service])
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_wings_import_one_way(service: str) -> None:
-    order, imports = WINGS[service], imports_within(service)
+@pytest.mark.parametrize("service", FOLDERS)
+def test_folders_import_one_way(service: str) -> None:
+    order, imports = FOLDERS[service], imports_within(service)
     wings = {module: module.split(".")[1] for module in imports}
     ranks = {module: order.index(wing) if wing in order else -1 for module, wing in wings.items()}
     while above := {
@@ -404,7 +411,7 @@ def test_wings_import_one_way(service: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("service", WINGS)
+@pytest.mark.parametrize("service", FOLDERS)
 def test_no_imports_run_in_a_circle(service: str) -> None:
     left = imports_within(service)
     while ends := {module for module, others in left.items() if not others}:

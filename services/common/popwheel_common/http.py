@@ -26,6 +26,7 @@ from popwheel_common.web.connections import HEAD_BYTES_MAX, Connections
 from popwheel_common.web.gate import AT_ONCE_MAX, BodyLimit, Gate, GateRules, short_bodies
 from popwheel_common.web.hosts import AllowedHosts
 from popwheel_common.web.metrics_page import MetricsPage, WorkerPages
+from popwheel_common.web.routes import Routes
 from popwheel_common.web.security_headers import SecurityHeaders
 from popwheel_common.web.shared_work import SharedWork
 from popwheel_common.web.signed_callers import SignedCallers
@@ -42,7 +43,7 @@ def make_http_app(
     version: str,
     registry: CollectorRegistry,
     checks: ReadinessChecks,
-    routers: Sequence[APIRouter] = (),
+    routers: Sequence[APIRouter | Routes] = (),
     *,
     ask_workers: Callable[[], Awaitable[None]] | None = None,
     worker_pages: WorkerPages | None = None,
@@ -99,7 +100,10 @@ def make_http_app(
         return Response(await page.text(content_type, pairs=pairs), headers={"content-type": content_type})
 
     for router in routers:
-        app.include_router(router)
+        if isinstance(router, Routes):
+            router.add_to(app)
+        else:
+            app.include_router(router)
     if complete is not None:
         _complete_document(app, complete)
     # It takes long, once, to find out what the document says.

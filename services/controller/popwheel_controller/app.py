@@ -56,8 +56,7 @@ from popwheel_rpc.cluster_guard import guard_by_cluster
 from popwheel_rpc.service import Channel, Service
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
+    from popwheel_common.web.routes import Routes
     from popwheel_controller.http.drill_routes import KillReplica
     from popwheel_controller.kubernetes.mirror import KubernetesMirror
     from popwheel_controller.kubernetes.reconciler import Reconciler
@@ -243,7 +242,7 @@ class ControllerApp:
         return self._leadership.leads
 
     @property
-    def admin(self) -> "APIRouter":
+    def admin(self) -> "Routes":
         """Routes of the admin API, `/api/v1/...`; FastAPI is imported on first use."""
         from popwheel_controller.http.activity_routes import activity_router
         from popwheel_controller.http.admin import admin_router
@@ -277,33 +276,33 @@ class ControllerApp:
         router = admin_router(
             self._options, self._state_writer, self._inquiry, self._clock, self._leadership.check, guard
         )
-        router.include_router(definition_router(Definitions(self._options, self._state_writer, self._use_checks)))
+        router.include(definition_router(Definitions(self._options, self._state_writer, self._use_checks)))
         status = shared_status(self._state_writer, self._processes, views)
-        router.include_router(pause_router(self._state_writer, self._clock))
-        router.include_router(status_router(status))
-        router.include_router(recovery_router(self._options, self._state_writer, self._inquiry))
-        router.include_router(timer_router(Timers(self._inquiry)))
-        router.include_router(activity_router(self._inquiry, self._book, self._clock))
-        router.include_router(balance_router(self._inquiry))
-        router.include_router(
+        router.include(pause_router(self._state_writer, self._clock))
+        router.include(status_router(status))
+        router.include(recovery_router(self._options, self._state_writer, self._inquiry))
+        router.include(timer_router(Timers(self._inquiry)))
+        router.include(activity_router(self._inquiry, self._book, self._clock))
+        router.include(balance_router(self._inquiry))
+        router.include(
             trouble_router(self._findings, self._troubles, self._inquiry, self._book, status.result, self._clock)
         )
-        router.include_router(poll_router(self._inspections, self._processes, self._clock))
-        router.include_router(settings_router(self._inspections, self._processes, views, self.own_pages))
-        router.include_router(holder_router(self._inquiry))
-        router.include_router(dead_letter_router(self._inquiry, self._clock))
-        router.include_router(consumption_router(self._inquiry))
-        router.include_router(quarantine_router(self._inquiry))
-        router.include_router(audit_router(self._inquiry))
-        router.include_router(browse_router(self._inquiry, self._clock))
-        router.include_router(tail_router(self._inquiry, self._clock, self._leadership.check, self._tails))
+        router.include(poll_router(self._inspections, self._processes, self._clock))
+        router.include(settings_router(self._inspections, self._processes, views, self.own_pages))
+        router.include(holder_router(self._inquiry))
+        router.include(dead_letter_router(self._inquiry, self._clock))
+        router.include(consumption_router(self._inquiry))
+        router.include(quarantine_router(self._inquiry))
+        router.include(audit_router(self._inquiry))
+        router.include(browse_router(self._inquiry, self._clock))
+        router.include(tail_router(self._inquiry, self._clock, self._leadership.check, self._tails))
         sending = Sending(self._inspections, self._clock, self._random.randbytes(_MACHINE_BYTES).hex())
-        router.include_router(send_router(sending, self._clock))
-        router.include_router(changes_router(self.changes))
-        router.include_router(client_router(self._inspections, self._processes, self._clock))
-        router.include_router(debug_router(self._inspections, self._processes, views, self.own_pages))
-        router.include_router(group_router(views, self._transfers, self._decommission))
-        router.include_router(drill_router(views, self._processes, self.kill_replica))
+        router.include(send_router(sending, self._clock))
+        router.include(changes_router(self.changes))
+        router.include(client_router(self._inspections, self._processes, self._clock))
+        router.include(debug_router(self._inspections, self._processes, views, self.own_pages))
+        router.include(group_router(views, self._transfers, self._decommission))
+        router.include(drill_router(views, self._processes, self.kill_replica))
         return router
 
     def health(self) -> str | None:

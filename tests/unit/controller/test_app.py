@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.errors import ConfigurationError, CorruptDataError, StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -34,6 +35,8 @@ from popwheel_rpc.service import ClientStream
 from popwheel_rpc.status import RpcError
 from tests.unit.controller.changes import contents, less_life
 from tests.unit.controller.nowhere import no_broker
+
+UNSET = {each.name: each.default for each in TOPIC_SETTINGS}
 
 
 def make_app(folder: Path, **options: Any) -> ControllerApp:
@@ -316,7 +319,7 @@ async def test_a_damaged_state_is_not_begun_with(tmp_path: Path) -> None:
 
 async def test_topics_over_http(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
-    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0, "paused_since_ms": None}
+    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "paused_since_ms": None, **UNSET}
     assert (created.status_code, less_life(created.json())) == (201, topic)
     assert less_life((await http.get("/api/v1/topics")).json()) == {"topics": [topic], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/topics/orders")).json()) == topic

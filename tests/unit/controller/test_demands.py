@@ -290,7 +290,7 @@ async def test_bodies_and_properties_are_for_those_who_may_see_them(path: str, s
     of_topics = dead_letter_router(inquiry, clock), browse_router(inquiry, clock)
     routers = consumption_router(inquiry), quarantine_router(inquiry), audit_router(inquiry), timer_router(timers)
     for router in (*of_topics, *routers):
-        app.include_router(router)
+        router.add_to(app)
 
     async def called(scope: Any, receive: Any, send: Any) -> None:
         set_caller(scope.setdefault("state", {}), Caller("reader", Role.READ, sees, "10.0.0.7"))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+import pyarrow as pa
 import pytest
 
 from popwheel_common.contract.record_block import RecordBlock
@@ -68,15 +69,23 @@ def read(queue: OneQueue, start: int, end: int, **options: str) -> list[int]:
 
     async def all_of_it() -> list[int]:
         found: list[int] = []
-        at = start
-        while at < end:
-            batches, at = await reader.batches(at)
+        async for part in reader.parts():
+            batches = list(reader.batches(part))
             assert sum(batch.num_rows for batch in batches) <= ROWS_MAX
             for batch in batches:
                 found += batch.column("queueOffset").to_pylist()
         return found
 
     return asyncio.run(all_of_it())
+
+
+def first_part(queue: OneQueue, end: int, **options: str) -> tuple[list[pa.RecordBatch], int]:
+    """The batches of the first part of a range, and where the next one begins."""
+    reader = RangeReader(
+        queue, read_options({"endpoints": "h:1", "topic": "orders"} | options), QueueRange(QUEUE, 0, end)
+    )
+    part = asyncio.run(anext(reader.parts()))
+    return list(reader.batches(part)), part.at
 
 
 @pytest.mark.parametrize("most", [1, 5, 31, 32])
@@ -94,9 +103,8 @@ def test_a_batch_of_rows_has_a_limit_of_rows(options: dict[str, str], every: int
 @pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
 @pytest.mark.parametrize(("size", "most"), [(2**20, 4), (2**12, 1000)], ids=["large", "small"])
 def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dict[str, str]) -> None:
-    given = {"endpoints": "h:1", "topic": "orders", "columns": "queueId"} | options
     queue, end = OneQueue(0, 20_000, body=bytes(size), most=most), 16_000
-    batches, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batches(0))
+    batches, at = first_part(queue, end, columns="queueId", **options)
     assert at < end
     assert BYTES_MAX <= sum(batch.num_rows for batch in batches) * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
 
@@ -104,8 +112,7 @@ def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dic
 @pytest.mark.parametrize(("size", "most"), [(10, ROWS_MAX), (1000, 1020), (600_000, 2), (3 * 2**20, 1)])
 def test_spark_gets_a_mebibyte_at_a_time(size: int, most: int) -> None:
     queue = OneQueue(0, 2 * ROWS_MAX if size < 10**4 else 50, most=1024, body=bytes(size))
-    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueOffset,body"})
-    batches, at = asyncio.run(RangeReader(queue, options, QueueRange(QUEUE, 0, queue.end)).batches(0))
+    batches, at = first_part(queue, queue.end, columns="queueOffset,body")
     assert [number for batch in batches for number in batch.column("queueOffset").to_pylist()] == list(range(at))
     assert max(batch.num_rows for batch in batches) <= most
     assert min([batch.num_rows for batch in batches[:-1]], default=most) * (size + 100) >= BATCH_BYTES * 0.9

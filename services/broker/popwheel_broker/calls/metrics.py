@@ -13,7 +13,6 @@ from popwheel_broker.calls.activity_counts import ActivityCounts
 from popwheel_broker.consume.delivery import REVIVE_QUEUES
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.transactions.half import Resolution
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.pop_answer import PopAnswer
@@ -136,11 +135,10 @@ class BrokerCollector(SlicedCollector):
         yield from self._consumers(pairs)
         yield from self._ages(pairs)
         yield from self._pop()
-        yield from self._quarantine()
-        yield from self._transactions()
         yield from self._paused()
-        yield from self._lite()
         yield from self._storage()
+        for wing in self._core.wings:
+            yield from wing.metrics()
 
     def _traffic(self, pairs: bool) -> Iterator[Metric | None]:
         statistics = self._statistics
@@ -473,50 +471,6 @@ class BrokerCollector(SlicedCollector):
             value=0 if arrivals is None else arrivals.unasked,
         )
 
-    def _quarantine(self) -> Iterator[Metric]:
-        quarantine = self._core.quarantine
-        poisoned = GaugeMetricFamily(
-            "popwheel_quarantined_messages",
-            "Poison messages in quarantine, of broker.quarantine_max.",
-            labels=("step",),
-        )
-        faults = CounterMetricFamily(
-            "popwheel_record_faults", "Failures of a step for a single record.", labels=("step",)
-        )
-        for step, count in quarantine.table.counts().items():
-            poisoned.add_metric((step.label,), count)
-            faults.add_metric((step.label,), quarantine.faults[step])
-        yield poisoned
-        yield GaugeMetricFamily(
-            "popwheel_quarantine_max", "Limit of poison messages in quarantine.", value=self._options.quarantine_max
-        )
-        yield faults
-
-    def _transactions(self) -> Iterator[Metric]:
-        transactions = self._core.transactions
-        oldest = transactions.table.oldest
-        yield GaugeMetricFamily(
-            "popwheel_transactions_open",
-            "Half messages that are neither committed nor rolled back, of broker.transaction.open_max.",
-            value=len(transactions.table),
-        )
-        yield GaugeMetricFamily(
-            "popwheel_transactions_oldest_seconds",
-            "Age of the oldest open half message; 0 if there is none.",
-            value=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms) / 1000,
-        )
-        ended = CounterMetricFamily(
-            "popwheel_transactions_ended", "Transactions that this broker has ended.", labels=("resolution",)
-        )
-        for resolution in Resolution:
-            ended.add_metric((resolution.name.lower(),), transactions.resolved[resolution])
-        yield ended
-        yield CounterMetricFamily(
-            "popwheel_transactions_checks",
-            "Checks of half messages sent to producers.",
-            value=transactions.checks,
-        )
-
     def _paused(self) -> Iterator[Metric]:
         view = self._core.view
         paused = GaugeMetricFamily(
@@ -525,24 +479,6 @@ class BrokerCollector(SlicedCollector):
         paused.add_metric(("topics",), len(view.paused_topics))
         paused.add_metric(("groups",), len(view.paused_groups))
         yield paused
-
-    def _lite(self) -> Iterator[Metric]:
-        lite = self._core.lite
-        for name, text, value in (
-            ("topics", "Lite topics, of broker.lite.topics_max.", self._core.store.queues.lite_topics),
-            ("clients", "Clients that read lite topics.", lite.subscriptions.clients),
-            (
-                "subscriptions",
-                "Pairs of a client and a lite topic that it reads, and clients, of broker.lite.subscriptions_max.",
-                len(lite.subscriptions),
-            ),
-            ("ready", "Pairs of a group and a lite topic that may have a message for it.", lite.subscriptions.ready),
-        ):
-            yield GaugeMetricFamily(f"popwheel_lite_{name}", text, value=value)
-        ended = CounterMetricFamily("popwheel_lite_topics_ended", "Lite topics that have ended.", labels=("reason",))
-        ended.add_metric(("expired",), lite.expired)
-        ended.add_metric(("emptied",), lite.emptied)
-        yield ended
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

@@ -172,8 +172,14 @@ class BrokerServer:
             return self._pop_once(request, rotation)
 
         # While one of a group waits for the device, others of it would read the same messages.
+        pops = self._core.pops
         try:
-            answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
+            while True:
+                ended = pops.ended
+                answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
+                if answer.messages or not answer.waiting or pops.ended == ended:
+                    break
+                await asyncio.sleep(0)  # all that it found has ended: others come first, then it goes on
         finally:
             self._due_changed()  # also for a delivery of which no message could be answered
         if answer.messages:

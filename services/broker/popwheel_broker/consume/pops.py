@@ -1,9 +1,9 @@
 """The pop: takes messages for a group, writes their delivery to the log, and returns them with receipt handles."""
 
 import random
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_record
@@ -54,6 +54,19 @@ class Standstill(NamedTuple):
     why: str
 
 
+class Ending(Protocol):
+    """Decision which messages end when they are to be delivered."""
+
+    def concerns(self, topic: str) -> bool:
+        """Return whether messages of a topic may end so."""
+
+    def ended(self, delivery: Delivery, stored: Mapping[int, StoredRecord], now_ms: int) -> Mapping[int, StoredRecord]:
+        """Return those messages of a delivery, by index, that end at a time of the wall clock."""
+
+    def end(self, delivery: Delivery, ended: Mapping[int, StoredRecord]) -> None:
+        """End them. Raises StatusError: the disk is full; what has not ended is unchanged."""
+
+
 class Pops:
     """Serves pops.
 
@@ -73,6 +86,7 @@ class Pops:
         self._topics = topics = context.topics
         self._options = options
         self._clock = clock = context.clock
+        self._wall_clock = wall_clock
         self._random = random_source
         self._broker_name = context.broker_name
         self._quarantine = context.quarantine
@@ -87,6 +101,9 @@ class Pops:
             store, state.merge_buffer, options.priority_wait_ms, wall_clock, self.take, self.stands_still
         )
         """Pops of topics of type PRIORITY."""
+        self.ending: Ending | None = None
+        self.ended = 0
+        """Number of messages that ended as they were to be delivered."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """Times that messages waited for their first delivery."""
@@ -388,12 +405,13 @@ class Pops:
         common = delivered_message.common_properties(self._broker_name, request.invisible_ms)
         add_event, stored_ms = self._state.events.add, appended.store_time_ms
         for each, delivery, position in zip(taken, deliveries, appended.positions, strict=True):
-            add_event(stored_ms, position, DELIVERED, delivery, delivery.open_bits, _attempts_of(each))
+            delivered = delivery.open_bits
             if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
                 self._count_queueing(each.records, appended.store_time_ms)
             maker = self._maker(delivery)
             given = [maker.handle(offset) for offset in each.offsets]
-            self._answer(delivery, range(len(given)), each.records, common, given, answer)
+            ended = self._answer(delivery, range(len(given)), each.records, common, given, answer)
+            add_event(stored_ms, position, DELIVERED, delivery, delivered & ~ended, _attempts_of(each))
         if request.attempt_id:
             self.ordered.receives.add(request, [each for each in deliveries if each.lines or is_remembered])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
@@ -416,20 +434,39 @@ class Pops:
         common: bytes,
         handles: Sequence[str],
         answer: PopAnswer,
-    ) -> None:
-        """Put messages of a delivery into an answer; `records` is None if one of them could not be read with the
-        others.
+    ) -> int:
+        """Put messages of a delivery into an answer; return the bits of those that ended instead. `records` is None if
+        one of them could not be read with the others.
         """
+        ended = 0
+        ending = self.ending
+        if ending is not None and records is not None and ending.concerns(delivery.topic):
+            ended = self._end(ending, delivery, dict(zip(indexes, records, strict=True)))
+            living = [number for number, index in enumerate(indexes) if not ended >> index & 1]
+            indexes, records, handles = (
+                [indexes[number] for number in living],
+                [records[number] for number in living],
+                [handles[number] for number in living],
+            )
         try:
             with RECORD_STEP:
                 messages = None if records is None else delivered_message.popped_messages(records, common, handles)
         except RecordFaultError:
             messages = None
         if messages is None:
-            self._answer_one_by_one(delivery, indexes, common, handles, answer)
-        else:
-            answer.handles += handles
-            answer.messages += messages
+            return ended | self._answer_one_by_one(delivery, indexes, common, handles, answer)
+        answer.handles += handles
+        answer.messages += messages
+        return ended
+
+    def _end(self, ending: Ending, delivery: Delivery, stored: Mapping[int, StoredRecord]) -> int:
+        """End the messages of a delivery that are not to be delivered; return their bits."""
+        ended = ending.ended(delivery, stored, self._wall_clock.wall_ms())
+        if ended:
+            self.ended += len(ended)
+            with suppress(StatusError):  # the disk is full: it is tried again when they come due
+                ending.end(delivery, ended)
+        return sum(1 << index for index in ended)
 
     def _answer_one_by_one(
         self,
@@ -438,8 +475,12 @@ class Pops:
         common: bytes,
         handles: Sequence[str],
         answer: PopAnswer,
-    ) -> None:
-        """Put the readable messages of a delivery into an answer, and the others into quarantine."""
+    ) -> int:
+        """Put the readable messages of a delivery into an answer, and the others into quarantine; return the bits of
+        those that ended instead.
+        """
+        all_ended = 0
+        ending = self.ending if self.ending is not None and self.ending.concerns(delivery.topic) else None
         for index, handle in zip(indexes, handles, strict=True):
             stored = None
             try:
@@ -454,9 +495,12 @@ class Pops:
                 # It is redelivered when it is due, and that waits for the device, or for repair.
                 self._suspend(delivery, index)
                 continue
-            if messages:
+            ended = 0 if stored is None or ending is None else self._end(ending, delivery, {index: stored})
+            all_ended |= ended
+            if messages and not ended:
                 answer.handles.append(handle)
                 answer.messages += messages
+        return all_ended
 
     def _suspend(self, delivery: Delivery, index: int) -> None:
         """Record that a delivery is no attempt: no client got a message of a message-group queue (P5)."""

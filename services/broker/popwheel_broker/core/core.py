@@ -5,10 +5,10 @@ ends. A slave is a core that has begun and not finished yet.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.consumer_lag import ConsumerLag
@@ -36,6 +36,7 @@ from popwheel_broker.core.expiry import Expiry
 from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.core.offset_reset import OffsetReset
 from popwheel_broker.core.retrial import Retrial
+from popwheel_broker.core.wings import wings_of
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.lite.lite_offsets import LiteOffsets
 from popwheel_broker.lite.lite_pops import LitePops
@@ -166,10 +167,6 @@ class BrokerCore:
             self.store, disk, folder / "timer", options, clock, self.topic_registry, on_fired, self.quarantine
         )
         self.transactions = Coordinator(self.store, options.transaction, clock, self.topic_registry)
-        # The timer looks up the quarantine first.
-        for fold in (self.timer, self.state, self.topic_registry, self.quarantine.table, self.transactions.table):
-            self.store.folds.add(fold)
-        self.store.folds.on_fault = self._fold_failed
         self.cluster_changes = ClusterChanges(
             self.store, self.state, self.topic_registry, view, self._topics, self.pops, self.interests, subscriptions
         )
@@ -184,11 +181,29 @@ class BrokerCore:
         )
         self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
-        self._changed_names = self.topic_registry.watch()
+        self.wings = wings_of(
+            store=self.store,
+            state=self.state,
+            names=self.topic_registry,
+            quarantine=self.quarantine,
+            timer=self.timer,
+            transactions=self.transactions,
+            lite=self.lite,
+            view=view,
+            acks=self.acks,
+            clock=clock,
+        )
+        """The features, over which the core iterates."""
+        for wing in self.wings:
+            if wing.fold is not None:
+                self.store.folds.add(wing.fold)
+            if wing.ending is not None:
+                self.pops.ending = wing.ending
+        self.store.folds.on_fault = self._fold_failed
         self.expiry = Expiry(
             context,
             self.relocation,
-            needs=(self.timer, self.transactions.table, self.quarantine.table),
+            needs=[wing.needs for wing in self.wings if wing.needs is not None],
             options=options.retention,
             wall_clock=clock,
             usage=self.disk_usage,
@@ -351,31 +366,12 @@ class BrokerCore:
                 offsets = buffer.offsets(group, queue)
                 if offsets is not None:
                     yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
-        for row in self._name_rows(list(self.topic_registry.topic_ids), list(self.topic_registry.group_ids)):
-            if row[0] in ("topics", "groups") or (len(row[1]) > 1 and row[1][1] is not None):
-                yield row  # others only say that something is gone
-        yield from self._half_rows(self.transactions.table.rows())
-
-    def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
-        names = self.topic_registry
-        for topic in topics:
-            yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
-            yield ("topic_settings", names.topic_settings.row(topic))
-        for group in groups:
-            yield ("groups", group, names.group_ids.get(group))
-            yield ("former_groups", [group, *names.former_group_ids(group)])
-            yield ("group_settings", names.group_settings.row(group))
-            yield ("reads", [group, *names.readers.topics_of(group)])
-
-    def _half_rows(self, rows: Iterable[tuple[int, list[Any] | None]]) -> Iterator[Row]:
-        for position, row in rows:
-            yield ("halves", position, row)
+        for wing in self.wings:
+            yield from wing.rows()
 
     def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
         """Return the rows that have changed since the last call, or since the checkpoint that it began with."""
-        changed = self._changed_names.take()
-        others = list(self._name_rows(changed.topics, changed.groups))
-        others += self._half_rows(self.transactions.table.take_changes())
+        others = [row for wing in self.wings for row in wing.changed_rows()]
         return self.store.take_queue_changes(), self._changed_progress.take(), others
 
     def checkpoint(self) -> CheckpointChanges:

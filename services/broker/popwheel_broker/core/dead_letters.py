@@ -155,6 +155,7 @@ class DeadLetters:
         except StatusError:
             return None
         properties.ClearField("dead_letter_queue")
+        properties.ClearField("store_timestamp")  # it begins anew
         # It has its first name again, under which it was sent.
         message.topic.name = topic.removeprefix(f"{message.topic.resource_namespace}%")
         return Record(

@@ -83,6 +83,14 @@ class TransactionTable:
         """Return the open half message that was stored first."""
         return next(iter(self._open.values()), None)
 
+    def checkpoint_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a checkpoint."""
+        return (("halves", *row) for row in self.rows())
+
+    def changed_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a checkpoint that have changed since the last call."""
+        return (("halves", *row) for row in self.take_changes())
+
     def needed_from(self) -> int | None:
         """Return the least position of the log that an open transaction needs; None if none is open."""
         oldest = self.oldest

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from popwheel_common.http import HttpServer, ReadinessChecks
     from popwheel_common.web.hosts import AllowedHosts
     from popwheel_common.web.metrics_page import WorkerPages
+    from popwheel_common.web.routes import Routes
 
 _logger = structlog.get_logger()
 
@@ -288,7 +289,7 @@ async def serve_http(
     port: int,
     key: str,
     *,
-    router: "Callable[[], APIRouter] | None" = None,
+    router: "Callable[[], Routes] | None" = None,
     tokens: Tokens | None = None,
     ask_workers: Callable[[], Awaitable[None]] | None = None,
     worker_pages: "WorkerPages | None" = None,
@@ -334,7 +335,7 @@ async def serve_http(
             from popwheel_cli.process.console import make_console
 
             console = make_console(options, tokens, registry)
-        routers = [] if router is None else [router()]
+        routers: list[APIRouter | Routes] = [] if router is None else [router()]
         return make_http_app(
             "Popwheel",
             version("popwheel"),

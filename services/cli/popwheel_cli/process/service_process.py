@@ -59,10 +59,9 @@ from popwheel_rpc.service import Channel, Service
 from popwheel_rpc.socket.certificate_files import CertificateMetrics
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
     from popwheel_common.http import HttpServer, ReadinessChecks
     from popwheel_common.web.metrics_page import WorkerPages
+    from popwheel_common.web.routes import Routes
 
 _GRACE_S = 3.0
 
@@ -170,7 +169,7 @@ class ServiceProcess:
         host: str,
         port: int,
         key: str,
-        router: "Callable[[], APIRouter] | None" = None,
+        router: "Callable[[], Routes] | None" = None,
         tokens: Tokens | None = None,
         ask_workers: Callable[[], Awaitable[None]] | None = None,
         worker_pages: "WorkerPages | None" = None,

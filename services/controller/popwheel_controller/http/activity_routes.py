@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -10,6 +10,7 @@ from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_common.web.routes import Routes
 from popwheel_common.web.shared_work import SharedWork
 from popwheel_controller.activity.activity_book import ActivityBook
 from popwheel_controller.activity.history import INTERVAL_MS
@@ -127,7 +128,7 @@ class ActivityHistory(BaseModel):
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist.")}
 
 
-def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRouter:
+def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> Routes:
     """Return the routes.
 
     Args:
@@ -135,7 +136,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> APIRo
         book: the samples.
         clock: the time.
     """
-    router = APIRouter(prefix="/activity", tags=["activity"])
+    router = Routes(prefix="/activity", tags=["activity"])
 
     async def described(groups: list[str]) -> tuple[list[GroupActivity], list[Silence]]:
         if not groups:

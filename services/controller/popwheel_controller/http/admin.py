@@ -6,13 +6,14 @@ Errors are encoded as `{"code": "TOPIC_NOT_FOUND", "message": "..."}` (`popwheel
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, status
+from fastapi import Depends, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.clock import Clock
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, DescribeUseResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
 from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.guard import DryRun, Guard, RecordedChange
@@ -20,6 +21,12 @@ from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
+from popwheel_controller.http.setting_fields import (
+    shown_settings,
+    wanted_settings,
+    with_shown_settings,
+    with_wanted_settings,
+)
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
 
@@ -30,6 +37,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+@with_wanted_settings
 class NewTopic(_Body):
     """Request to create a topic."""
 
@@ -38,13 +46,9 @@ class NewTopic(_Body):
     queues: int | None = Field(
         default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
     )
-    lite_expiration_ms: int = Field(
-        default=0,
-        ge=0,
-        description="Of type LITE: a lite topic into which nothing came for so long ends, with its messages. 0: never.",
-    )
 
 
+@with_shown_settings
 class Topic(BaseModel):
     """A topic."""
 
@@ -52,7 +56,6 @@ class Topic(BaseModel):
     type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
     queues: int = Field(description="Number of queues at each broker group.")
     id: int = Field(description="Id, different from that of an earlier topic of the same name.")
-    lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
         default=None, description="Start of its pause, in milliseconds since 1970; null if not paused."
     )
@@ -167,7 +170,7 @@ def admin_router(
     clock: Clock,
     check_leads: Callable[[], None],
     guard: Guard,
-) -> APIRouter:
+) -> Routes:
     """Return the routes of the admin API.
 
     Args:
@@ -182,7 +185,7 @@ def admin_router(
     async def this_one_leads() -> None:
         check_leads()
 
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(this_one_leads), Depends(guard)])
+    router = Routes(prefix="/api/v1", dependencies=[Depends(this_one_leads), Depends(guard)])
 
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
@@ -213,7 +216,7 @@ def admin_router(
         """Create a topic, and return it with the settings in force."""
 
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, wanted_settings(new))
 
         update = await state_writer.change(decide)
         assert update is not None
@@ -297,8 +300,8 @@ def shown_topic(topic: pb.Topic) -> Topic:
         type=TopicType.Name(topic.type),
         queues=topic.queues,
         id=topic.id,
-        lite_expiration_ms=topic.lite_expiration_ms,
         paused_since_ms=topic.paused_ms or None,
+        **shown_settings(topic),
     )
 
 

@@ -6,7 +6,7 @@ A page is of one broker; the next goes on there, or at the next broker.
 
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.contract import names
@@ -14,6 +14,7 @@ from popwheel_common.contract.names import Kind, Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody
 from popwheel_controller.http.guard import SeesData, without_data
@@ -280,13 +281,13 @@ class _Part(NamedTuple, Generic[Answer]):
     next: str | None
 
 
-def audit_router(inquiry: Inquiry) -> APIRouter:
+def audit_router(inquiry: Inquiry) -> Routes:
     """Return the routes.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(tags=["audit"])
+    router = Routes(tags=["audit"])
 
     @router.get("/topics/{name}/lite-topics", responses=REFUSED)
     async def list_lite_topics(

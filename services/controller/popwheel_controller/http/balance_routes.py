@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.path_parts import GroupName
 from popwheel_controller.http.refusal import refusal
@@ -52,13 +53,13 @@ class GroupBalance(BaseModel):
     explained: str = Field(description="What the numbers are.")
 
 
-def balance_router(inquiry: Inquiry) -> APIRouter:
+def balance_router(inquiry: Inquiry) -> Routes:
     """Return the route.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(prefix="/groups/{name}", tags=["groups"])
+    router = Routes(prefix="/groups/{name}", tags=["groups"])
 
     @router.get("/balance", responses=_NOT_FOUND)
     async def group_balance(

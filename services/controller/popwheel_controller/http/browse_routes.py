@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -11,6 +11,7 @@ from popwheel_common.contract.names import Kind, Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.audit_routes import ListedMessage, placed
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
@@ -48,14 +49,14 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def browse_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
+def browse_router(inquiry: Inquiry, clock: Clock) -> Routes:
     """Return the routes.
 
     Args:
         inquiry: asks the brokers.
         clock: limits the time for a page.
     """
-    router = APIRouter(tags=["topics"])
+    router = Routes(tags=["topics"])
 
     @router.get("/topics/{name}/browse", responses=_REFUSED)
     async def browse_topic(

@@ -1,10 +1,11 @@
 """Routes of the admin API about who changed what: `/api/v1/changes`."""
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.changes import LINES_MAX, Change
 
@@ -31,13 +32,13 @@ class ChangeLines(BaseModel):
     next: str | None = Field(description="To be given as `after` for those before; null if there are none.")
 
 
-def changes_router(log: ChangeLog) -> APIRouter:
+def changes_router(log: ChangeLog) -> Routes:
     """Return the route.
 
     Args:
         log: has the lines.
     """
-    router = APIRouter(tags=["changes"])
+    router = Routes(tags=["changes"])
 
     @router.get("/changes")
     async def list_changes(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -15,6 +15,7 @@ from popwheel_common.contract.names import Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.inspections import Inspected, Inspections
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.refusal import refusal
@@ -108,7 +109,7 @@ _BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("No proxy that answers knows such a client.")}
 
 
-def client_router(inspections: Inspections, processes: Processes, clock: Clock) -> APIRouter:
+def client_router(inspections: Inspections, processes: Processes, clock: Clock) -> Routes:
     """Return the routes.
 
     Args:
@@ -116,7 +117,7 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
         processes: list of the proxies.
         clock: limits the time for a page.
     """
-    router = APIRouter(tags=["clients"])
+    router = Routes(tags=["clients"])
 
     @router.get("/clients", responses=_BAD_PLACE)
     async def list_clients(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.contract import names
@@ -12,6 +12,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic, TopicType
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
@@ -144,13 +145,13 @@ class Purged(BaseModel):
     unanswered: list[Silence] = Field(description="Brokers that did not answer; nothing is known to be purged there.")
 
 
-def consumption_router(inquiry: Inquiry) -> APIRouter:
+def consumption_router(inquiry: Inquiry) -> Routes:
     """Return the routes.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(prefix="/groups/{name}", tags=["groups"])
+    router = Routes(prefix="/groups/{name}", tags=["groups"])
 
     @router.post("/reset", responses={**_REFUSED, **_RESET_REFUSED})
     async def reset_offsets(wanted: ResetWanted, name: GroupName) -> Reset:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -14,6 +14,7 @@ from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, body_fields
 from popwheel_controller.http.broker_pages import After, ask_in_order
 from popwheel_controller.http.consumption_routes import DeadLetter, ShownDeadLetter, letter_fields
@@ -81,14 +82,14 @@ class ChosenRedriven(BaseModel):
     refused: list[RefusedLetter] = Field(description="Dead letters that were not redriven.")
 
 
-def dead_letter_router(inquiry: Inquiry, clock: Clock) -> APIRouter:
+def dead_letter_router(inquiry: Inquiry, clock: Clock) -> Routes:
     """Return the routes. They go before those of one broker, whose name `export` could be.
 
     Args:
         inquiry: asks the brokers.
         clock: limits the time for a page.
     """
-    router = APIRouter(prefix="/groups/{name}/dead-letters", tags=["groups"])
+    router = Routes(prefix="/groups/{name}/dead-letters", tags=["groups"])
 
     @router.get("", responses=_REFUSED)
     async def list_all_dead_letters(

@@ -8,12 +8,13 @@ from asyncio import Semaphore
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectQuestion
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.group_routes import GroupViews
@@ -58,7 +59,7 @@ def debug_router(
     processes: Processes,
     views: GroupViews,
     own_pages: Mapping[str, Callable[[], Awaitable[bytes]]],
-) -> APIRouter:
+) -> Routes:
     """Return the routes.
 
     Args:
@@ -67,7 +68,7 @@ def debug_router(
         views: knows the registered brokers.
         own_pages: of this process.
     """
-    router = APIRouter(prefix="/debug", tags=["debug"])
+    router = Routes(prefix="/debug", tags=["debug"])
     at_once = Semaphore(_PAGES_AT_ONCE)
 
     @router.get("/processes")

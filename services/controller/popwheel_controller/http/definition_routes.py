@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.definition_shapes import DefinitionList, GroupChange, Outcome, Outcomes, TopicChange
 from popwheel_controller.http.definitions import Definition, Definitions
 from popwheel_controller.http.guard import DryRun
@@ -18,13 +17,13 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 _REFUSED_ONE: dict[int | str, dict[str, Any]] = {**_REFUSED, 404: refusal("It does not exist.")}
 
 
-def definition_router(definitions: Definitions) -> APIRouter:
+def definition_router(definitions: Definitions) -> Routes:
     """Return the routes.
 
     Args:
         definitions: carries them out.
     """
-    router = APIRouter()
+    router = Routes()
 
     async def define(some: list[Definition], dry_run: bool) -> list[Outcome]:
         found = await (definitions.preview(some) if dry_run else definitions.apply(some))

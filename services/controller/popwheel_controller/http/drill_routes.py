@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from popwheel_common.contract import names
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.group_routes import GroupViews
 from popwheel_controller.http.guard import DryRun, RecordedChange
@@ -31,7 +31,7 @@ class Killed(BaseModel):
     killed: bool = Field(description="False: nothing was done, that was a dry run.")
 
 
-def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | None) -> APIRouter:
+def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | None) -> Routes:
     """Return the routes.
 
     Args:
@@ -39,7 +39,7 @@ def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | No
         processes: knows the numbers of processes.
         kill: kills one; None: nobody may.
     """
-    router = APIRouter(prefix="/brokers", tags=["brokers"])
+    router = Routes(prefix="/brokers", tags=["brokers"])
 
     @router.post(
         "/{group}/kill-master",

@@ -1,11 +1,11 @@
 """Routes of the admin API about broker groups: `/api/v1/brokers...`."""
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaLag
+from popwheel_common.web.routes import Routes
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, in_short, unknown_group
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.cost import Cost
@@ -261,7 +261,7 @@ class GroupViews:
         return {} if session is None else {lag.replica: lag for lag in session.report.following}
 
 
-def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission: Decommission) -> APIRouter:
+def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission: Decommission) -> Routes:
     """Return the routes of the admin API below `/brokers`.
 
     Args:
@@ -269,7 +269,7 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         transfers: changes their masters.
         decommission: removes what is gone for good.
     """
-    router = APIRouter(prefix="/brokers", tags=["brokers"])
+    router = Routes(prefix="/brokers", tags=["brokers"])
 
     @router.get("")
     async def list_broker_groups() -> BrokerGroups:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.contract.message_id import made_since_ms
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.audit_routes import REFUSED, TIME_MS_MAX, check_names
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.path_parts import MessageId
@@ -24,21 +25,7 @@ _ASKED = 1_000
 _PAGES_MAX = 32
 """A broker is asked so often for what happened to a message; each time it looks through 2,048 messages at most."""
 
-_KINDS = {
-    pb.MESSAGE_STORED: "stored",
-    pb.MESSAGE_DELIVERED: "delivered",
-    pb.MESSAGE_ACKED: "acked",
-    pb.MESSAGE_NACKED: "nacked",
-    pb.MESSAGE_EXPIRED: "expired",
-    pb.MESSAGE_REVIVED: "revived",
-    pb.MESSAGE_FIRED: "fired",
-    pb.MESSAGE_DEAD: "dead",
-    pb.MESSAGE_REDRIVEN: "redriven",
-    pb.MESSAGE_RELEASED: "released",
-    pb.MESSAGE_RECALLED: "recalled",
-    pb.MESSAGE_COMMITTED: "committed",
-    pb.MESSAGE_ROLLED_BACK: "rolled_back",
-}
+_KIND_PREFIX = "MESSAGE_"
 _MADE_OF_IT = frozenset((pb.MESSAGE_REVIVED, pb.MESSAGE_DEAD))
 """Events that follow the end of the delivery that was written with them."""
 _TOO_MANY = "it has more messages to look through than one request may take; say since_ms and until_ms"
@@ -110,8 +97,8 @@ class MessageEvent(BaseModel):
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
     broker: str = Field(description="Name of the broker group.")
     kind: str = Field(
-        description="`stored`, `delivered`, `acked`, `nacked` (its consumer changed its invisible duration), "
-        "`expired`, `revived`, `fired`, `dead`, `redriven`, `released`, `recalled`, `committed`, `rolled_back`."
+        description=", ".join(f"`{each.removeprefix(_KIND_PREFIX).lower()}`" for each in pb.MessageEventKind.keys()[1:])
+        + ". `nacked`: its consumer changed its invisible duration; `expired`: that has passed."
     )
     group: str = Field(description="Empty where it concerns no group.")
     client_id: str | None = Field(description="Client that got the message; null if it is not known.")
@@ -159,13 +146,13 @@ class _Sums(NamedTuple):
 _NOTHING = _Sums(0, 0)
 
 
-def holder_router(inquiry: Inquiry) -> APIRouter:
+def holder_router(inquiry: Inquiry) -> Routes:
     """Return the routes.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(tags=["audit"])
+    router = Routes(tags=["audit"])
 
     @router.get("/inflight/summary")
     async def sum_up_in_flight() -> InFlightSummary:
@@ -295,7 +282,7 @@ def _event(broker: str, event: pb.MessageEvent) -> MessageEvent:
     return MessageEvent(
         time_ms=event.time_ms,
         broker=broker,
-        kind=_KINDS[event.kind],
+        kind=pb.MessageEventKind.Name(event.kind).removeprefix(_KIND_PREFIX).lower(),
         group=event.group,
         client_id=event.client_id or None,
         attempt=event.attempt or None,

@@ -148,7 +148,15 @@ def _of_holding(group: str, place: Place, holding: Place, topic: str, was_replac
     if was_replaced:
         return None
     if holding["ended"]:
-        return _fate(place, group, "acknowledged", attempts, None, None, f"acknowledged{failed}")
+        return _fate(
+            place,
+            group,
+            "acknowledged",
+            attempts,
+            None,
+            None,
+            f"acknowledged, or ended in another way that its events show{failed}",
+        )
     if holding["kept_back_by"]:
         words = f"passed by, or acknowledged: its filter of now, {holding['kept_back_by']}, does not let it through"
     else:

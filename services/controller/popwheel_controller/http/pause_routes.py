@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
-
 from popwheel_common.clock import Clock
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.pause import pause_group, pause_topic
 from popwheel_controller.cluster.state_writer import StateWriter
@@ -20,14 +19,14 @@ _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: refusal("It does not exist."
 Pause = Callable[[ClusterState, str, int], ClusterUpdate | None]
 
 
-def pause_router(state_writer: StateWriter, clock: Clock) -> APIRouter:
+def pause_router(state_writer: StateWriter, clock: Clock) -> Routes:
     """Return the routes.
 
     Args:
         state_writer: of the cluster's state.
         clock: of the pauses.
     """
-    router = APIRouter()
+    router = Routes()
 
     async def set_topic(change_record: RecordedChange, name: str, paused_ms: int, dry_run: bool) -> Topic:
         change_record.before = shown_topic(state_writer.state.topic(name)).model_dump()

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -12,6 +12,7 @@ from popwheel_common.contract.names import Use
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.inspections import Inspected, Inspections
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.client_routes import SilentProxy, proxies_of
@@ -55,7 +56,7 @@ class PollPage(BaseModel):
 _BAD_PLACE: dict[int | str, dict[str, Any]] = {400: refusal("Invalid `after`, or invalid name.")}
 
 
-def poll_router(inspections: Inspections, processes: Processes, clock: Clock) -> APIRouter:
+def poll_router(inspections: Inspections, processes: Processes, clock: Clock) -> Routes:
     """Return the route.
 
     Args:
@@ -63,7 +64,7 @@ def poll_router(inspections: Inspections, processes: Processes, clock: Clock) ->
         processes: list of the proxies.
         clock: limits the time for a page.
     """
-    router = APIRouter(tags=["clients"])
+    router = Routes(tags=["clients"])
 
     @router.get("/polls", responses=_BAD_PLACE)
     async def list_polls(

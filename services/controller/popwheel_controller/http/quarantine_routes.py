@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, Field
 
@@ -10,6 +10,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.web.refusals import http_status
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import DryRun, SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
@@ -75,13 +76,13 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def quarantine_router(inquiry: Inquiry) -> APIRouter:
+def quarantine_router(inquiry: Inquiry) -> Routes:
     """Return the routes of the admin API below `/quarantine`.
 
     Args:
         inquiry: asks the brokers.
     """
-    router = APIRouter(prefix="/quarantine", tags=["quarantine"])
+    router = Routes(prefix="/quarantine", tags=["quarantine"])
 
     @router.get("")
     async def list_quarantine(

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import asdict
 from typing import Any, Final
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, NameListRequest, NameListResponse
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.recovery import BrokerNames, plan_recovery
 from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topic
@@ -63,7 +63,7 @@ class Recovery(BaseModel):
     findings_total: int = Field(description="Number of all findings.")
 
 
-def recovery_router(options: ControllerOptions, state_writer: StateWriter, inquiry: Inquiry) -> APIRouter:
+def recovery_router(options: ControllerOptions, state_writer: StateWriter, inquiry: Inquiry) -> Routes:
     """Return the route.
 
     Args:
@@ -71,7 +71,7 @@ def recovery_router(options: ControllerOptions, state_writer: StateWriter, inqui
         state_writer: of the cluster's state.
         inquiry: asks the brokers.
     """
-    router = APIRouter(prefix="/cluster", tags=["cluster"])
+    router = Routes(prefix="/cluster", tags=["cluster"])
     turn = asyncio.Lock()
 
     @router.post("/recovery", responses=_REFUSED)

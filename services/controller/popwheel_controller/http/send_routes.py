@@ -7,7 +7,7 @@ checks, first use of topics, order of message groups, another broker when one fa
 import asyncio
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, status
+from fastapi import Request, status
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
@@ -19,6 +19,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import SendMessageRequest, SendMessageResponse
 from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectQuestion, SendQuestion
 from popwheel_common.web.caller import caller_in
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.http.new_message import NewMessage, decoded, send_request
 from popwheel_controller.http.path_parts import TopicName
@@ -96,14 +97,14 @@ class Sending:
         return name, response
 
 
-def send_router(sending: Sending, clock: Clock) -> APIRouter:
+def send_router(sending: Sending, clock: Clock) -> Routes:
     """Return the routes.
 
     Args:
         sending: sends.
         clock: the time.
     """
-    router = APIRouter(tags=["topics"])
+    router = Routes(tags=["topics"])
 
     @router.post("/topics/{name}/messages", status_code=status.HTTP_201_CREATED, responses=_REFUSED)
     async def send_message(new: NewMessage, request: Request, name: TopicName) -> SentMessage:

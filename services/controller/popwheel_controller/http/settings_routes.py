@@ -8,11 +8,12 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import InspectQuestion
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.debug_routes import OWN
@@ -62,7 +63,7 @@ def settings_router(
     processes: Processes,
     views: GroupViews,
     own_pages: Mapping[str, Callable[[], Awaitable[bytes]]],
-) -> APIRouter:
+) -> Routes:
     """Return the route.
 
     Args:
@@ -71,7 +72,7 @@ def settings_router(
         views: knows the registered brokers.
         own_pages: of this process.
     """
-    router = APIRouter(tags=["cluster"])
+    router = Routes(tags=["cluster"])
     at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def settings_of(key: str) -> ProcessSettings | SilentProcess:

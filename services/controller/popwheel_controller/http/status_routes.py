@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from popwheel_common.web.routes import Routes
 from popwheel_common.web.shared_work import SharedWork
 from popwheel_controller.cluster.processes import Member, Processes
 from popwheel_controller.cluster.state_writer import StateWriter
@@ -76,13 +76,13 @@ def shared_status(state_writer: StateWriter, processes: Processes, views: GroupV
     return SharedWork(read)
 
 
-def status_router(status: SharedWork[ClusterStatus]) -> APIRouter:
+def status_router(status: SharedWork[ClusterStatus]) -> Routes:
     """The routes about processes.
 
     Args:
         status: of all processes.
     """
-    router = APIRouter(prefix="/cluster", tags=["cluster"])
+    router = Routes(prefix="/cluster", tags=["cluster"])
 
     @router.get("/status")
     async def cluster_status() -> ClusterStatus:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from popwheel_common.clock import Clock
+from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.browse_routes import Key, LiteTopic, Tag, check_topic
 from popwheel_controller.http.guard import SeesData
@@ -24,7 +25,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None], tails: Tails) -> APIRouter:
+def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None], tails: Tails) -> Routes:
     """Return the routes.
 
     Args:
@@ -33,7 +34,7 @@ def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None],
         check_leads: raises StatusError while another controller is to be asked.
         tails: registry of open tails.
     """
-    router = APIRouter(tags=["topics"])
+    router = Routes(tags=["topics"])
 
     @router.get("/topics/{name}/tail", responses=_ANSWERS, response_class=StreamingResponse)
     async def tail_topic(

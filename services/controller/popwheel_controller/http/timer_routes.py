@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.series import bounded
+from popwheel_common.web.routes import Routes
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX, ShownBody, body_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Answers, Silence
@@ -127,13 +128,13 @@ _RECALL_REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def timer_router(timers: Timers) -> APIRouter:
+def timer_router(timers: Timers) -> Routes:
     """Return the routes of the admin API below `/timers`.
 
     Args:
         timers: asks the brokers.
     """
-    router = APIRouter(prefix="/timers", tags=["timers"])
+    router = Routes(prefix="/timers", tags=["timers"])
 
     @router.get("/stats")
     async def timer_stats() -> TimerStats:

@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from popwheel_common.clock import Clock
+from popwheel_common.web.routes import Routes
 from popwheel_common.web.shared_work import SharedWork
 from popwheel_controller.activity.activity_book import ActivityBook
 from popwheel_controller.activity.findings import Findings
@@ -43,7 +43,7 @@ def trouble_router(
     book: ActivityBook,
     status: Callable[[], Awaitable[ClusterStatus]],
     clock: Clock,
-) -> APIRouter:
+) -> Routes:
     """Return the route.
 
     Args:
@@ -54,7 +54,7 @@ def trouble_router(
         status: of the processes.
         clock: the time.
     """
-    router = APIRouter(tags=["trouble"])
+    router = Routes(tags=["trouble"])
 
     async def read() -> Problems:
         processes = (await status()).processes

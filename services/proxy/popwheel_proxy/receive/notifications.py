@@ -24,6 +24,7 @@ from popwheel_proxy.lite.lite_sync import LiteSync
 from popwheel_proxy.receive.interest import Interest
 from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.metrics import PollMetrics
+from popwheel_rpc.local import LocalStream
 from popwheel_rpc.methods import NOTIFY
 from popwheel_rpc.service import Channel, ClientStream, StreamClosedError
 from popwheel_rpc.status import RpcError
@@ -205,6 +206,8 @@ class _Link:
         """Changes, and interests to be registered: their messages are made when they are sent, as there may be many."""
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
+        self._has_refused = False
+        """The broker has refused interests on this stream."""
 
     def enqueue(self, change: NotifyInterest) -> None:
         """Queue a change for the next write; without a stream it is not needed."""
@@ -253,26 +256,12 @@ class _Link:
         except RpcError as refusal:
             return str(refusal)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
-        refused = False
+        self._has_refused = False
         try:
+            if isinstance(stream, LocalStream):
+                stream.take_at_once(self._take)
             while (events := await stream.receive()) is not None:
-                now = self._clock.monotonic()
-                for event in events.events:
-                    if not event.refused:
-                        if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
-                            self.enqueue(NotifyInterest(id=event.id, forward=True))
-                        continue
-                    if event.unknown_client:
-                        interest = self._book.refuse_unknown(event.id, self.name, now)
-                        if interest is not None:
-                            self._lite.is_unknown(reader_of(interest), self.name)
-                        continue
-                    self._book.refuse(event.id, self.name, now)
-                    if not refused:
-                        refused = True
-                        _logger.warning("broker_refuses_interests", broker=self.name)
-                for end in events.lite_ends:
-                    self._lite.ended(end, self.name)
+                self._take(events)
                 if events.lite_ends:
                     await asyncio.sleep(0)  # there may be many such messages
             self._leads = True
@@ -283,6 +272,26 @@ class _Link:
         finally:
             sender.cancel()
             stream.cancel()
+
+    def _take(self, events: NotifyEvents) -> None:
+        """Process notifications; woken polls pop within this step, as far as the broker lets them."""
+        now = self._clock.monotonic()
+        for event in events.events:
+            if not event.refused:
+                if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
+                    self.enqueue(NotifyInterest(id=event.id, forward=True))
+                continue
+            if event.unknown_client:
+                interest = self._book.refuse_unknown(event.id, self.name, now)
+                if interest is not None:
+                    self._lite.is_unknown(reader_of(interest), self.name)
+                continue
+            self._book.refuse(event.id, self.name, now)
+            if not self._has_refused:
+                self._has_refused = True
+                _logger.warning("broker_refuses_interests", broker=self.name)
+        for end in events.lite_ends:
+            self._lite.ended(end, self.name)
 
     async def _send(self, stream: ClientStream[NotifyEvents, NotifyInterest]) -> None:
         """Send the outbox whenever something is in it."""

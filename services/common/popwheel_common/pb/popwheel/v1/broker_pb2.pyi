@@ -135,6 +135,8 @@ class _MessageEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mess
     MESSAGE_RECALLED: _MessageEventKind.ValueType  # 11
     MESSAGE_COMMITTED: _MessageEventKind.ValueType  # 12
     MESSAGE_ROLLED_BACK: _MessageEventKind.ValueType  # 13
+    MESSAGE_TIME_TO_LIVE_PASSED: _MessageEventKind.ValueType  # 14
+    """It was past its time to live when it was to be delivered."""
 
 class MessageEventKind(_MessageEventKind, metaclass=_MessageEventKindEnumTypeWrapper): ...
 
@@ -159,6 +161,8 @@ MESSAGE_RELEASED: MessageEventKind.ValueType  # 10
 MESSAGE_RECALLED: MessageEventKind.ValueType  # 11
 MESSAGE_COMMITTED: MessageEventKind.ValueType  # 12
 MESSAGE_ROLLED_BACK: MessageEventKind.ValueType  # 13
+MESSAGE_TIME_TO_LIVE_PASSED: MessageEventKind.ValueType  # 14
+"""It was past its time to live when it was to be delivered."""
 Global___MessageEventKind: _TypeAlias = MessageEventKind  # noqa: Y015
 
 class _Holding:
