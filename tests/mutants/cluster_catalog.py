@@ -236,7 +236,7 @@ PROXIES = [
         "L1",
         "services/proxy/popwheel_proxy/receive/interest_book.py",
         "InterestBook.stream_ended",
-        "interest.unconfirmed[broker] = None",
+        "interest.uncommitted[broker] = None",
         "pass",
         "proxy/test_interests.py",
         CLUSTER,

@@ -232,7 +232,7 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
     def without_sync(self: TimerService, *arguments: Any) -> None:
         begin(self, *arguments)
         self._sync = no_sync
-        self._confirm_later = lambda: None
+        self._commit_later = lambda: None
 
     patch.setattr(TimerService, "__init__", without_sync)
 

@@ -324,8 +324,8 @@ class World:
             for entry in queue.read(at, 100):
                 found.append((at, store.records.read(entry)))
                 at += 1
-        for _, unconfirmed, entries, _ in store._unconfirmed:
-            for fields in struct.iter_unpack(">QIQ", entries) if unconfirmed is queue else ():
+        for _, uncommitted, entries, _ in store._uncommitted:
+            for fields in struct.iter_unpack(">QIQ", entries) if uncommitted is queue else ():
                 stored = store.records.read(Entry(*fields))
                 if stored.queue_offset >= queue.min_offset:
                     found.append((stored.queue_offset, stored))
