@@ -236,7 +236,7 @@ PROXIES = [
         "L1",
         "services/proxy/popwheel_proxy/receive/interest_book.py",
         "InterestBook.stream_ended",
-        "interest.uncommitted[broker] = None",
+        "interest.unconfirmed[broker] = None",
         "pass",
         "proxy/test_interests.py",
         CLUSTER,

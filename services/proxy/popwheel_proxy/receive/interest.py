@@ -87,7 +87,7 @@ class Interest:
         waiting: state of each broker.
         left_over: brokers with more messages than pops that are under way for them; who was paused last comes last.
         busy: brokers with messages or pops under way.
-        uncommitted: if it is registered, brokers that have not said so yet.
+        unconfirmed: if it is registered, brokers that have not said so yet.
         polls: how many there are, waiting or not.
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
@@ -105,7 +105,7 @@ class Interest:
     waiting: dict[str, Waiting] = field(default_factory=dict)
     left_over: dict[str, Waiting] = field(default_factory=dict)
     busy: dict[str, Waiting] = field(default_factory=dict)
-    uncommitted: dict[str, None] = field(default_factory=dict)
+    unconfirmed: dict[str, None] = field(default_factory=dict)
     polls: int = 0
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
@@ -139,4 +139,4 @@ class Interest:
         Never with a filter: brokers do not notify of messages that do not match, and only pops take the group past
         them.
         """
-        return self.registered and not (self.uncommitted or self.busy) and self.filter.kind == ALL
+        return self.registered and not (self.unconfirmed or self.busy) and self.filter.kind == ALL

@@ -215,7 +215,7 @@ class InterestBook:
         interest = self._by_id.get(interest_id)
         if interest is None:
             return True  # ended a moment ago, and the broker is being notified
-        if interest.uncommitted:
+        if interest.unconfirmed:
             self._confirm(interest, broker)
         if not messages:
             return True
@@ -229,7 +229,7 @@ class InterestBook:
     def register(self, interest: Interest, brokers: Iterable[str]) -> None:
         """Record that an interest is being registered at all brokers."""
         interest.registered = True
-        interest.uncommitted = dict.fromkeys(brokers)
+        interest.unconfirmed = dict.fromkeys(brokers)
 
     def refuse(self, interest_id: int, broker: str, now: float) -> None:
         """Record that a broker refuses an interest."""
@@ -247,7 +247,7 @@ class InterestBook:
         interest = self._by_id.get(interest_id)
         if interest is not None:
             self._refused.add(interest_id, broker, now, is_unknown=True)
-            interest.uncommitted[broker] = None
+            interest.unconfirmed[broker] = None
         return interest
 
     def refused_at(self, topic: str, group: str, lite_client_id: str, broker: str) -> Interest | None:
@@ -278,7 +278,7 @@ class InterestBook:
         self._refused.drop_broker(broker)
         for interest in self._by_id.values():
             if interest.registered:
-                interest.uncommitted[broker] = None
+                interest.unconfirmed[broker] = None
 
     def forget_broker(self, broker: str) -> None:
         """Forget a broker that has left. Polls that wait there pop, which fails, and go elsewhere."""
@@ -286,7 +286,7 @@ class InterestBook:
             interest.registered_at -= {broker}
             interest.left_over.pop(broker, None)
             interest.busy.pop(broker, None)
-            interest.uncommitted.pop(broker, None)
+            interest.unconfirmed.pop(broker, None)
             waiting = interest.waiting.pop(broker, None)
             if waiting is not None:
                 waiting.messages = 0
@@ -324,9 +324,9 @@ class InterestBook:
         return ended
 
     def _confirm(self, interest: Interest, broker: str) -> None:
-        interest.uncommitted.pop(broker, None)
-        if not interest.uncommitted:
-            interest.uncommitted = {}  # an emptied one keeps its size, and this is one for each interest
+        interest.unconfirmed.pop(broker, None)
+        if not interest.unconfirmed:
+            interest.unconfirmed = {}  # an emptied one keeps its size, and this is one for each interest
         if len(self._refused):
             self._refused.drop(interest.id, broker)
 
